@@ -1,0 +1,45 @@
+-- Describes a thread for threads().
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] root       the root namespace, escaped
+-- ARGV[2] interrupt  how the member of a pending interrupt ends
+--
+-- Returns {id and namespace of the newest checkpoint or '', its links or '', checkpoints, bytes, milliseconds left (-1: no
+-- deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned}; nil where there is no thread.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local root, interrupt = ARGV[1], ARGV[2]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return false end
+
+local newest = redis.call('ZREVRANGEBYLEX', index, '(j', '[i', 'LIMIT', 0, 1)[1] or ''
+local head = ''
+if newest ~= '' then
+  local first = string.find(newest, '%z')
+  local header = redis.call('HGET', data, 'c' .. string.sub(newest, first + 1) .. string.sub(newest, 2, first))
+  if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+  local _, _, behind = links(header)
+  head = string.sub(header, 1, behind - 1)
+end
+
+local waits = 0
+local id = newest_id(index, root)
+if id then
+  local from = 'w' .. root .. id
+  local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
+  for i = 1, #members do
+    if string.sub(members[i], -#interrupt) == interrupt then waits = 1 end
+  end
+end
+return {
+  string.sub(newest, 2), head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
+  tonumber(redis.call('HGET', data, '@bytes') or 0), redis.call('PTTL', data), waits, meta.ttl == '0' and 1 or 0,
+}

@@ -1,0 +1,35 @@
+-- Reads one checkpoint: the newest of a namespace, or the one with an id.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] ns         namespace, escaped
+-- ARGV[2] id         checkpoint id, escaped, or '' for the newest
+-- ARGV[3] refresh    '1' to move the deadline as a write does
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
+--
+-- Returns {id, namespace, header, values, writes}, nil where there is no such checkpoint.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return false end
+if id == '' then id = newest_id(index, ns) end
+if not id then return false end
+local answer
+answer, problem = read_checkpoint(index, data, ns, id)
+if problem then return problem end
+if not answer then
+  if redis.call('ZSCORE', index, 'c' .. ns .. id) then
+    return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data)
+  end
+  return false
+end
+if refresh == '1' then touch(index, data, meta, default, '') end
+return answer

@@ -1,0 +1,30 @@
+-- Puts a finished copy in the place of the thread. The last step of copy_thread.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] made_index sorted set  <prefix>:{<thread>}:index.<token>
+-- KEYS[4] made_data  hash        <prefix>:{<thread>}:data.<token>
+-- ARGV[1] token      the copy's name
+-- ARGV[2] default    the saver's TTL in milliseconds, or ''
+--
+-- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone (it was abandoned for too
+-- long); then nothing was changed. Asked again after it was done, it answers 1.
+-- Errors: none of ours.
+
+--- @include lib_thread
+
+local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, default = ARGV[1], ARGV[2]
+
+if redis.call('EXISTS', made_index, made_data) < 2 then
+  if redis.call('TYPE', data).ok ~= 'hash' then return 0 end
+  return redis.call('HGET', data, '@copy') == token and 1 or 0
+end
+redis.call('UNLINK', index, data)
+redis.call('RENAME', made_index, index)
+redis.call('RENAME', made_data, data)
+redis.call('HSET', data, '@copy', token)
+redis.call('PERSIST', index)
+redis.call('PERSIST', data)
+touch(index, data, nil, default, '')
+return 1

@@ -1,0 +1,29 @@
+-- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/frames.py.
+
+-- Returns (first, last, next): where the frame that begins at pos has its bytes, and where the next frame begins.
+local function frame(packed, pos)
+  local _, colon, length = string.find(packed, '^(%d+):', pos)
+  if not colon or colon + length > #packed then error('DAMAGED a packed record cannot be read') end
+  return colon + 1, colon + length, colon + length + 1
+end
+
+-- Where the frame behind n frames begins.
+local function skip(packed, pos, n)
+  for _ = 1, n do pos = select(3, frame(packed, pos)) end
+  return pos
+end
+
+local function pack(bytes)
+  return #bytes .. ':' .. bytes
+end
+
+-- Returns every frame of packed as a list of strings.
+local function unpack_frames(packed)
+  local list, pos = {}, 1
+  while pos <= #packed do
+    local first, last, following = frame(packed, pos)
+    list[#list + 1] = string.sub(packed, first, last)
+    pos = following
+  end
+  return list
+end

@@ -1,0 +1,53 @@
+-- Reads a page of a thread's checkpoints, newest first, of one namespace or of all.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... members of one namespace, or i... of all
+-- ARGV[2] lower      lower bound of the range
+-- ARGV[3] limit      how many checkpoints at the most
+-- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes
+-- ARGV[5] full       '1' for values and writes too, '0' for headers alone
+-- ARGV[6] refresh    '1' to move the deadline as a write does
+-- ARGV[7] default    the saver's TTL in milliseconds, or ''
+--
+-- Returns {next, checkpoint...}: next is the member to go on below ('' at the end); a checkpoint is as get answers it,
+-- without values and writes where full is '0'.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local upper, lower, limit, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local full, refresh, default = ARGV[5], ARGV[6], ARGV[7]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return { '' } end
+
+local members = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
+local page, bytes = { '' }, 0
+for i = 1, #members do
+  local member = members[i]
+  local first = string.find(member, '%z')
+  local ns, id = string.sub(member, 2, first), string.sub(member, first + 1)
+  if string.sub(member, 1, 1) == 'i' then ns, id = id, ns end
+  local answer, size
+  if full == '1' then
+    answer, problem, size = read_checkpoint(index, data, ns, id)
+    if problem then return problem end
+  else
+    local header = redis.call('HGET', data, 'c' .. ns .. id)
+    answer, size = header and { id, ns, header }, #(header or '')
+  end
+  if not answer then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+  page[#page + 1] = answer
+  bytes = bytes + size
+  if bytes >= budget or i == limit then
+    page[1] = member
+    break
+  end
+end
+if refresh == '1' then touch(index, data, meta, default, '') end
+return page

@@ -1,0 +1,33 @@
+-- Reads the checkpoints with the given names, as many of them as fit.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] budget     stop behind the checkpoint with which the answer has this many bytes
+-- ARGV[2..]          pairs: namespace, checkpoint id, both escaped
+--
+-- Returns a list with one item a checkpoint, in the order asked for: as get answers it, nil where it is gone.
+-- A list shorter than what was asked for: ask again for the rest.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local budget = tonumber(ARGV[1])
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+
+local list, bytes = {}, 0
+for i = 2, #ARGV, 2 do
+  local answer, size = nil, 0
+  if meta then
+    answer, problem, size = read_checkpoint(index, data, ARGV[i], ARGV[i + 1])
+    if problem then return problem end
+  end
+  list[#list + 1] = answer or false
+  bytes = bytes + size
+  if bytes >= budget then break end
+end
+return list

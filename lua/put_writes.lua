@@ -1,0 +1,63 @@
+-- Stores the pending writes of one task on one checkpoint, which need not exist yet.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] member     the task's member of the index: w, namespace, checkpoint id, task id
+-- ARGV[2] regular    record of the regular writes, or ''; of each write: frames index, task path, channel, type, bytes
+-- ARGV[3] default    the saver's TTL in milliseconds, or ''
+-- ARGV[4] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[5..]          pairs: a special write's index (negative), its record
+--
+-- A regular write that is there keeps its first value; a special one takes the newest.
+-- Returns how many writes are new.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+
+local index, data = KEYS[1], KEYS[2]
+local member, regular, default, own = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+-- Calls visit(idx, first, last) for each write of a record.
+local function each_write(record, visit)
+  local pos = 1
+  while pos <= #record do
+    local first, last, rest = frame(record, pos)
+    local following = skip(record, rest, 4)
+    visit(string.sub(record, first, last), pos, following - 1)
+    pos = following
+  end
+end
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+
+local bytes, added = 0, 0
+if not meta then redis.call('HSET', data, '@rev', 0) end
+redis.call('ZADD', index, 0, '')
+
+if regular ~= '' then
+  local stored = redis.call('HGET', data, member) or ''
+  local seen, parts = {}, { stored }
+  each_write(stored, function(idx) seen[idx] = true end)
+  each_write(regular, function(idx, first, last)
+    if not seen[idx] then parts[#parts + 1] = string.sub(regular, first, last) end
+  end)
+  if #parts > 1 then
+    local record = table.concat(parts)
+    redis.call('HSET', data, member, record)
+    redis.call('ZADD', index, 0, member)
+    bytes = #record - #stored
+    added = #parts - 1
+  end
+end
+for i = 5, #ARGV, 2 do
+  local special, record = member .. ARGV[i], ARGV[i + 1]
+  bytes = bytes + #record - redis.call('HSTRLEN', data, special)
+  added = added + redis.call('HSET', data, special, record)
+  redis.call('ZADD', index, 0, special)
+end
+count(data, '@bytes', bytes)
+count(data, '@writes', added)
+touch(index, data, meta, default, own)
+return added

@@ -1,0 +1,33 @@
+-- Reads a page of the links of a thread's checkpoints, in the order of their names: what prune, copy and delete_for_runs
+-- plan with.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
+-- ARGV[2] limit      how many checkpoints at the most
+--
+-- Returns {revision, member, links, member, links...}: links is the header up to and with its entries. The revision
+-- changes with every put. nil where there is no such thread.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local lower, limit = ARGV[1], tonumber(ARGV[2])
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return false end
+
+local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
+local page = { meta.rev }
+for i = 1, #members do
+  local header = redis.call('HGET', data, members[i])
+  if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+  local _, _, behind = links(header)
+  page[#page + 1] = members[i]
+  page[#page + 1] = string.sub(header, 1, behind - 1)
+end
+return page

@@ -1,0 +1,21 @@
+-- Removes a whole thread and says what it held.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] dry        '1' to count alone
+--
+-- Returns {checkpoints, writes, values, bytes}.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+
+local index, data = KEYS[1], KEYS[2]
+local dry = ARGV[1]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return { 0, 0, 0, 0 } end
+local counters = redis.call('HMGET', data, '@writes', '@blobs', '@bytes')
+local checkpoints = redis.call('ZLEXCOUNT', index, '[c', '(d')
+if dry ~= '1' then redis.call('UNLINK', index, data) end
+return { checkpoints, tonumber(counters[1] or 0), tonumber(counters[2] or 0), tonumber(counters[3] or 0) }

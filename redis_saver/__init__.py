@@ -1,0 +1,33 @@
+"""LangGraph checkpoints on plain Redis or Valkey."""
+
+from redis_saver.aio import AsyncRedisSaver
+from redis_saver.errors import (
+    ForeignKey,
+    RedisSaverError,
+    ServerTooOld,
+    ThreadBusy,
+    ThreadDamaged,
+    ThreadNotFound,
+    UndecodableValue,
+    UnserializableValue,
+    WrongThread,
+)
+from redis_saver.pruning import Pruned
+from redis_saver.sync import RedisSaver
+from redis_saver.threads import ThreadInfo
+
+__all__ = [
+    "AsyncRedisSaver",
+    "ForeignKey",
+    "Pruned",
+    "RedisSaver",
+    "RedisSaverError",
+    "ServerTooOld",
+    "ThreadBusy",
+    "ThreadDamaged",
+    "ThreadInfo",
+    "ThreadNotFound",
+    "UndecodableValue",
+    "UnserializableValue",
+    "WrongThread",
+]

@@ -1,0 +1,210 @@
+"""`AsyncRedisSaver`: the saver over an asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import SerializerProtocol
+from typing_extensions import Self
+
+from redis_saver import clients, drivers
+from redis_saver.errors import WrongThread, from_reply
+from redis_saver.expiry import TTL
+from redis_saver.requests import Argument, Batch, Call, Command, Operation, Request, Scan, Stream, T
+from redis_saver.saver import Saver
+from redis_saver.sync import KEYS_A_SCAN
+
+
+class Home:
+    """An asyncio client and the event loop its connections live on, which all other threads and loops send to.
+
+    The loop is the first that uses the client. When that one is over, the next to come takes the client with it. Where
+    there is no loop at all, as in a program without asyncio, one is started in a thread of its own.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._lock = threading.Lock()
+        self._loop = _running_loop()
+
+    def loop_for(self, caller: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+        """The loop to send on, for a caller on a loop or (None) on none."""
+        if caller is not None and caller is self._loop:
+            return caller
+        with self._lock:
+            if self._loop is None or not self._loop.is_running():
+                if self._loop is not None and self._loop is not caller:
+                    self.client = clients.renewed(self.client)
+                self._loop = caller or _start_loop()
+            return self._loop
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _start_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+    loop.call_soon(started.set)
+    threading.Thread(target=loop.run_forever, name="redis_saver", daemon=True).start()
+    started.wait()
+    return loop
+
+
+class AsyncRedisSaver(Saver):
+    """Checkpoints on plain Redis or Valkey, over an asyncio client.
+
+    It can be built where no event loop runs, and used in one `asyncio.run` after another. Its methods without an `a` work
+    from any thread that runs no event loop, such as the worker threads of `graph.invoke`; on a loop's own thread they
+    raise `WrongThread`, as they would block that loop. In a program without asyncio they work too, on a loop in a
+    background thread; there `RedisSaver` is faster.
+    """
+
+    def __init__(
+        self, client: Any, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None
+    ) -> None:
+        """Use a client, which stays the caller's: it is not closed here.
+
+        Args:
+            client: A `redis.asyncio.Redis` (a Sentinel's `master_for` too), a `redis.asyncio.RedisCluster`, or valkey-py's
+                twins; with `decode_responses=True` too.
+            serde: Turns values into bytes; by default LangGraph's `JsonPlusSerializer`.
+            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
+            ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
+                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense; the message says which and why.
+        """
+        clients.check(client, asynchronous=True)
+        super().__init__(serde=serde, prefix=prefix, ttl=ttl)
+        self._home = Home(client)
+        self._cluster = clients.is_cluster(client)
+        self._exceptions: Any = clients.exceptions_of(client)
+        self._options = clients.raw_options(client)
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(
+        cls, url: str, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None, **options: Any
+    ) -> AsyncIterator[Self]:
+        """A saver with a client of its own, which is closed at the end of the `async with`.
+
+        The arguments are those of `RedisSaver.from_conn_string`.
+        """
+        client = clients.connect(url, asynchronous=True, **options)
+        try:
+            yield cls(client, serde=serde, prefix=prefix, ttl=ttl)
+        finally:
+            await client.aclose()
+
+    async def asetup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        await self._at_home(self._check_version())
+
+    def setup(self) -> None:
+        """`asetup`, from a thread that runs no event loop."""
+        self._from_outside(self._check_version())
+
+    def _run(self, operation: Operation[T]) -> T:
+        return drivers.run(operation, self._exchange)
+
+    async def _arun(self, operation: Operation[T]) -> T:
+        return await drivers.arun(operation, self._aexchange)
+
+    def _stream(self, stream: Stream[T]) -> Iterator[T]:
+        for page in drivers.pages(stream, self._exchange):
+            yield from page
+
+    async def _astream(self, stream: Stream[T]) -> AsyncIterator[T]:
+        async for page in drivers.apages(stream, self._aexchange):
+            for item in page:
+                yield item
+
+    def _exchange(self, request: Request) -> Any:
+        return self._from_outside(self._answer(request))
+
+    def _from_outside(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the home loop, for a thread that runs no loop."""
+        if _running_loop() is not None:
+            coroutine.close()
+            raise WrongThread(
+                "a synchronous method of AsyncRedisSaver was called on the thread of a running event loop, which it would "
+                "block; await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
+                "worker thread (asyncio.to_thread)"
+            )
+        return asyncio.run_coroutine_threadsafe(coroutine, self._home.loop_for(None)).result()
+
+    async def _aexchange(self, request: Request) -> Any:
+        return await self._at_home(self._answer(request))
+
+    async def _at_home(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the home loop, for a caller on any loop."""
+        loop = asyncio.get_running_loop()
+        home = self._home.loop_for(loop)
+        if home is loop:
+            return await coroutine
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+
+    async def _answer(self, request: Request) -> Any:
+        if isinstance(request, Scan):
+            return await self._scan(request)
+        if isinstance(request, Batch):
+            return await self._batch(request.requests)
+        try:
+            return await self._send(*drivers.wire(request))
+        except self._exceptions.ResponseError as reply:
+            return await self._again(request, reply)
+
+    async def _again(self, request: Call | Command, reply: Exception) -> Any:
+        """What to do with an error reply: teach the server a script it does not know, else raise."""
+        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
+            try:
+                return await self._send(*drivers.wire_with_text(request))
+            except self._exceptions.ResponseError as second:
+                reply = second
+        if (ours := from_reply(reply)) is not None:
+            raise ours from reply
+        raise reply
+
+    def _send(self, *arguments: Argument, **options: Any) -> Awaitable[Any]:
+        return self._home.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
+
+    async def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
+        async with self._home.client.pipeline(transaction=False) as pipeline:
+            for request in requests:
+                pipeline.execute_command(*drivers.wire(request), **self._options)
+            replies = await pipeline.execute(raise_on_error=False)
+        return [
+            await self._again(request, reply) if isinstance(reply, Exception) else reply
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    async def _nodes(self) -> list[Any]:
+        """The primaries of a cluster; of a single server, one nameless node."""
+        if not self._cluster:
+            return [None]
+        await self._home.client.initialize()
+        return list(self._home.client.get_primaries())
+
+    async def _check_version(self) -> None:
+        for node in await self._nodes():
+            clients.check_version(await self._send("HELLO", **clients.target(node)))
+
+    async def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
+        """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
+        nodes, cursor = request.position or (await self._nodes(), 0)
+        page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+        return clients.next_position(nodes, await self._send(*page, **clients.target(nodes[0])))

@@ -1,0 +1,185 @@
+"""Redis and Valkey clients: made from a URL, or given by the user and looked at here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.sentinel
+from redis.connection import parse_url
+
+from redis_saver.errors import ServerTooOld
+
+OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
+"""The oldest version of each server that has what the scripts use."""
+
+_FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
+_memory: dict[str, Any] = {}
+
+
+def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
+    """Make a client from a URL. Nothing is sent yet, save by a `RedisCluster`, which looks for its nodes.
+
+    Args:
+        url: `redis://[user:password@]host[:port][/db]`, `rediss://...`, `unix://[user:password@]/path[?db=n]`,
+            `redis+sentinel://[user:password@]host:port[,host:port...]/service[/db]` (options `sentinel_username` and
+            `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
+            `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
+            Options of the client follow behind `?`, as redis-py reads them.
+        asynchronous: Whether to make an asyncio client.
+        options: Options of the client that a URL cannot say.
+
+    Raises:
+        ValueError: the URL is none of these.
+        ImportError: `memory://` without fakeredis.
+    """
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme == "memory":
+        return _connect_memory(url, asynchronous, options)
+    if separator and scheme in ("redis", "rediss", "unix"):
+        module: Any = redis.asyncio if asynchronous else redis
+        return module.Redis.from_url(url, **options)
+    transport, _, kind = scheme.partition("+")
+    if not separator or transport not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
+        raise ValueError(f"url={_without_password(url)!r}: not understood; write {_FORMS}")
+    return _connect_many(url, kind, asynchronous, {**({"ssl": True} if transport == "rediss" else {}), **options})
+
+
+def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
+    try:
+        fakeredis: Any = import_module("fakeredis")
+        import_module("lupa")
+    except ImportError as error:
+        raise ImportError("memory:// needs the embedded server: pip install 'redis-saver[memory]'") from error
+    name = url.partition("://")[2]
+    server = _memory.setdefault(name, fakeredis.FakeServer()) if name else fakeredis.FakeServer()
+    return (fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis)(server=server, **options)
+
+
+def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, Any]) -> Any:
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    addresses = []
+    for host in hosts.split(","):
+        name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
+        default = 26379 if kind == "sentinel" else 6379
+        if not name or (port and not port.isdigit()):
+            raise ValueError(f"url={_without_password(url)!r}: {host!r} is no host:port")
+        addresses.append((name.strip("[]"), int(port or default)))
+    settings: dict[str, Any] = {key: value for key, value in parse_url(f"redis://?{parts.query}").items() if value is not None}
+    settings.update(options)
+    if login:
+        user, _, password = login.partition(":")
+        settings.update({key: unquote(said) for key, said in (("username", user), ("password", password)) if said})
+    if kind == "cluster":
+        cluster: Any = redis.asyncio.cluster if asynchronous else redis.cluster
+        return cluster.RedisCluster(startup_nodes=[cluster.ClusterNode(*address) for address in addresses], **settings)
+    service, *rest = [unquote(part) for part in parts.path.split("/")[1:]]
+    if not service or len(rest) > 1 or (rest and not rest[0].isdigit()):
+        raise ValueError(f"url={_without_password(url)!r}: the path is /service or /service/db")
+    if rest:
+        settings["db"] = int(rest[0])
+    keeper = {key.removeprefix("sentinel_"): settings.pop(key) for key in list(settings) if key.startswith("sentinel_")}
+    sentinel: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
+    if settings.get("ssl"):
+        keeper.setdefault("ssl", True)
+    return sentinel.Sentinel(addresses, sentinel_kwargs=keeper, **settings).master_for(service)
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else url
+
+
+def check(client: Any, *, asynchronous: bool) -> None:
+    """Refuse what is no client of the right flavour.
+
+    Raises:
+        TypeError: and what to pass instead.
+    """
+    wanted, other = ("AsyncRedisSaver", "RedisSaver") if asynchronous else ("RedisSaver", "AsyncRedisSaver")
+    package = "redis.asyncio" if asynchronous else "redis"
+    if isinstance(client, str):
+        raise TypeError(f"{wanted} takes a client; for a URL there is {wanted}.from_conn_string()")
+    if not callable(getattr(client, "execute_command", None)) or not hasattr(client, "get_encoder"):
+        raise TypeError(f"client={client!r}: {wanted} takes a client of {package}, such as {package}.Redis")
+    if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
+        raise TypeError(f"client={client!r}: {wanted} takes a client of {package}; for this one there is {other}")
+
+
+def is_cluster(client: Any) -> bool:
+    """Whether a client is one of a Redis Cluster."""
+    return hasattr(client, "get_primaries")
+
+
+def exceptions_of(client: Any) -> ModuleType:
+    """The module with the exceptions that a client raises: redis-py's or valkey-py's."""
+    packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
+    return import_module("valkey.exceptions" if "valkey" in packages else "redis.exceptions")
+
+
+def raw_options(client: Any) -> dict[str, Any]:
+    """What to pass with each command so that replies come as bytes, also from a client with decode_responses=True."""
+    return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
+
+
+def check_version(hello: Any) -> None:
+    """Check the answer to HELLO, which every user may ask.
+
+    Raises:
+        ServerTooOld: the server is older than `OLDEST`.
+    """
+    flat = hello if isinstance(hello, Mapping) else dict(zip(hello[::2], hello[1::2], strict=True))
+    said = {_text(key): value for key, value in flat.items()}
+    server, version = _text(said["server"]), _text(said["version"])
+    oldest = OLDEST.get(server)
+    if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
+        raise ServerTooOld(f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer")
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def renewed(client: Any) -> Any:
+    """An asyncio client that was used on an event loop that is over, made fit for another loop.
+
+    The connections of the old loop died with it. A pool forgets them; a cluster client cannot, so it is made anew.
+    """
+    if is_cluster(client):
+        known = inspect.signature(type(client).__init__).parameters
+        settings = {key: value for key, value in client.connection_kwargs.items() if key in known}
+        ssl = "SSL" in client.connection_kwargs["connection_class"].__name__
+        return type(client)(startup_nodes=client.startup_nodes, ssl=ssl, retry=client.retry, **settings)
+    pools = [client.connection_pool]
+    if keeper := getattr(client.connection_pool, "sentinel_manager", None):
+        pools += [sentinel.connection_pool for sentinel in keeper.sentinels]
+    for pool in pools:
+        pool.reset()
+    return client
+
+
+def target(node: Any) -> dict[str, Any]:
+    """The option that sends a command to one node of a cluster; none where there is but one server."""
+    return {} if node is None else {"target_nodes": node}
+
+
+def next_position(nodes: list[Any], reply: Any) -> tuple[Any, list[bytes]]:
+    """Where a SCAN over several nodes goes on after a reply of the first, and the keys it found.
+
+    A cluster client answers with the cursor of each node asked, in a dict; here one is asked at a time.
+    """
+    cursor, keys = reply
+    if isinstance(cursor, Mapping):
+        (cursor,) = cursor.values()
+    nodes = nodes if int(cursor) else nodes[1:]
+    return ((nodes, int(cursor)) if nodes else None), keys

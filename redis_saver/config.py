@@ -1,0 +1,125 @@
+"""Reading what a caller passes: configs, lists of names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver import expiry
+
+TTL_KEY = "thread_ttl"
+"""The key in `configurable` that gives a thread its own TTL."""
+
+
+class Address(NamedTuple):
+    """Where a config points."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+
+
+def configurable(config: RunnableConfig) -> Mapping[str, Any]:
+    """The `configurable` of a config.
+
+    Raises:
+        TypeError: there is none.
+    """
+    if not isinstance(config, Mapping) or not isinstance(config.get("configurable"), Mapping):
+        raise TypeError(f'config={config!r}: pass {{"configurable": {{"thread_id": ...}}}}')
+    return config["configurable"]
+
+
+def name(value: object, what: str) -> str:
+    """A thread's or checkpoint's name; UUIDs and ints count as what they print.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (UUID, int)):
+        return str(value)
+    raise TypeError(f"{what}={value!r}: a {what} is a str (or a UUID or an int), not a {type(value).__name__}")
+
+
+def names(values: Iterable[object], what: str) -> list[str]:
+    """A list of thread or run ids, without doubles.
+
+    Raises:
+        TypeError: `values` is one str, or holds something that is no name.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{what}s={values!r}: pass a list of {what}s")
+    return list(dict.fromkeys(name(value, what) for value in values))
+
+
+def checkpoint_id(config: RunnableConfig) -> str | None:
+    """The checkpoint id in a config, None where there is none or an empty one."""
+    value = configurable(config).get("checkpoint_id")
+    return name(value, "checkpoint_id") or None if value is not None else None
+
+
+def namespace(config: RunnableConfig) -> str | None:
+    """The namespace in a config, None where there is none."""
+    value = configurable(config).get("checkpoint_ns")
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"checkpoint_ns={value!r}: a checkpoint_ns is a str, '' for the root")
+    return value
+
+
+def thread_id(config: RunnableConfig) -> str:
+    """The thread in a config.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if (value := configurable(config).get("thread_id")) is None:
+        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
+    return name(value, "thread_id")
+
+
+def address(config: RunnableConfig) -> Address:
+    """Where a config points; without a namespace, to the root."""
+    return Address(thread_id(config), namespace(config) or "", checkpoint_id(config))
+
+
+def thread_ttl(config: RunnableConfig) -> int | None:
+    """The thread's own TTL in a config's `configurable["thread_ttl"]`, in milliseconds."""
+    given = configurable(config).get(TTL_KEY)
+    return expiry.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+
+
+def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:
+    """The config of one checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}}
+
+
+def limit(value: int | None) -> int | None:
+    """Check a limit.
+
+    Raises:
+        ValueError: it is negative.
+        TypeError: it is no int.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"limit={value!r}: a limit is an int, or None for all")
+    if value < 0:
+        raise ValueError(f"limit={value!r}: a limit is not negative; None means all")
+    return value
+
+
+def checked_keys(given: Collection[str], known: Collection[str], what: str) -> None:
+    """Refuse unknown names.
+
+    Raises:
+        ValueError: `given` holds one that is not in `known`.
+    """
+    for one in given:
+        if one not in known:
+            raise ValueError(f"{what}: {one!r} is unknown; known are {sorted(known)}")

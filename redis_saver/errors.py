@@ -1,0 +1,112 @@
+"""The errors of this package. Errors of the Redis client (connection, timeout, OOM, ...) pass through unchanged.
+
+    RedisSaverError
+    ├── ThreadDamaged          a part of the thread is gone, or its bytes cannot be read
+    │   └── UndecodableValue   the serializer refused stored bytes                        (also a ValueError)
+    ├── ForeignKey             a key of ours holds something that is not ours
+    ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
+    ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
+    ├── ThreadBusy             the thread changed faster than prune or copy could work
+    ├── ServerTooOld           the server lacks what the scripts need
+    └── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
+
+Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+
+
+class RedisSaverError(Exception):
+    """Base of every error this package raises about a store, a thread or a value."""
+
+
+class ThreadDamaged(RedisSaverError):
+    """A part of a thread is missing or unreadable: evicted, deleted by hand, overwritten.
+
+    What is left of the thread is not touched, and no answer is made up from it.
+    """
+
+
+class UndecodableValue(ThreadDamaged, ValueError):
+    """Stored bytes that the serializer cannot turn back into a value."""
+
+
+class ForeignKey(RedisSaverError):
+    """A key with the name of one of ours holds data of another program."""
+
+
+class UnserializableValue(RedisSaverError, TypeError):
+    """A value the serializer cannot turn into bytes. Nothing was written."""
+
+
+class ThreadNotFound(RedisSaverError, LookupError):
+    """The named thread does not exist (never did, was deleted, or expired)."""
+
+
+class ThreadBusy(RedisSaverError):
+    """A thread kept changing while prune, delete_for_runs or copy_thread worked on it. Trying again later is safe."""
+
+
+class ServerTooOld(RedisSaverError):
+    """The server is older than Redis 6.2."""
+
+
+class WrongThread(RedisSaverError, RuntimeError):
+    """A synchronous method was called on a thread whose event loop it would block."""
+
+
+_REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
+    "DAMAGED": (
+        ThreadDamaged,
+        "a key was evicted or removed from outside. Nothing was changed. Restore it from a backup, or give the thread up "
+        "with delete_thread(); to prevent it, run the server with maxmemory-policy noeviction",
+    ),
+    "FOREIGNKEY": (
+        ForeignKey,
+        "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
+    ),
+}
+_CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
+
+
+def from_reply(reply: Exception) -> RedisSaverError | None:
+    """The error that one of our scripts meant with an error reply, None where the reply is not ours."""
+    if (match := _CODE.search(str(reply))) is None:
+        return None
+    kind, remedy = _REMEDIES[match[1]]
+    return kind(f"{match[2]}: {remedy}.")
+
+
+class _Wrapping:
+    """Turns whatever a serializer raises into one of our errors, with the place; the cause stays attached.
+
+    A serializer may be anybody's and raise anything, so the kind of its error cannot be listed here.
+    """
+
+    def __init__(self, error: type[RedisSaverError], what: str, remedy: str) -> None:
+        self._error, self._what, self._remedy = error, what, remedy
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
+            raise self._error(f"{self._what}: {type(error).__name__}: {error}. {self._remedy}") from error
+
+
+def decoding(what: str) -> _Wrapping:
+    """A context in which an error means: the stored bytes of `what` cannot be decoded."""
+    remedy = (
+        "The stored bytes are kept as they are. Read them with the serializer (and key) that wrote them, or give the "
+        "thread up with delete_thread()."
+    )
+    return _Wrapping(UndecodableValue, f"cannot decode {what}", remedy)
+
+
+def encoding(what: str) -> _Wrapping:
+    """A context in which an error means: the value of `what` cannot be encoded."""
+    remedy = "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one."
+    return _Wrapping(UnserializableValue, f"cannot encode {what}", remedy)

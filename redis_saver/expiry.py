@@ -1,0 +1,68 @@
+"""When a thread expires: the forms a TTL may be given in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+TTL: TypeAlias = timedelta | Mapping[str, Any] | None
+"""A `timedelta`, or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`; None: no TTL."""
+
+_LONGEST = 100 * 365 * 24 * 3600 * 1000
+
+
+class Expiry(NamedTuple):
+    """A saver's TTL in milliseconds (None: none), and whether reading moves the deadline too."""
+
+    milliseconds: int | None = None
+    refresh_on_read: bool = False
+
+
+def milliseconds(ttl: timedelta, said: object) -> int:
+    """A TTL in whole milliseconds.
+
+    Raises:
+        ValueError: it is under a millisecond or over a hundred years; `said` is what the caller wrote.
+    """
+    amount = ttl // timedelta(milliseconds=1)
+    if not 1 <= amount <= _LONGEST:
+        raise ValueError(f"ttl={said!r}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it")
+    return amount
+
+
+def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expiry:
+    """Understand a TTL in any of its forms.
+
+    Args:
+        ttl: The TTL. `default_ttl` counts minutes, fractions allowed, as in LangGraph's own configuration.
+        name: What the argument is called, for the message.
+        refresh_allowed: Whether `refresh_on_read` may be given here.
+
+    Raises:
+        TypeError: A bare number (of seconds? of minutes?), or another type.
+        ValueError: An unknown key, or an amount out of range.
+    """
+    if ttl is None:
+        return Expiry()
+    if isinstance(ttl, timedelta):
+        return Expiry(milliseconds(ttl, ttl))
+    if not isinstance(ttl, Mapping):
+        raise TypeError(
+            f"{name}={ttl!r}: a bare {type(ttl).__name__} does not say its unit; write timedelta(minutes=...) or "
+            '{"default_ttl": minutes}'
+        )
+    known = {"default_ttl", "refresh_on_read"} if refresh_allowed else {"default_ttl"}
+    if unknown := set(ttl) - known:
+        raise ValueError(f"{name}={ttl!r}: unknown key {sorted(map(str, unknown))[0]!r}; known are {sorted(known)}")
+    minutes, refresh = ttl.get("default_ttl"), ttl.get("refresh_on_read", False)
+    if not isinstance(refresh, bool):
+        raise TypeError(f"{name}={ttl!r}: refresh_on_read is True or False")
+    if minutes is None:
+        return Expiry(None, refresh)
+    if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
+        raise TypeError(f"{name}={ttl!r}: default_ttl is a number of minutes")
+    if not math.isfinite(minutes) or abs(minutes) > _LONGEST:
+        raise ValueError(f"{name}={ttl!r}: default_ttl is a finite number of minutes, a hundred years at the most")
+    return Expiry(milliseconds(timedelta(minutes=minutes), ttl), refresh)

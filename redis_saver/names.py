@@ -1,0 +1,138 @@
+"""Every name in Redis is made here, and taken apart here: keys, members of the index, fields of the data.
+
+Names of users (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
+escaped component with a terminator; escaping keeps the order of bytes, which is the order of code points, so a sorted set
+orders them as Python does. `lua/README.md` shows the whole keyspace.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+INDEX, DATA = b"index", b"data"
+
+
+def encode(name: str) -> bytes:
+    """UTF-8; a lone surrogate (JSON can carry one) becomes the three bytes that UTF-8 would give it."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decode(raw: bytes) -> str:
+    """The inverse of `encode`."""
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def component(name: str) -> bytes:
+    """A name as a part of a field or member: escaped so that it holds no NUL, then a NUL."""
+    raw = encode(name)
+    if b"\0" in raw or b"\1" in raw:
+        raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
+    return raw + b"\0"
+
+
+def components(raw: bytes) -> list[str]:
+    """The names of which `raw` is made, each one a `component`."""
+    return [decode(part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")) for part in raw.split(b"\0")[:-1]]
+
+
+def after(prefix: bytes) -> bytes:
+    """The least byte string above all that begin with `prefix`, which ends with a terminator."""
+    return prefix[:-1] + b"\1"
+
+
+def version_text(channel: str, version: object) -> bytes:
+    """A channel version as the end of a blob's name; its type is kept.
+
+    Raises:
+        TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
+    """
+    if isinstance(version, str):
+        return b"s" + encode(version)
+    if isinstance(version, int):
+        return b"i%d" % version
+    if isinstance(version, float):
+        return b"f" + repr(version).encode()
+    raise TypeError(
+        f"channel {channel!r} has the version {version!r} of type {type(version).__name__}; "
+        "a version is a str, int or float, as get_next_version() makes it"
+    )
+
+
+def version_from(text: bytes) -> str | int | float:
+    """The inverse of `version_text`."""
+    kind, rest = text[:1], text[1:]
+    if kind == b"s":
+        return decode(rest)
+    if kind == b"i":
+        return int(rest)
+    if kind == b"f":
+        return float(rest)
+    raise ValueError(f"no channel version: {text!r}")
+
+
+class Keys(NamedTuple):
+    """The two keys of a thread; both are in the cluster slot of `{thread}`."""
+
+    index: bytes
+    data: bytes
+
+
+class Keyspace:
+    """The keys of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        """Check the prefix.
+
+        Raises:
+            TypeError: the prefix is no str.
+            ValueError: the prefix is empty or holds a brace, which would move every thread into one cluster slot.
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix={prefix!r}: a prefix is a str")
+        if not prefix or "{" in prefix or "}" in prefix:
+            raise ValueError(f"prefix={prefix!r}: a prefix has at least one character, and no '{{' or '}}'")
+        self.prefix = prefix
+        self._stem = encode(prefix) + b":{"
+        self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:" + INDEX
+        """What SCAN matches to find the threads: their index keys."""
+
+    def keys(self, thread_id: str, token: str = "") -> Keys:
+        """The keys of a thread; with a token, those of a copy of it that is being made."""
+        raw = encode(thread_id).replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
+        tag = self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
+        ending = b"." + token.encode() if token else b""
+        return Keys(tag + INDEX + ending, tag + DATA + ending)
+
+    def thread_of(self, index_key: bytes) -> str | None:
+        """The thread whose index key this is; None where it is no such key of this prefix."""
+        tag, ending = index_key[len(self._stem) :].rpartition(b"}:")[::2]
+        if not index_key.startswith(self._stem) or ending != INDEX or b"}" in tag or b"{" in tag:
+            return None
+        raw = b"" if tag == b"%" else tag
+        return decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
+
+
+def checkpoint(ns: str, checkpoint_id: str) -> bytes:
+    """The field of a checkpoint's header, and its member in the order (namespace, id)."""
+    return b"c" + component(ns) + component(checkpoint_id)
+
+
+def by_age(ns: str, checkpoint_id: str) -> bytes:
+    """A checkpoint's member in the order (id, namespace)."""
+    return b"i" + component(checkpoint_id) + component(ns)
+
+
+def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
+    """The field and member of a task's regular writes; a special write's has its index behind it."""
+    return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
+
+
+def blob(ns: str, entry: bytes) -> bytes:
+    """The field of a channel version; `entry` is one of a header, whose first byte is a flag."""
+    return b"b" + component(ns) + entry[1:]
+
+
+def run(run_id: str) -> bytes:
+    """The member that says: this thread has checkpoints of that run."""
+    return b"r" + encode(run_id)

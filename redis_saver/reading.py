@@ -1,0 +1,80 @@
+"""Operations that read one checkpoint or walk its ancestors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
+
+from redis_saver import codec, config, names, scripts
+from redis_saver.context import Context, refresh_arguments
+from redis_saver.requests import Argument, Call, Operation
+
+ANCESTORS_A_PAGE = 200
+BYTES_A_PAGE = 4_000_000
+"""A reading script ends its page behind the checkpoint with which it holds so many bytes, so that the server is not held."""
+
+
+class Ancestor(NamedTuple):
+    """What one ancestor holds of the channels of a walk."""
+
+    checkpoint_id: str
+    seeds: dict[str, bytes]
+    writes: list[codec.Write]
+
+
+def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
+    """The newest checkpoint of a namespace, or the one a config names."""
+    thread, ns, checkpoint_id = config.address(given)
+    wanted = names.component(checkpoint_id) if checkpoint_id else b""
+    arguments = (names.component(ns), wanted, *refresh_arguments(context))
+    stored = yield Call(scripts.GET, context.keyspace.keys(thread), arguments)
+    return None if stored is None else codec.decode_tuple(context.serde, thread, stored)
+
+
+def walk(
+    context: Context, thread: str, ns: str, checkpoint_id: str | None, channels: Sequence[str]
+) -> Operation[list[Ancestor]]:
+    """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root)."""
+    keys, found = context.keyspace.keys(thread), list[Ancestor]()
+    remaining = {names.component(channel): channel for channel in channels}
+    position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
+    while remaining:
+        arguments: list[Argument] = [names.component(ns), position, target, ANCESTORS_A_PAGE, BYTES_A_PAGE]
+        arguments += refresh_arguments(context)
+        for escaped, channel in remaining.items():
+            arguments += (names.encode(channel), escaped)
+        position, *page = yield Call(scripts.HISTORY, keys, arguments)
+        for raw_id, raw_seeds, raw_writes in page:
+            pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
+            wanted = set(remaining.values())
+            seeds = {remaining.pop(escaped): value for escaped, value in pairs}
+            writes = codec.decode_writes(raw_writes, f"the writes of an ancestor in thread {thread!r}")
+            writes = [write for write in writes if write.channel in wanted]
+            found.append(Ancestor(names.components(raw_id)[0], seeds, writes))
+        if not position:
+            break
+        target = b"0"
+    return found
+
+
+def get_delta_channel_history(
+    context: Context, given: RunnableConfig, channels: Sequence[str]
+) -> Operation[Mapping[str, DeltaChannelHistory]]:
+    """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
+    thread, ns, checkpoint_id = config.address(given)
+    ancestors = yield from walk(context, thread, ns, checkpoint_id, channels)
+    place = f"thread {thread!r}"
+    writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
+    seeds: dict[str, Any] = {}
+    for ancestor in reversed(ancestors):
+        for write in ancestor.writes:
+            writes[write.channel].append(codec.load_write(context.serde, write, place))
+        for channel, value in ancestor.seeds.items():
+            seeds[channel] = codec.decode_value(context.serde, value, f"the value of channel {channel!r} of {place}")
+    histories: dict[str, DeltaChannelHistory] = {channel: {"writes": writes[channel]} for channel in channels}
+    for channel, seed in seeds.items():
+        histories[channel]["seed"] = seed
+    return histories

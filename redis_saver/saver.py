@@ -1,0 +1,367 @@
+"""The interface of both savers: each method is one operation, handed to the driver that the subclass is."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    SerializerProtocol,
+)
+
+from redis_saver import config as configs
+from redis_saver import expiry, listing, pruning, reading, threads, writing
+from redis_saver.copying import copy_thread
+from redis_saver.names import Keyspace
+from redis_saver.pruning import Pruned
+from redis_saver.requests import Operation, Stream, T
+from redis_saver.threads import ThreadInfo
+
+
+class Saver(BaseCheckpointSaver[str]):
+    """What `RedisSaver` and `AsyncRedisSaver` share. Every method has a twin with an `a` in front, for asyncio.
+
+    Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
+    namespace it means the root. Every method raises the client's own errors where the server cannot be reached or refuses,
+    and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
+    """
+
+    def __init__(self, *, serde: SerializerProtocol | None, prefix: str, ttl: expiry.TTL) -> None:
+        super().__init__(serde=serde)
+        self.keyspace = Keyspace(prefix)
+        self.expiry = expiry.parse(ttl)
+
+    @abstractmethod
+    def _run(self, operation: Operation[T]) -> T: ...
+
+    @abstractmethod
+    async def _arun(self, operation: Operation[T]) -> T: ...
+
+    @abstractmethod
+    def _stream(self, stream: Stream[T]) -> Iterator[T]: ...
+
+    @abstractmethod
+    def _astream(self, stream: Stream[T]) -> AsyncIterator[T]: ...
+
+    # -- checkpoints
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read the newest checkpoint of a namespace (the one with the greatest id), or the one with `checkpoint_id`.
+
+        Returns:
+            The checkpoint with its values, metadata, parent and pending writes (in `writes_sort_key` order); its config
+            always carries the `checkpoint_id`. None where there is no such checkpoint.
+
+        Raises:
+            ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
+        """
+        return self._run(reading.get_tuple(self, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple` for asyncio."""
+        return await self._arun(reading.get_tuple(self, config))
+
+    async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
+        """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
+        found = await self.aget_tuple(config)
+
+        async def iterate() -> AsyncIterator[CheckpointTuple]:
+            if found is not None:
+                yield found
+
+        return iterate()
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, newest (greatest id) first. Reads in pages, as the iterator is drawn from.
+
+        Args:
+            config: A thread, and maybe a namespace (`""` is the root; without `checkpoint_ns`: all) and a checkpoint id.
+                None: all threads; then all keys of the server are looked at (SCAN), at one step per thread.
+            filter: Metadata keys with the value they must have, or with operators: `{"step": {"$gte": 2}}`. Known are
+                `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of what does not match are not loaded.
+            before: Only checkpoints with an id below this config's.
+            limit: How many at the most; 0 gives none.
+
+        Raises:
+            ValueError, TypeError: An argument makes no sense. Raised by the call itself.
+            ThreadDamaged: As `get_tuple`, while iterating.
+        """
+        return self._stream(listing.list_checkpoints(self, listing.query(config, filter, before, limit)))
+
+    def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list` for asyncio."""
+        return self._astream(listing.list_checkpoints(self, listing.query(config, filter, before, limit)))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
+
+        Only the values of `new_versions` are sent. Where the server turns out not to have one of the others (the thread
+        expired or was deleted while the run went on), they are sent too: a checkpoint is never stored with less than it had.
+
+        Args:
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, or
+                `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on.
+            checkpoint: The checkpoint with its values.
+            metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
+            new_versions: The channels that changed since the parent.
+
+        Returns:
+            The config of the stored checkpoint.
+
+        Raises:
+            UnserializableValue: The serializer does not know a value. Nothing was written.
+        """
+        return self._run(writing.put(self, config, checkpoint, metadata, new_versions))
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put` for asyncio."""
+        return await self._arun(writing.put(self, config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store pending writes of a task on a checkpoint, which need not be there yet; all or nothing.
+
+        A write is known by its task and its index in `writes`. Sent again, it keeps its first value; those to the special
+        channels of `WRITES_IDX_MAP` take the newest.
+
+        Raises:
+            UnserializableValue: The serializer does not know a value. Nothing was written.
+            ValueError: The config has no `checkpoint_id`.
+        """
+        return self._run(writing.put_writes(self, config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`put_writes` for asyncio."""
+        return await self._arun(writing.put_writes(self, config, writes, task_id, task_path))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Collect what rebuilds the value of `DeltaChannel`s: writes of the ancestors, and the nearest stored value.
+
+        One round trip for chains of up to 200 ancestors, then one for each 200 more.
+
+        Args:
+            config: The checkpoint to rebuild the channels for; without an id, the newest.
+            channels: Their names.
+
+        Returns:
+            For each channel `writes`, oldest first, and `seed` where an ancestor has a value.
+        """
+        return self._run(reading.get_delta_channel_history(self, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history` for asyncio."""
+        return await self._arun(reading.get_delta_channel_history(self, config, channels))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
+
+        The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers. What
+        follows it comes from the operating system: `random.seed()` in a graph, or a fork of the process, repeats nothing.
+        """
+        counter = 0 if current is None else int(str(current).partition(".")[0])
+        return f"{counter + 1:032}.{int.from_bytes(os.urandom(8), 'big'):020}"
+
+    # -- threads
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread: its checkpoints, values and writes in all namespaces, at once. No such thread: nothing happens."""
+        return self._run(threads.delete_thread(self, configs.name(thread_id, "thread_id")))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread` for asyncio."""
+        return await self._arun(threads.delete_thread(self, configs.name(thread_id, "thread_id")))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata have one of these `run_id`s, with their writes, in all threads.
+
+        Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
+        index over threads in different cluster slots; then one step per 50 checkpoints in the threads that have the runs.
+
+        Raises:
+            TypeError: `run_ids` is one str instead of a list.
+            ThreadBusy: A thread was written to during each of many attempts.
+        """
+        return self._run(pruning.delete_for_runs(self, configs.names(run_ids, "run_id")))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs` for asyncio."""
+        return await self._arun(pruning.delete_for_runs(self, configs.names(run_ids, "run_id")))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
+
+        What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
+        that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
+        the target instead. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
+        does not exist, or is the target itself, changes nothing.
+
+        Cost: the whole thread travels to this process and back, in pages of some 4 MB.
+
+        Raises:
+            ThreadBusy: Checkpoints of the source were removed during each of many attempts.
+        """
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return self._run(copy_thread(self, source, target))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread` for asyncio."""
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return await self._arun(copy_thread(self, source, target))
+
+    def prune(  # type: ignore[override]  # the base class returns nothing, which is all its callers rely on
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Remove old checkpoints of some threads, with their writes and with the values nothing refers to any more.
+
+        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from.
+
+        Args:
+            thread_ids: The threads. Those that do not exist, and an empty list, change nothing.
+            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace; `"delete"` removes the threads.
+            keep_last: Keep this many of each namespace instead of one.
+            older_than: Remove only what is older (by the checkpoint's `ts`); the newest of a namespace stays in any case.
+            dry_run: Remove nothing, and return what would be removed.
+
+        Returns:
+            How many checkpoints, writes, values (blobs) and bytes were removed, over all threads.
+
+        Raises:
+            ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.
+            ThreadBusy: A thread was written to during each of many attempts; what was removed so far is whole checkpoints.
+        """
+        kept = pruning.retention(strategy, keep_last, older_than)
+        return self._run(pruning.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
+
+    async def aprune(  # type: ignore[override]  # as prune
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """`prune` for asyncio."""
+        kept = pruning.retention(strategy, keep_last, older_than)
+        return await self._arun(pruning.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
+
+    def threads(self, prefix: str = "") -> Iterator[ThreadInfo]:
+        """The threads there are, in no order, found with SCAN while the iterator is drawn from.
+
+        Holds one page of SCAN in memory. As SCAN may, it can name a thread twice while the server resizes its tables.
+
+        Args:
+            prefix: Only threads whose name begins so.
+        """
+        return self._stream(threads.describe(self, listing.scan_threads(self), prefix))
+
+    def athreads(self, prefix: str = "") -> AsyncIterator[ThreadInfo]:
+        """`threads` for asyncio."""
+        return self._astream(threads.describe(self, listing.scan_threads(self), prefix))
+
+    # -- when a thread expires
+
+    def get_thread_ttl(self, thread_id: str) -> timedelta | None:
+        """The time a thread has left; None where it does not expire.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        return self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "get"))
+
+    async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
+        """`get_thread_ttl` for asyncio."""
+        return await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "get"))
+
+    def set_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> None:
+        """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
+
+        Args:
+            thread_id: The thread.
+            ttl: A `timedelta` or `{"default_ttl": minutes}`; None goes back to the saver's TTL.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        return self._run(self._set_thread_ttl(thread_id, ttl))
+
+    async def aset_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> None:
+        """`set_thread_ttl` for asyncio."""
+        return await self._arun(self._set_thread_ttl(thread_id, ttl))
+
+    def _set_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> Operation[None]:
+        own = expiry.parse(ttl, refresh_allowed=False).milliseconds
+        yield from threads.expire(self, configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
+
+    def pin(self, thread_id: str) -> None:
+        """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "pin"))
+
+    async def apin(self, thread_id: str) -> None:
+        """`pin` for asyncio."""
+        await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "pin"))
+
+    def unpin(self, thread_id: str) -> None:
+        """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "unpin"))
+
+    async def aunpin(self, thread_id: str) -> None:
+        """`unpin` for asyncio."""
+        await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "unpin"))

@@ -1,0 +1,52 @@
+"""The Lua scripts: `lua/` beside the package in a checkout, inside it in a wheel."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+from pathlib import Path
+from typing import NamedTuple
+
+_INCLUDE = re.compile(r"^--- @include (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+
+def _folder() -> Path:
+    inside = Path(__file__).parent / "lua"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "lua"
+
+
+class Script(NamedTuple):
+    """A script's name, its text as it is sent, and the digest that EVALSHA names it by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def load(name: str) -> Script:
+    """Read a script, with what it includes in place and comments left out."""
+    folder = _folder()
+
+    def included(match: re.Match[str]) -> str:
+        return (folder / f"{match[1]}.lua").read_text("utf-8")
+
+    text = _INCLUDE.sub(included, (folder / f"{name}.lua").read_text("utf-8"))
+    text = _COMMENT.sub("", text)
+    return Script(name, text, sha1(text.encode()).hexdigest())
+
+
+PUT = load("put")
+PUT_WRITES = load("put_writes")
+GET = load("get")
+LIST = load("list")
+LOAD = load("load")
+HISTORY = load("history")
+SURVEY = load("survey")
+REMOVE = load("remove")
+WIPE = load("wipe")
+FETCH = load("fetch")
+STAGE = load("stage")
+INSTALL = load("install")
+DESCRIBE = load("describe")
+EXPIRE = load("expire")

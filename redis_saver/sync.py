@@ -1,0 +1,144 @@
+"""`RedisSaver`: the saver over a blocking client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import SerializerProtocol
+from typing_extensions import Self
+
+from redis_saver import clients, drivers
+from redis_saver.errors import from_reply
+from redis_saver.expiry import TTL
+from redis_saver.requests import Argument, Batch, Call, Command, Operation, Request, Scan, Stream, T
+from redis_saver.saver import Saver
+
+KEYS_A_SCAN = 1000
+
+
+class RedisSaver(Saver):
+    """Checkpoints on plain Redis or Valkey, over a blocking client.
+
+    Its `a...` methods work too: each runs in a worker thread, so the event loop is never blocked. For a service on
+    asyncio, `AsyncRedisSaver` does without the threads. Safe to share between threads, as its client is.
+    """
+
+    def __init__(
+        self, client: Any, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None
+    ) -> None:
+        """Use a client, which stays the caller's: it is not closed here.
+
+        Args:
+            client: A `redis.Redis` (a Sentinel's `master_for` too), a `redis.RedisCluster`, or valkey-py's twins;
+                with `decode_responses=True` too.
+            serde: Turns values into bytes; by default LangGraph's `JsonPlusSerializer`.
+            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
+            ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
+                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense; the message says which and why.
+        """
+        clients.check(client, asynchronous=False)
+        super().__init__(serde=serde, prefix=prefix, ttl=ttl)
+        self._client = client
+        self._cluster = clients.is_cluster(client)
+        self._exceptions: Any = clients.exceptions_of(client)
+        self._options = clients.raw_options(client)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(
+        cls, url: str, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None, **options: Any
+    ) -> Iterator[Self]:
+        """A saver with a client of its own, which is closed at the end of the `with`.
+
+        Args:
+            url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
+                `redis+cluster://host:port`, or `memory://` (see `redis_saver.clients.connect`).
+            serde: As in the constructor.
+            prefix: As in the constructor.
+            ttl: As in the constructor.
+            options: Options of the client, such as `socket_timeout=2.0`.
+        """
+        client = clients.connect(url, asynchronous=False, **options)
+        try:
+            yield cls(client, serde=serde, prefix=prefix, ttl=ttl)
+        finally:
+            client.close()
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        for node in self._nodes():
+            clients.check_version(self._send("HELLO", **clients.target(node)))
+
+    async def asetup(self) -> None:
+        """`setup` for asyncio."""
+        await asyncio.to_thread(self.setup)
+
+    def _run(self, operation: Operation[T]) -> T:
+        return drivers.run(operation, self._exchange)
+
+    async def _arun(self, operation: Operation[T]) -> T:
+        return await asyncio.to_thread(drivers.run, operation, self._exchange)
+
+    def _stream(self, stream: Stream[T]) -> Iterator[T]:
+        for page in drivers.pages(stream, self._exchange):
+            yield from page
+
+    async def _astream(self, stream: Stream[T]) -> AsyncIterator[T]:
+        pages = drivers.pages(stream, self._exchange)
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for item in page:
+                yield item
+
+    def _exchange(self, request: Request) -> Any:
+        if isinstance(request, Scan):
+            return self._scan(request)
+        if isinstance(request, Batch):
+            return self._batch(request.requests)
+        try:
+            return self._send(*drivers.wire(request))
+        except self._exceptions.ResponseError as reply:
+            return self._again(request, reply)
+
+    def _again(self, request: Call | Command, reply: Exception) -> Any:
+        """What to do with an error reply: teach the server a script it does not know, else raise."""
+        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
+            try:
+                return self._send(*drivers.wire_with_text(request))
+            except self._exceptions.ResponseError as second:
+                reply = second
+        if (ours := from_reply(reply)) is not None:
+            raise ours from reply
+        raise reply
+
+    def _send(self, *arguments: Argument, **options: Any) -> Any:
+        return self._client.execute_command(*arguments, **self._options, **options)
+
+    def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for request in requests:
+                pipeline.execute_command(*drivers.wire(request), **self._options)
+            replies = pipeline.execute(raise_on_error=False)
+        return [
+            self._again(request, reply) if isinstance(reply, Exception) else reply
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
+        """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
+        nodes, cursor = request.position or (self._nodes(), 0)
+        page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+        return clients.next_position(nodes, self._send(*page, **clients.target(nodes[0])))
+
+    def _nodes(self) -> list[Any]:
+        """The primaries of a cluster; of a single server, one nameless node."""
+        return list(self._client.get_primaries()) if self._cluster else [None]

@@ -1,0 +1,96 @@
+"""Threads as a whole: which there are, when they expire, deleting one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from redis_saver import codec, names, scripts
+from redis_saver.context import Context, default_ttl
+from redis_saver.errors import ThreadNotFound
+from redis_saver.requests import Argument, Batch, Call, Command, Operation, Page, Stream
+
+_ROOT = names.component("")
+_INTERRUPT = b"\0%d" % WRITES_IDX_MAP[INTERRUPT]
+
+
+class ThreadInfo(NamedTuple):
+    """A thread, as `threads()` tells of it."""
+
+    thread_id: str
+    checkpoint_id: str | None
+    """The newest checkpoint over all namespaces; None where there are only writes of one that is not there yet."""
+    updated_at: str | None
+    """That checkpoint's `ts`: ISO 8601."""
+    checkpoints: int
+    bytes: int
+    """Headers, values and writes as stored; Redis's own overhead comes on top."""
+    ttl: timedelta | None
+    """Time left; None: does not expire."""
+    pinned: bool
+    waits_on_interrupt: bool
+    """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
+
+
+def delete_thread(context: Context, thread: str) -> Operation[None]:
+    """Remove a thread: both of its keys, at once."""
+    yield Command(("UNLINK", *context.keyspace.keys(thread)))
+
+
+def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:
+    """Describe the threads of a stream whose names begin with a prefix."""
+    reply = None
+    while True:
+        try:
+            step = found.send(reply)
+        except StopIteration:
+            return
+        if not isinstance(step, Page):
+            reply = yield step
+            continue
+        reply = None
+        threads = [thread for thread in step.items if thread.startswith(prefix)]
+        if threads:
+            calls = [Call(scripts.DESCRIBE, context.keyspace.keys(thread), (_ROOT, _INTERRUPT)) for thread in threads]
+            answers = yield Batch(calls)
+            pairs = zip(threads, answers, strict=True)
+            yield Page([_info(thread, answer) for thread, answer in pairs if answer is not None])
+
+
+def _info(thread: str, answer: list[bytes | int]) -> ThreadInfo:
+    newest, head, checkpoints, size, left, waits, pinned = answer
+    assert isinstance(newest, bytes) and isinstance(head, bytes)  # noqa: S101
+    return ThreadInfo(
+        thread_id=thread,
+        checkpoint_id=names.components(newest)[0] if newest else None,
+        updated_at=codec.decode_links(head).time if head else None,
+        checkpoints=int(checkpoints),
+        bytes=int(size),
+        ttl=_time_left(int(left)),
+        pinned=pinned == 1,
+        waits_on_interrupt=waits == 1,
+    )
+
+
+def _time_left(amount: int) -> timedelta | None:
+    return None if amount < 0 else timedelta(milliseconds=amount)
+
+
+def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[timedelta | None]:
+    """Read or change when a thread expires; answers the time left.
+
+    Args:
+        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/expire.lua`.
+        own: What to set, in milliseconds.
+
+    Raises:
+        ThreadNotFound: there is no such thread.
+    """
+    arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
+    left = yield Call(scripts.EXPIRE, context.keyspace.keys(thread), arguments)
+    if left is None:
+        raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
+    return _time_left(left)
