@@ -1,0 +1,66 @@
+"""One face for both savers, so that each behaviour test is written once: its methods are all awaited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_saver import AsyncRedisSaver, RedisSaver
+from redis_saver.clients import connect
+
+
+class Face:
+    """Calls a saver in its native flavour: `await face.put(...)` is `put` of a RedisSaver, `aput` of an AsyncRedisSaver.
+
+    `list` and `threads` answer lists.
+    """
+
+    def __init__(self, saver: RedisSaver | AsyncRedisSaver) -> None:
+        self.saver = saver
+        self.native_async = isinstance(saver, AsyncRedisSaver)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in ("list", "threads"):
+            return lambda *args, **kwargs: self._drain(name, args, kwargs)
+        if self.native_async:
+            return getattr(self.saver, "a" + name)
+        return lambda *args, **kwargs: self._plain(name, args, kwargs)
+
+    async def _plain(self, name: str, args: Any, kwargs: Any) -> Any:
+        return getattr(self.saver, name)(*args, **kwargs)
+
+    async def _drain(self, name: str, args: Any, kwargs: Any) -> list[Any]:
+        if self.native_async:
+            return [item async for item in getattr(self.saver, "a" + name)(*args, **kwargs)]
+        return list(getattr(self.saver, name)(*args, **kwargs))
+
+
+class Target:
+    """A server and a flavour. Makes savers with a prefix of the test's own, and looks at raw keys."""
+
+    def __init__(self, name: str, flavour: str, url: str, prefix: str) -> None:
+        self.name, self.flavour, self.url, self.prefix = name, flavour, url, prefix
+        self.raw = connect(url, asynchronous=False)
+        self._clients: list[Any] = [self.raw]
+
+    def client(self, **options: Any) -> Any:
+        client = connect(self.url, asynchronous=self.flavour == "async", **options)
+        self._clients.append(client)
+        return client
+
+    def face(self, *, client: Any = None, **options: Any) -> Face:
+        """A saver; each one has a client of its own, as if it were in another process."""
+        kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
+        return Face(kind(client or self.client(), **{"prefix": self.prefix, **options}))
+
+    def keys(self) -> list[bytes]:
+        """All keys of the test's prefix, on all nodes."""
+        return sorted(self.raw.scan_iter(match=f"{self.prefix}*", count=1000))
+
+    async def close(self) -> None:
+        for client in self._clients:
+            if hasattr(client, "aclose"):
+                await client.aclose()
+            else:
+                client.close()

