@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Seque
 from contextlib import asynccontextmanager
 from typing import Any
 
-from langgraph.checkpoint.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver import clients, drivers
@@ -94,7 +94,13 @@ class AsyncRedisSaver(Saver):
     @classmethod
     @asynccontextmanager
     async def from_conn_string(
-        cls, url: str, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None, **options: Any
+        cls,
+        url: str,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: TTL = None,
+        **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
 

@@ -75,7 +75,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
         if not name or (port and not port.isdigit()):
             raise ValueError(f"url={_without_password(url)!r}: {host!r} is no host:port")
         addresses.append((name.strip("[]"), int(port or default)))
-    settings: dict[str, Any] = {key: value for key, value in parse_url(f"redis://?{parts.query}").items() if value is not None}
+    settings: dict[str, Any] = dict(parse_url(f"redis://?{parts.query}"))  # type: ignore[no-untyped-call]
     settings.update(options)
     if login:
         user, _, password = login.partition(":")
@@ -143,7 +143,9 @@ def check_version(hello: Any) -> None:
     server, version = _text(said["server"]), _text(said["version"])
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
-        raise ServerTooOld(f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer")
+        raise ServerTooOld(
+            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer"
+        )
 
 
 def _text(value: bytes | str) -> str:

@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     PendingWrite,
-    SerializerProtocol,
     writes_sort_key,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import names
 from redis_saver.config import Address, to_config
@@ -44,7 +44,7 @@ class Write(NamedTuple):
 
     task_path: str
     task_id: str
-    index: int
+    idx: int
     channel: str
     type: str
     data: bytes
@@ -154,7 +154,7 @@ def decode_writes(stored: Sequence[bytes | None], what: str) -> list[Write]:
                 writes.append(
                     Write(names.decode(path), task_id, int(index), names.decode(channel), names.decode(kind), data)
                 )
-    return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.index))
+    return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
 def load_write(serde: SerializerProtocol, write: Write, what: str) -> PendingWrite:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from langgraph.checkpoint.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver.expiry import Expiry
 from redis_saver.names import Keyspace

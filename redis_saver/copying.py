@@ -1,5 +1,7 @@
-"""Copying a thread, between cluster slots too: page by page through the client into a place beside the target, then one
-step that puts the copy in the target's place."""
+"""Copying a thread, between cluster slots too.
+
+Page by page through the client into a place beside the target, then one step that puts the copy in the target's place.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def _stage(
 ) -> Operation[bool]:
     """Copy the fields beside the target. False where one of them went away since the plan was made."""
     left, counted = list(fields), Counter[bytes]()
-    data = context.keyspace.keys(source).data
+    data = context.keyspace.keys(source).data_key
     while left:
         values = yield Call(scripts.FETCH, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
         pairs: list[Argument] = []

@@ -28,7 +28,9 @@ def milliseconds(ttl: timedelta, said: object) -> int:
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= _LONGEST:
-        raise ValueError(f"ttl={said!r}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it")
+        raise ValueError(
+            f"ttl={said!r}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
+        )
     return amount
 
 
@@ -55,7 +57,7 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         )
     known = {"default_ttl", "refresh_on_read"} if refresh_allowed else {"default_ttl"}
     if unknown := set(ttl) - known:
-        raise ValueError(f"{name}={ttl!r}: unknown key {sorted(map(str, unknown))[0]!r}; known are {sorted(known)}")
+        raise ValueError(f"{name}={ttl!r}: unknown key {min(map(str, unknown))!r}; known are {sorted(known)}")
     minutes, refresh = ttl.get("default_ttl"), ttl.get("refresh_on_read", False)
     if not isinstance(refresh, bool):
         raise TypeError(f"{name}={ttl!r}: refresh_on_read is True or False")

@@ -70,7 +70,9 @@ def compile_filter(filter: Mapping[str, Any] | None) -> Callable[[Mapping[str, A
     if not filter:
         return None
     tests = [
-        (key, _OPERATORS[name], operand) for key, wanted in filter.items() for name, operand in _operators(key, wanted).items()
+        (key, _OPERATORS[name], operand)
+        for key, wanted in filter.items()
+        for name, operand in _operators(key, wanted).items()
     ]
 
     def matches(metadata: Mapping[str, Any]) -> bool:

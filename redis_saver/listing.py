@@ -148,7 +148,7 @@ class _Newest:
         self.size = 1
 
     def request(self, context: Context, lower: bytes) -> Command:
-        key = context.keyspace.keys(self.thread).index
+        key = context.keyspace.keys(self.thread).index_key
         return Command(("ZREVRANGEBYLEX", key, self.upper, lower, "LIMIT", 0, self.size))
 
     def fill(self, members: list[bytes]) -> None:
@@ -211,7 +211,7 @@ def _draw(context: Context, heap: list[_Newest], lower: bytes, size: int) -> Ope
 def _matching(context: Context, matches: Predicate, page: Sequence[Address]) -> Operation[list[Address]]:
     """Those of a page whose metadata match; reads headers alone."""
     requests = [
-        Command(("HGET", context.keyspace.keys(thread).data, names.checkpoint(ns, checkpoint_id or "")))
+        Command(("HGET", context.keyspace.keys(thread).data_key, names.checkpoint(ns, checkpoint_id or "")))
         for thread, ns, checkpoint_id in page
     ]
     headers = yield Batch(requests)

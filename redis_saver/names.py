@@ -74,8 +74,8 @@ def version_from(text: bytes) -> str | int | float:
 class Keys(NamedTuple):
     """The two keys of a thread; both are in the cluster slot of `{thread}`."""
 
-    index: bytes
-    data: bytes
+    index_key: bytes
+    data_key: bytes
 
 
 class Keyspace:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from redis_saver import codec, config, names, scripts
+from redis_saver import codec, names, scripts
 from redis_saver.context import Context
 from redis_saver.errors import ThreadBusy
 from redis_saver.listing import collect, scan_threads
@@ -96,7 +96,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_A_BATCH):
         batch = threads[start : start + THREADS_A_BATCH]
-        indexes = [context.keyspace.keys(thread).index for thread in batch]
+        indexes = [context.keyspace.keys(thread).index_key for thread in batch]
         replies = yield Batch([Command(("ZMSCORE", index, *members)) for index in indexes])
         for thread, scores in zip(batch, replies, strict=True):
             if any(score is not None for score in scores):
@@ -127,7 +127,7 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
 
 def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of all pending writes of a thread."""
-    index, found, lower = context.keyspace.keys(thread).index, list[bytes](), b"[w"
+    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, LINKS_A_PAGE))
         found += page
@@ -143,7 +143,7 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
             return Pruned()
         keep = _kept(seen, kept)
         keep |= yield from _needed_by_delta_channels(context, thread, seen, keep)
-        strays = yield from _stray_writes(context, thread, seen, keep)
+        strays = yield from _stray_writes(context, thread, seen)
         done = yield from _carry_out(context, thread, seen, set(seen.links) - keep, strays, dry_run)
         if done is not None:
             return done
@@ -159,7 +159,9 @@ def _remove(context: Context, thread: str, choose: Callable[[Survey], set[Place]
 
 
 def _busy(thread: str) -> ThreadBusy:
-    return ThreadBusy(f"thread {thread!r} was put to during each of {ATTEMPTS} attempts; what is done stays done, try again")
+    return ThreadBusy(
+        f"thread {thread!r} was put to during each of {ATTEMPTS} attempts; what is done stays done, try again"
+    )
 
 
 def _kept(seen: Survey, kept: Retention) -> set[Place]:
@@ -195,9 +197,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
         links = seen.links[ns, checkpoint_id]
         if not links.parent or (ns, links.parent) in keep:
             continue  # what the parent needs is found from the parent
-        empty = [
-            codec.channel_of(entry)[0] for entry in codec.own_entries(links.entries) if entry[:1] == codec.ABSENT
-        ]
+        empty = [codec.channel_of(entry)[0] for entry in codec.own_entries(links.entries) if entry[:1] == codec.ABSENT]
         if not empty:
             continue
         ancestors = yield from walk(context, thread, ns, checkpoint_id, empty)
@@ -210,7 +210,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
     return needed & set(seen.links)
 
 
-def _stray_writes(context: Context, thread: str, seen: Survey, keep: set[Place]) -> Operation[list[bytes]]:
+def _stray_writes(context: Context, thread: str, seen: Survey) -> Operation[list[bytes]]:
     """Writes of checkpoints that are not there and are older than what is kept: nothing will ever read them.
 
     Those of a checkpoint newer than its namespace's newest belong to one whose put is still on its way.
@@ -230,7 +230,12 @@ def _carry_out(
     context: Context, thread: str, seen: Survey, victims: set[Place], strays: Sequence[bytes], dry_run: bool
 ) -> Operation[Pruned | None]:
     """Remove the victims step by step, oldest first; None as soon as the thread turns out to have been put to."""
-    held = {names.blob(ns, entry) for (ns, one), links in seen.links.items() if (ns, one) not in victims for entry in links.entries}
+    held = {
+        names.blob(ns, entry)
+        for (ns, one), links in seen.links.items()
+        if (ns, one) not in victims
+        for entry in links.entries
+    }
     runs = {links.run for place, links in seen.links.items() if place not in victims}
     gone = {links.run for place, links in seen.links.items() if place in victims} - runs - {""}
     order = sorted(victims, key=lambda place: place[1])

@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    SerializerProtocol,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import config as configs
 from redis_saver import expiry, listing, pruning, reading, threads, writing
@@ -195,7 +195,7 @@ class Saver(BaseCheckpointSaver[str]):
         """`get_delta_channel_history` for asyncio."""
         return await self._arun(reading.get_delta_channel_history(self, config, channels))
 
-    def get_next_version(self, current: str | None, channel: None) -> str:
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
 
         The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers. What

@@ -33,7 +33,7 @@ def load(name: str) -> Script:
 
     text = _INCLUDE.sub(included, (folder / f"{name}.lua").read_text("utf-8"))
     text = _COMMENT.sub("", text)
-    return Script(name, text, sha1(text.encode()).hexdigest())
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 PUT = load("put")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from langgraph.checkpoint.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver import clients, drivers
@@ -52,7 +52,13 @@ class RedisSaver(Saver):
     @classmethod
     @contextmanager
     def from_conn_string(
-        cls, url: str, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None, **options: Any
+        cls,
+        url: str,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: TTL = None,
+        **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -60,16 +61,15 @@ def describe(context: Context, found: Stream[str], prefix: str) -> Stream[Thread
             yield Page([_info(thread, answer) for thread, answer in pairs if answer is not None])
 
 
-def _info(thread: str, answer: list[bytes | int]) -> ThreadInfo:
+def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     newest, head, checkpoints, size, left, waits, pinned = answer
-    assert isinstance(newest, bytes) and isinstance(head, bytes)  # noqa: S101
     return ThreadInfo(
         thread_id=thread,
         checkpoint_id=names.components(newest)[0] if newest else None,
         updated_at=codec.decode_links(head).time if head else None,
-        checkpoints=int(checkpoints),
-        bytes=int(size),
-        ttl=_time_left(int(left)),
+        checkpoints=checkpoints,
+        bytes=size,
+        ttl=_time_left(left),
         pinned=pinned == 1,
         waits_on_interrupt=waits == 1,
     )
@@ -83,6 +83,8 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
     """Read or change when a thread expires; answers the time left.
 
     Args:
+        context: The saver.
+        thread: The thread.
         action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/expire.lua`.
         own: What to set, in milliseconds.
 

@@ -8,7 +8,9 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 
-def config(thread: str = "thread", ns: str | None = "", checkpoint_id: str | None = None, **more: Any) -> dict[str, Any]:
+def config(
+    thread: str = "thread", ns: str | None = "", checkpoint_id: str | None = None, **more: Any
+) -> dict[str, Any]:
     """A config; `ns=None` leaves the namespace out."""
     found: dict[str, Any] = {"thread_id": thread, **more}
     if ns is not None:
