@@ -58,7 +58,8 @@ local before = redis.call('HGET', data, checkpoint)
 if before then
   local _, held = links(before)
   for i = 1, #held do
-    if not has[string.sub(held[i], 2)] then entries[#entries + 1] = pack('-' .. string.sub(held[i], 2)) end
+    local flag, name = string.sub(held[i], 1, 1), string.sub(held[i], 2)
+    if flag ~= '0' and not has[name] then entries[#entries + 1] = pack('-' .. name) end
   end
 end
 fields[#fields + 1] = checkpoint

@@ -1,0 +1,251 @@
+"""`list`, `get_tuple` and `threads()` beyond what LangGraph's conformance suite asks."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from faces import Face
+from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
+from make import chain, config, ids, put
+
+
+async def test_the_config_always_has_the_id(saver: Face) -> None:
+    (where,) = await chain(saver, "t", 1)
+    for asked in (config("t"), config("t", None), where, config("t", "", "")):
+        found = await saver.get_tuple(asked)
+        assert found.config == where
+        assert found.parent_config is None
+
+
+async def test_newest_is_the_greatest_id(saver: Face) -> None:
+    for which in ("5", "9", "7", "9", "1"):
+        await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
+    assert (await saver.get_tuple(config("t"))).checkpoint["id"] == "9"
+    assert ids(await saver.list(config("t"))) == ["9", "7", "5", "1"]
+
+
+async def test_namespaces(saver: Face) -> None:
+    for which, ns in enumerate(["", "a", "a|b:1", "", "a"]):
+        await put(saver, config("t", ns), {"n": which}, checkpoint_id=str(which), versions={"n": str(which)})
+    assert ids(await saver.list(config("t", None))) == ["4", "3", "2", "1", "0"]
+    assert ids(await saver.list(config("t", ""))) == ["3", "0"]
+    assert ids(await saver.list(config("t", "a"))) == ["4", "1"]
+    assert await saver.list(config("t", "b")) == []
+    assert ids(await saver.list(config("t", None, "2"))) == ["2"]
+    assert ids(await saver.list(config("t", "a", "4"))) == ["4"]
+    assert await saver.list(config("t", "a", "3")) == []
+
+
+async def test_all_threads_newest_first_over_all(saver: Face) -> None:
+    placed = [(f"t{number % 7}", f"{number:04}") for number in range(140)]
+    for thread, which in placed:
+        await put(saver, config(thread), {"n": which}, checkpoint_id=which, versions={"n": which}, metadata={"odd": int(which) % 2})
+    newest_first = [which for _, which in reversed(placed)]
+    assert ids(await saver.list(None)) == newest_first
+    assert ids(await saver.list(None, limit=75)) == newest_first[:75]
+    assert ids(await saver.list(None, before=config("x", "", "0100"))) == newest_first[40:]
+    assert ids(await saver.list(None, filter={"odd": 1})) == newest_first[::2]
+    assert ids(await saver.list(None, filter={"odd": 1}, limit=3)) == newest_first[:6:2]
+
+
+@pytest.mark.parametrize("bound", ["0", "3", "35", "zz", "", "\0"])
+async def test_before_compares_ids_whatever_they_are(saver: Face, bound: str) -> None:
+    placed = ["\0", "0", "3", "30", "\u00e9", "z"]
+    for which in placed:
+        await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
+    expected = sorted((which for which in placed if not bound or which < bound), reverse=True)
+    assert ids(await saver.list(config("t"), before=config("t", "", bound))) == expected
+    assert ids(await saver.list(config("t", None), before=config("t", "", bound))) == expected
+
+
+FILTERS: list[tuple[Any, list[int]]] = [
+    ({"n": 2}, [2]),
+    ({"n": {"$eq": 2}}, [2]),
+    ({"n": {"$ne": 2}}, [4, 3, 1, 0]),
+    ({"n": {"$gt": 2}}, [4, 3]),
+    ({"n": {"$gte": 2, "$lt": 4}}, [3, 2]),
+    ({"n": {"$lte": 0}}, [0]),
+    ({"n": {"$in": [1, 3, "x"]}}, [3, 1]),
+    ({"n": {"$nin": [1, 3]}}, [4, 2, 0]),
+    ({"even": {"$exists": True}}, [4, 2, 0]),
+    ({"even": {"$exists": False}}, [3, 1]),
+    ({"even": None}, [3, 1]),
+    ({"even": True, "n": {"$gt": 0}}, [4, 2]),
+    ({"dict": {"a": 1}}, [1]),
+    ({"dict": {"$eq": {"a": 1}}}, [1]),
+    ({"list": [1, 2]}, [4, 3, 2, 1, 0]),
+    ({"n": {"$gt": "x"}}, []),
+    ({"even": {"$gt": 0}}, [4, 2, 0]),
+    ({"absent": {"$lt": 1}}, []),
+    ({"text": "é*"}, [4, 3, 2, 1, 0]),
+    ({}, [4, 3, 2, 1, 0]),
+]
+
+
+@pytest.mark.parametrize(("filter", "expected"), FILTERS)
+async def test_filter(saver: Face, filter: Any, expected: list[int]) -> None:
+    for n in range(5):
+        metadata = {"n": n, "dict": {"a": n}, "list": [1, 2], "text": "é*", **({"even": True} if n % 2 == 0 else {})}
+        await put(saver, config("t"), {"n": n}, checkpoint_id=str(n), versions={"n": str(n)}, metadata=metadata)
+    assert [int(one) for one in ids(await saver.list(config("t"), filter=filter))] == expected
+    assert [int(one) for one in ids(await saver.list(None, filter=filter, limit=2))] == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"filter": {"n": {"$regex": "x"}}}, r"\$regex.*\$eq"),
+        ({"filter": {"n": {"$gt": 1, "lt": 2}}}, "'lt'"),
+        ({"filter": {"n": {"$in": "abc"}}}, "list of values"),
+        ({"filter": {"n": {"$exists": 1}}}, "True or False"),
+        ({"filter": [1]}, "dict"),
+        ({"limit": -1}, "-1"),
+        ({"limit": "5"}, "'5'"),
+        ({"limit": 2.0}, "2.0"),
+        ({"before": {"id": 1}}, "configurable"),
+    ],
+)
+async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        saver.saver.list(config("t"), **arguments)
+    with pytest.raises((ValueError, TypeError), match=said):
+        saver.saver.alist(config("t"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [({}, "configurable"), ({"configurable": {}}, "thread_id"), (config(None), "thread_id"), (config(b"t"), "bytes"), (config("t", 3), "checkpoint_ns"), (config("t", "", b"x"), "checkpoint_id")],  # fmt: skip
+)
+async def test_configs_that_make_no_sense(saver: Face, where: Any, said: str) -> None:
+    for call in (
+        lambda: saver.get_tuple(where),
+        lambda: put(saver, where, {"n": 1}),
+        lambda: saver.list(where),
+        lambda: saver.put_writes(where, [("n", 1)], "task"),
+        lambda: saver.get_delta_channel_history(config=where, channels=["n"]),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            await call()
+
+
+async def test_ids_and_threads_may_be_uuids_or_ints(saver: Face) -> None:
+    thread = uuid4()
+    where = await put(saver, config(thread), {"n": 1})
+    assert where["configurable"]["thread_id"] == str(thread)
+    found = await saver.get_tuple(config(thread, "", UUID(where["configurable"]["checkpoint_id"])))
+    assert found.config == where
+    await put(saver, config(7), {"n": 1})
+    assert (await saver.get_tuple(config("7"))) is not None
+    await saver.delete_thread(7)
+    assert (await saver.get_tuple(config("7"))) is None
+
+
+async def test_more_than_ten_thousand_checkpoints(saver: Face, target_name: str) -> None:
+    length = 10_050 if target_name == "redis" else 450
+    configs = await chain(saver, "t", length)
+    everything = ids(await saver.list(config("t")))
+    assert everything == [one["configurable"]["checkpoint_id"] for one in reversed(configs)]
+    (info,) = await saver.threads()
+    assert info.checkpoints == length
+    assert len(await saver.list(config("t"), filter={"step": {"$gte": length - 5}})) == 5
+
+
+async def test_a_thousand_writes_on_one_checkpoint(saver: Face) -> None:
+    where = await put(saver, config("t"), {"n": 1})
+    await saver.put_writes(where, [("n", position) for position in range(1000)], "one task")
+    for task in range(200):
+        await saver.put_writes(where, [("n", task)], f"task{task:03}", f"path{task:03}")
+    found = (await saver.get_tuple(where)).pending_writes
+    assert [value for _, _, value in found] == [*range(1000), *range(200)]
+    (listed,) = await saver.list(config("t"))
+    assert listed.pending_writes == found
+
+
+async def test_writes_come_in_order_with_their_first_value(saver: Face) -> None:
+    where = await put(saver, config("t"), {"n": 1})
+    await saver.put_writes(where, [("n", "b0"), ("n", "b1")], "b", "1")
+    await saver.put_writes(where, [("n", "a0")], "a", "2")
+    await saver.put_writes(where, [("n", "other"), ("n", "other"), ("n", "b2")], "b", "9")
+    found = (await saver.get_tuple(where)).pending_writes
+    assert found == [("b", "n", "b0"), ("b", "n", "b1"), ("a", "n", "a0"), ("b", "n", "b2")]
+
+
+@pytest.mark.parametrize("channel", WRITES_IDX_MAP)
+async def test_special_channels_take_the_newest(saver: Face, channel: str) -> None:
+    where = await put(saver, config("t"), {"n": 1})
+    await saver.put_writes(where, [("n", 0), (channel, "first")], "task")
+    await saver.put_writes(where, [(channel, "second")], "task", "path")
+    found = (await saver.get_tuple(where)).pending_writes
+    assert sorted(found) == sorted([("task", "n", 0), ("task", channel, "second")])
+
+
+async def test_writes_before_their_checkpoint_and_after_reopening(saver: Face, target: Any) -> None:
+    where = config("t", "", "1")
+    await saver.put_writes(where, [("n", 1), (INTERRUPT, "?")], "task")
+    assert await saver.get_tuple(where) is None
+    assert await saver.list(config("t")) == []
+    again = target.face()
+    await again.put_writes(where, [("n", 2), ("m", 3)], "task")
+    await put(again, config("t"), {"n": 0}, checkpoint_id="1")
+    found = (await saver.get_tuple(where)).pending_writes
+    assert sorted(found) == [("task", INTERRUPT, "?"), ("task", "m", 3), ("task", "n", 1)]
+
+
+async def test_threads(saver: Face) -> None:
+    for number in range(30):
+        await chain(saver, f"user:{number % 3}:{number}", 1 + number % 2)
+    await saver.put_writes(config("user:9", "", "1"), [("n", 1)], "task")
+    found = {info.thread_id: info for info in await saver.threads("user:1:")}
+    assert len(found) == 10
+    info = found["user:1:1"]
+    newest = await saver.get_tuple(config("user:1:1"))
+    assert info.checkpoint_id == newest.checkpoint["id"]
+    assert info.updated_at == newest.checkpoint["ts"]
+    assert (info.checkpoints, info.ttl, info.pinned, info.waits_on_interrupt) == (2, None, False, False)
+    assert info.bytes > 200
+    (lone,) = await saver.threads("user:9")
+    assert (lone.checkpoint_id, lone.updated_at, lone.checkpoints) == (None, None, 0)
+    assert len(await saver.threads()) == 31
+
+
+async def test_threads_that_wait_on_an_interrupt(saver: Face) -> None:
+    (where,) = await chain(saver, "t", 1)
+    await saver.put_writes(where, [(INTERRUPT, "approve?")], "task")
+    assert [info.waits_on_interrupt for info in await saver.threads()] == [True]
+    await put(saver, where, {"n": 2})
+    assert [info.waits_on_interrupt for info in await saver.threads()] == [False]
+
+
+async def test_prefixes_are_tenants(saver: Face, target: Any) -> None:
+    other = target.face(prefix=f"{target.prefix}*")
+    await chain(saver, "t", 2)
+    await chain(other, "t", 1)
+    await chain(other, "u", 1)
+    assert len(await saver.list(None)) == 2
+    assert len(await other.list(None)) == 2
+    assert {info.thread_id for info in await other.threads()} == {"t", "u"}
+    await other.delete_thread("t")
+    assert len(await saver.list(None)) == 2
+
+
+@pytest.mark.parametrize("prefix", ["", "a{b", "a}b", 3])
+async def test_prefixes_that_make_no_sense(target: Any, prefix: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="prefix="):
+        target.face(prefix=prefix)
+
+
+async def test_next_versions(saver: Face) -> None:
+    first = saver.saver.get_next_version(None, None)
+    later = [saver.saver.get_next_version(first, None) for _ in range(1000)]
+    assert len(set(later)) == 1000
+    assert all(version > first for version in later)
+    assert saver.saver.get_next_version(3, None).startswith(f"{4:032}.")
+    assert saver.saver.get_next_version(f"{9:032}.{0.25:016}", None) > f"{9:032}.{0.999:016}"
+
+
+async def test_with_allowlist_shares_the_client(saver: Face) -> None:
+    (where,) = await chain(saver, "t", 1)
+    clone = saver.saver.with_allowlist([("a", "B")])
+    assert (await Face(clone).get_tuple(where)).config == where
