@@ -28,8 +28,17 @@ class Home:
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self.opened = not clients.is_cluster(client)
+        self._opening = asyncio.Lock()
         self._lock = threading.Lock()
         self._loop = _running_loop()
+
+    async def open(self) -> None:
+        """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
+        async with self._opening:
+            if not self.opened:
+                await self.client.initialize()
+                self.opened = True
 
     def loop_for(self, caller: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
         """The loop to send on, for a caller on a loop or (None) on none."""
@@ -39,6 +48,7 @@ class Home:
             if self._loop is None or not self._loop.is_running():
                 if self._loop is not None and self._loop is not caller:
                     self.client = clients.renewed(self.client)
+                    self.opened, self._opening = not clients.is_cluster(self.client), asyncio.Lock()
                 self._loop = caller or _start_loop()
             return self._loop
 
@@ -165,6 +175,8 @@ class AsyncRedisSaver(Saver):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
 
     async def _answer(self, request: Request) -> Any:
+        if not self._home.opened:
+            await self._home.open()
         if isinstance(request, Scan):
             return await self._scan(request)
         if isinstance(request, Batch):
@@ -189,28 +201,27 @@ class AsyncRedisSaver(Saver):
         return self._home.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
 
     async def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
+        """Answer requests in one round trip (a node). What is refused, as a script not known, is sent again by itself."""
         async with self._home.client.pipeline(transaction=False) as pipeline:
             for request in requests:
                 pipeline.execute_command(*drivers.wire(request), **self._options)
             replies = await pipeline.execute(raise_on_error=False)
         return [
-            await self._again(request, reply) if isinstance(reply, Exception) else reply
+            await self._answer(request) if isinstance(reply, self._exceptions.ResponseError) else reply
             for request, reply in zip(requests, replies, strict=True)
         ]
 
-    async def _nodes(self) -> list[Any]:
+    def _nodes(self) -> list[Any]:
         """The primaries of a cluster; of a single server, one nameless node."""
-        if not self._cluster:
-            return [None]
-        await self._home.client.initialize()
-        return list(self._home.client.get_primaries())
+        return list(self._home.client.get_primaries()) if self._cluster else [None]
 
     async def _check_version(self) -> None:
-        for node in await self._nodes():
+        await self._home.open()
+        for node in self._nodes():
             clients.check_version(await self._send("HELLO", **clients.target(node)))
 
     async def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
-        nodes, cursor = request.position or (await self._nodes(), 0)
+        nodes, cursor = request.position or (self._nodes(), 0)
         page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
         return clients.next_position(nodes, await self._send(*page, **clients.target(nodes[0])))

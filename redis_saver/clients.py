@@ -83,7 +83,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
     if kind == "cluster":
         cluster: Any = redis.asyncio.cluster if asynchronous else redis.cluster
         return cluster.RedisCluster(startup_nodes=[cluster.ClusterNode(*address) for address in addresses], **settings)
-    service, *rest = [unquote(part) for part in parts.path.split("/")[1:]]
+    service, *rest = [unquote(part) for part in parts.path.removeprefix("/").split("/")]
     if not service or len(rest) > 1 or (rest and not rest[0].isdigit()):
         raise ValueError(f"url={_without_password(url)!r}: the path is /service or /service/db")
     if rest:
@@ -168,6 +168,12 @@ def renewed(client: Any) -> Any:
     for pool in pools:
         pool.reset()
     return client
+
+
+def of_node(cluster: Any, node: Any) -> Any:
+    """The blocking client of one node of a cluster, by redis-py's name for it or valkey-py's."""
+    method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
+    return method(node)
 
 
 def target(node: Any) -> dict[str, Any]:

