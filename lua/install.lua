@@ -17,8 +17,7 @@ local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, default = ARGV[1], ARGV[2]
 
 if redis.call('EXISTS', made_index, made_data) < 2 then
-  if redis.call('TYPE', data).ok ~= 'hash' then return 0 end
-  return redis.call('HGET', data, '@copy') == token and 1 or 0
+  return redis.pcall('HGET', data, '@copy') == token and 1 or 0
 end
 redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)

@@ -67,8 +67,8 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     server.client().config_set("acllog-max-len", 100)
     target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
     await everything(target.face(ttl={"default_ttl": 60, "refresh_on_read": True}))
-    denied = server.client().acl_log()
-    assert not denied
+    denied = {entry["object"] for entry in server.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}  # redis-py introduces itself where it may
     raw = server.client()
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
     granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}

@@ -64,7 +64,7 @@ def test_only_what_every_server_has(name: str) -> None:
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
     core = {
         "EXISTS", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
-        "RENAME", "TIME", "TYPE", "UNLINK", "ZADD", "ZLEXCOUNT", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZSCORE",
+        "RENAME", "TIME", "UNLINK", "ZADD", "ZLEXCOUNT", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZSCORE",
     }  # fmt: skip
     assert set(COMMANDS.findall(text)) <= core
 
