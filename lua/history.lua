@@ -34,6 +34,25 @@ for i = 8, #ARGV, 2 do
   open = open + 1
 end
 
+-- The entries of the remaining channels, each after its channel: a flat list.
+local function wanted_entries(packed)
+  local list, pos = {}, 1
+  while pos <= #packed do
+    local first, last, following = frame(packed, pos)
+    if string.byte(packed, first) ~= 45 then -- a '-'
+      for channel in pairs(remaining) do
+        if string.sub(packed, first + 1, first + #channel) == channel then
+          list[#list + 1] = channel
+          list[#list + 1] = string.sub(packed, first, last)
+          break
+        end
+      end
+    end
+    pos = following
+  end
+  return list
+end
+
 if target == '1' then
   if id == '' then id = newest_id(index, ns) end
   local header = id and redis.call('HGET', data, 'c' .. ns .. id)
@@ -48,14 +67,10 @@ while id ~= '' and open > 0 do
   end
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header then break end
-  local parent, entries = links(header)
-  local wanted = {}
-  for i = 1, #entries do
-    local channel = string.sub(entries[i], 2, (string.find(entries[i], '%z')))
-    if remaining[channel] and string.sub(entries[i], 1, 1) ~= '-' then wanted[#wanted + 1] = entries[i] end
-  end
-  local values
-  values, problem = blob_values(data, ns, wanted)
+  local parent, packed = links(header)
+  local wanted, entries, values = wanted_entries(packed), {}, nil
+  for i = 2, #wanted, 2 do entries[#entries + 1] = wanted[i] end
+  values, problem = blob_values(data, ns, entries)
   if problem then return problem end
 
   local all, writes = pending_writes(index, data, ns, id), {}
@@ -71,9 +86,9 @@ while id ~= '' and open > 0 do
   end
 
   local seeds = {}
-  for i = 1, #wanted do
+  for i = 1, #entries do
     if values[i] and values[i] ~= '' then
-      local channel = string.sub(wanted[i], 2, (string.find(wanted[i], '%z')))
+      local channel = wanted[2 * i - 1]
       seeds[#seeds + 1] = channel
       seeds[#seeds + 1] = values[i]
       bytes = bytes + #values[i]

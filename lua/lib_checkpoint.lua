@@ -20,17 +20,17 @@ local function newest_id(index, ns)
   return member and string.sub(member, #ns + 2)
 end
 
--- The links of a header: (parent id or '', list of entries, position behind the links).
--- An entry is a flag, the channel, the version. Flags: '1', its blob was stored when the checkpoint was put; '0', there was
--- none; '-', not of this checkpoint any more, but held by it (see put).
+-- The links of a header: (parent id or '', entries still packed, position behind the links). An entry is a flag, the
+-- channel, the version. Flags: '1', its blob was stored when the checkpoint was put; '0', there was none; '-', not of
+-- this checkpoint, but held by it (see put).
 local function links(header)
   local first, last, pos = frame(header, 1)
   local parent = string.sub(header, first, last)
   first, last, pos = frame(header, skip(header, pos, 2)) -- over the time and the run
-  return parent, unpack_frames(string.sub(header, first, last)), pos
+  return parent, string.sub(header, first, last), pos
 end
 
--- The stored values of a checkpoint's entries (but the '-' ones), false where there is none. Returns (values, problem).
+-- The stored values of a list of entries (but the '-' ones), false where there is none. Returns (values, problem).
 local function blob_values(data, ns, entries)
   local names, flags = {}, {}
   for i = 1, #entries do
@@ -68,10 +68,10 @@ local function read_checkpoint(index, data, ns, id)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header then return nil, nil, 0 end
   local _, entries = links(header)
-  local values, problem = blob_values(data, ns, entries)
+  local values, problem = blob_values(data, ns, unpack_frames(entries))
   if problem then return nil, problem, 0 end
   local writes, size = pending_writes(index, data, ns, id)
   size = size + #header
-  for i = 1, #entries do size = size + #(values[i] or '') end
+  for i = 1, #values do size = size + #(values[i] or '') end
   return { id, ns, header, values, writes }, nil, size
 end

@@ -56,7 +56,8 @@ if #missing > 0 then return missing end
 local checkpoint = 'c' .. ns .. id
 local before = redis.call('HGET', data, checkpoint)
 if before then
-  local _, held = links(before)
+  local _, packed = links(before)
+  local held = unpack_frames(packed)
   for i = 1, #held do
     local flag, name = string.sub(held[i], 1, 1), string.sub(held[i], 2)
     if flag ~= '0' and not has[name] then entries[#entries + 1] = pack('-' .. name) end

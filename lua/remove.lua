@@ -1,13 +1,10 @@
--- Removes some checkpoints with their writes, and the values that only they held. One step of prune and delete_for_runs.
+-- Removes fields of a thread, and their members of the index. One step of prune and delete_for_runs.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] revision   the revision the plan was made at
 -- ARGV[2] dry        '1' to count alone
--- ARGV[3] c          how many checkpoints follow
--- ARGV[4] b          how many values follow those
--- ARGV[5] w          how many records of writes follow those
--- ARGV[6..]          c members of checkpoints, b names of values, w members of writes, then members of runs
+-- ARGV[3..]          names as in lua/README.md: c, a header; w, a record of writes; b, a value; r, a run's member
 --
 -- Returns {checkpoints, writes, values, bytes}: what was removed. nil where the thread was put to since the plan was
 -- made (or is gone): nothing was removed.
@@ -18,63 +15,40 @@
 
 local index, data = KEYS[1], KEYS[2]
 local revision, dry = ARGV[1], ARGV[2] == '1'
-local c, b, w = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.rev ~= revision then return false end
 
-local checkpoints, writes, blobs, bytes = 0, 0, 0, 0
-
-local function remove_writes(member)
-  local record = redis.call('HGET', data, member)
-  if not record then return end
-  local pos = 1
-  while pos <= #record do
-    pos = skip(record, pos, 5)
-    writes = writes + 1
+local removed, bytes = { c = 0, w = 0, b = 0 }, 0
+for i = 3, #ARGV do
+  local name = ARGV[i]
+  local kind = string.sub(name, 1, 1)
+  local size = redis.call('HSTRLEN', data, name)
+  if size > 0 and kind == 'w' then
+    local record, pos = redis.call('HGET', data, name), 1
+    while pos <= size do
+      pos = skip(record, pos, 5)
+      removed.w = removed.w + 1
+    end
+  elseif redis.call('HEXISTS', data, name) == 1 then
+    removed[kind] = removed[kind] + 1
   end
-  bytes = bytes + #record
+  bytes = bytes + size
   if not dry then
-    redis.call('HDEL', data, member)
-    redis.call('ZREM', index, member)
-  end
-end
-
-local at = 5
-for i = at + 1, at + c do
-  local name = string.sub(ARGV[i], 2)
-  local first = string.find(name, '%z')
-  local ns, id = string.sub(name, 1, first), string.sub(name, first + 1)
-  local size = redis.call('HSTRLEN', data, ARGV[i])
-  if size > 0 then
-    checkpoints = checkpoints + 1
-    bytes = bytes + size
-    local members = redis.call('ZRANGEBYLEX', index, '[w' .. name, '(w' .. string.sub(name, 1, -2) .. '\1')
-    for j = 1, #members do remove_writes(members[j]) end
-    if not dry then
-      redis.call('HDEL', data, ARGV[i])
-      redis.call('ZREM', index, ARGV[i], 'i' .. id .. ns)
+    redis.call('HDEL', data, name)
+    if kind ~= 'b' then redis.call('ZREM', index, name) end
+    if kind == 'c' then
+      local first = string.find(name, '%z')
+      redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
     end
   end
 end
-at = at + c
-for i = at + 1, at + b do
-  if redis.call('HEXISTS', data, ARGV[i]) == 1 then
-    blobs = blobs + 1
-    bytes = bytes + redis.call('HSTRLEN', data, ARGV[i])
-    if not dry then redis.call('HDEL', data, ARGV[i]) end
-  end
-end
-at = at + b
-for i = at + 1, at + w do remove_writes(ARGV[i]) end
-at = at + w
 if not dry then
-  for i = at + 1, #ARGV do redis.call('ZREM', index, ARGV[i]) end
   count(data, '@bytes', -bytes)
-  count(data, '@blobs', -blobs)
-  count(data, '@writes', -writes)
+  count(data, '@blobs', -removed.b)
+  count(data, '@writes', -removed.w)
   local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
   if left == 0 then redis.call('UNLINK', index, data) end
 end
-return { checkpoints, writes, blobs, bytes }
+return { removed.c, removed.w, removed.b, bytes }

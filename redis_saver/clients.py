@@ -46,12 +46,23 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     if separator and scheme == "memory":
         return _connect_memory(url, asynchronous, options)
     if separator and scheme in ("redis", "rediss", "unix"):
-        module: Any = redis.asyncio if asynchronous else redis
-        return module.Redis.from_url(url, **options)
+        return _connect_one(url, asynchronous, options)
     transport, _, kind = scheme.partition("+")
     if not separator or transport not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
         raise ValueError(f"url={_without_password(url)!r}: not understood; write {_FORMS}")
     return _connect_many(url, kind, asynchronous, {**({"ssl": True} if transport == "rediss" else {}), **options})
+
+
+def _connect_one(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio if asynchronous else redis
+    try:
+        client = module.Redis.from_url(url, **options)
+        client.connection_pool.connection_class(
+            **client.connection_pool.connection_kwargs
+        )  # refuses unknown options now
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"url={_without_password(url)!r}: {error}") from error
+    return client
 
 
 def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
@@ -96,8 +107,8 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
 
 
 def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else url
+    scheme, separator, rest = url.partition("?")[0].partition("://")
+    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else scheme + separator + rest
 
 
 def check(client: Any, *, asynchronous: bool) -> None:

@@ -7,7 +7,7 @@ version. They lie in the open so that a script can follow them; the rest is what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import (
@@ -96,11 +96,17 @@ def header_metadata(serde: SerializerProtocol, header: bytes) -> dict[str, Any]:
         return cast("dict[str, Any]", serde.loads_typed((names.decode(kind), data)))
 
 
-def with_metadata(serde: SerializerProtocol, header: bytes, metadata: Mapping[str, Any]) -> bytes:
-    """A header with other metadata."""
-    with encoding("the metadata of a checkpoint"):
-        kind, data = serde.dumps_typed(metadata)
-    return pack([*unpack(header)[:-2], names.encode(kind), data])
+def copied_header(serde: SerializerProtocol, header: bytes, source: str, target: str) -> bytes:
+    """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
+    with decoding(f"a header of thread {source!r}"):
+        parts = unpack(header)
+    parts[2] = b""
+    metadata = header_metadata(serde, header)
+    if metadata.get("thread_id") == source:
+        with encoding("the metadata of a checkpoint"):
+            kind, parts[7] = serde.dumps_typed({**metadata, "thread_id": target})
+        parts[6] = names.encode(kind)
+    return pack(parts)
 
 
 def version_entries(

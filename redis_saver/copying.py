@@ -46,8 +46,7 @@ def _plan(context: Context, source: str) -> Operation[dict[bytes, list[bytes]]]:
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
-        run = [names.run(links.run)] if links.run else []
-        fields[header] = [header, names.by_age(*place), *run]
+        fields[header] = [header, names.by_age(*place)]
         for entry in links.entries:
             if entry[:1] != codec.ABSENT:
                 fields[names.blob(place[0], entry)] = []
@@ -69,7 +68,8 @@ def _stage(
         for field, stored in zip(left, values, strict=False):
             if stored is None:
                 return False
-            value = _renamed(context, stored, source, target) if field[:1] == b"c" else stored
+            is_header = field[:1] == b"c"
+            value = codec.copied_header(context.serde, stored, source, target) if is_header else stored
             pairs += (field, value)
             members += fields[field]
             counted[b"@bytes"] += len(value)
@@ -82,11 +82,3 @@ def _stage(
         counters += (counter, amount)
     yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, len(counters) // 2, *counters, b""))
     return True
-
-
-def _renamed(context: Context, header: bytes, source: str, target: str) -> bytes:
-    """A header of the target: where the metadata name the source as the thread, they name the target instead."""
-    metadata = codec.header_metadata(context.serde, header)
-    if metadata.get("thread_id") != source:
-        return header
-    return codec.with_metadata(context.serde, header, {**metadata, "thread_id": target})

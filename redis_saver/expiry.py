@@ -65,6 +65,6 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         return Expiry(None, refresh)
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
         raise TypeError(f"{name}={ttl!r}: default_ttl is a number of minutes")
-    if not math.isfinite(minutes) or abs(minutes) > _LONGEST:
+    if not math.isfinite(minutes) or abs(minutes) * 60_000 > _LONGEST:
         raise ValueError(f"{name}={ttl!r}: default_ttl is a finite number of minutes, a hundred years at the most")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl), refresh)

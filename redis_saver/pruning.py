@@ -9,7 +9,7 @@ that dies in the middle leaves a sound thread that the next prune goes on with.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ from redis_saver.listing import collect, scan_threads
 from redis_saver.reading import walk
 from redis_saver.requests import Batch, Call, Command, Operation
 
-LINKS_A_PAGE = 500
-REMOVED_A_STEP = 50
+LINKS_A_PAGE = 250
+NAMES_A_STEP = 500
 ATTEMPTS = 20
 THREADS_A_BATCH = 500
 
@@ -62,9 +62,11 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | None
     Raises:
         TypeError, ValueError: an argument makes no sense; the message says which and why.
     """
-    if strategy == "delete":
+    if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:
-            raise ValueError("strategy='delete' removes whole threads; keep_last and older_than go with 'keep_latest'")
+            raise ValueError(
+                f"strategy={strategy!r} removes whole threads; keep_last and older_than go with 'keep_latest'"
+            )
         return None
     if strategy != "keep_latest":
         raise ValueError(f"strategy={strategy!r} is unknown; known are 'keep_latest' and 'delete'")
@@ -100,11 +102,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
         replies = yield Batch([Command(("ZMSCORE", index, *members)) for index in indexes])
         for thread, scores in zip(batch, replies, strict=True):
             if any(score is not None for score in scores):
-                yield from _remove(context, thread, lambda survey: _of_runs(survey, runs))
-
-
-def _of_runs(survey: Survey, runs: set[str]) -> set[Place]:
-    return {place for place, links in survey.links.items() if links.run in runs}
+                yield from _remove_runs(context, thread, runs)
 
 
 def survey(context: Context, thread: str) -> Operation[Survey | None]:
@@ -129,9 +127,9 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of all pending writes of a thread."""
     index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
     while True:
-        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, LINKS_A_PAGE))
+        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, NAMES_A_STEP))
         found += page
-        if len(page) < LINKS_A_PAGE:
+        if len(page) < NAMES_A_STEP:
             return found
         lower = b"(" + page[-1]
 
@@ -143,17 +141,21 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
             return Pruned()
         keep = _kept(seen, kept)
         keep |= yield from _needed_by_delta_channels(context, thread, seen, keep)
-        strays = yield from _stray_writes(context, thread, seen)
-        done = yield from _carry_out(context, thread, seen, set(seen.links) - keep, strays, dry_run)
-        if done is not None:
+        writes = yield from write_members(context, thread)
+        plan = _plan(seen, set(seen.links) - keep, writes) + _stray_writes(seen, writes)
+        if (done := (yield from _carry_out(context, thread, seen.revision, plan, dry_run))) is not None:
             return done
     raise _busy(thread)
 
 
-def _remove(context: Context, thread: str, choose: Callable[[Survey], set[Place]]) -> Operation[None]:
+def _remove_runs(context: Context, thread: str, runs: set[str]) -> Operation[None]:
     for _ in range(ATTEMPTS):
         seen = yield from survey(context, thread)
-        if seen is None or (yield from _carry_out(context, thread, seen, choose(seen), (), False)) is not None:
+        if seen is None:
+            return
+        victims = {place for place, links in seen.links.items() if links.run in runs}
+        plan = _plan(seen, victims, (yield from write_members(context, thread)))
+        if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False)) is not None:
             return
     raise _busy(thread)
 
@@ -210,54 +212,56 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
     return needed & set(seen.links)
 
 
-def _stray_writes(context: Context, thread: str, seen: Survey) -> Operation[list[bytes]]:
-    """Writes of checkpoints that are not there and are older than what is kept: nothing will ever read them.
+def _stray_writes(seen: Survey, writes: Sequence[bytes]) -> list[bytes]:
+    """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
 
-    Those of a checkpoint newer than its namespace's newest belong to one whose put is still on its way.
+    Those of a checkpoint newer than that belong to one whose put is still on its way.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in seen.links:
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     strays = []
-    for member in (yield from write_members(context, thread)):
+    for member in writes:
         ns, checkpoint_id = names.components(member[1:])[:2]
         if (ns, checkpoint_id) not in seen.links and checkpoint_id < newest.get(ns, ""):
             strays.append(member)
     return strays
 
 
-def _carry_out(
-    context: Context, thread: str, seen: Survey, victims: set[Place], strays: Sequence[bytes], dry_run: bool
-) -> Operation[Pruned | None]:
-    """Remove the victims step by step, oldest first; None as soon as the thread turns out to have been put to."""
-    held = {
-        names.blob(ns, entry)
-        for (ns, one), links in seen.links.items()
-        if (ns, one) not in victims
-        for entry in links.entries
-    }
-    runs = {links.run for place, links in seen.links.items() if place not in victims}
-    gone = {links.run for place, links in seen.links.items() if place in victims} - runs - {""}
-    order = sorted(victims, key=lambda place: place[1])
-    last_holder = {
-        names.blob(place[0], entry): position
-        for position, place in enumerate(order)
-        for entry in seen.links[place].entries
-    }
-    freed: dict[int, list[bytes]] = defaultdict(list)
-    for blob, position in last_holder.items():
-        if blob not in held:
-            freed[position // REMOVED_A_STEP].append(blob)
+def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[bytes]:
+    """The names to remove, in an order of which any beginning leaves a sound thread.
 
+    Oldest checkpoints first; of each the header, then its writes, which nothing reads without it, then the values that no
+    header holds any more.
+    """
+    of_checkpoint: dict[Place, list[bytes]] = defaultdict(list)
+    for member in writes:
+        ns, checkpoint_id = names.components(member[1:])[:2]
+        of_checkpoint[ns, checkpoint_id].append(member)
+    order = sorted(victims, key=lambda place: place[1])
+    last_holder: dict[bytes, Place] = {}
+    for place in [*order, *(place for place in seen.links if place not in victims)]:
+        last_holder.update((names.blob(place[0], entry), place) for entry in seen.links[place].entries)
+    freed: dict[Place, list[bytes]] = defaultdict(list)
+    for blob, place in last_holder.items():
+        freed[place].append(blob)
+    runs = {links.run for place, links in seen.links.items() if place not in victims}
+    gone = {seen.links[place].run for place in victims} - runs - {""}
+
+    plan: list[bytes] = []
+    for place in order:
+        plan += (names.checkpoint(*place), *of_checkpoint[place], *freed[place])
+    return plan + [names.run(run) for run in sorted(gone)]
+
+
+def _carry_out(
+    context: Context, thread: str, revision: bytes, plan: Sequence[bytes], dry_run: bool
+) -> Operation[Pruned | None]:
+    """Remove what is planned, step by step; None as soon as the thread turns out to have been put to."""
     keys, total = context.keyspace.keys(thread), Pruned()
-    steps = max(-(-len(order) // REMOVED_A_STEP), 1 if strays else 0)
-    for step in range(steps):
-        checkpoints = [names.checkpoint(*place) for place in order[step * REMOVED_A_STEP : (step + 1) * REMOVED_A_STEP]]
-        last = step == steps - 1
-        writes = list(strays) if last else []
-        members = [names.run(run) for run in gone] if last else []
-        head = (seen.revision, b"1" if dry_run else b"0", len(checkpoints), len(freed[step]), len(writes))
-        removed = yield Call(scripts.REMOVE, keys, (*head, *checkpoints, *freed[step], *writes, *members))
+    for start in range(0, len(plan), NAMES_A_STEP):
+        step = plan[start : start + NAMES_A_STEP]
+        removed = yield Call(scripts.REMOVE, keys, (revision, b"1" if dry_run else b"0", *step))
         if removed is None:
             return None
         total = total.plus(removed)

@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, Pend
 
 from redis_saver import codec, config, names, scripts
 from redis_saver.context import Context, refresh_arguments
+from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Operation
 
 ANCESTORS_A_PAGE = 200
@@ -38,7 +39,7 @@ def walk(
     context: Context, thread: str, ns: str, checkpoint_id: str | None, channels: Sequence[str]
 ) -> Operation[list[Ancestor]]:
     """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root)."""
-    keys, found = context.keyspace.keys(thread), list[Ancestor]()
+    keys, found, seen = context.keyspace.keys(thread), list[Ancestor](), set[bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
     while remaining:
@@ -48,6 +49,12 @@ def walk(
             arguments += (names.encode(channel), escaped)
         position, *page = yield Call(scripts.HISTORY, keys, arguments)
         for raw_id, raw_seeds, raw_writes in page:
+            if raw_id in seen:
+                which = names.components(raw_id)[0]
+                raise ThreadDamaged(
+                    f"checkpoint {which!r} of thread {thread!r} is an ancestor of itself; delete the thread"
+                )
+            seen.add(raw_id)
             pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
             wanted = set(remaining.values())
             seeds = {remaining.pop(escaped): value for escaped, value in pairs}

@@ -217,6 +217,8 @@ class Saver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these `run_id`s, with their writes, in all threads.
 
+        What `copy_thread` made stays: a copy is not the work of its source's runs.
+
         Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
         index over threads in different cluster slots; then one step per 50 checkpoints in the threads that have the runs.
 
@@ -235,7 +237,8 @@ class Saver(BaseCheckpointSaver[str]):
 
         What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
         that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
-        the target instead. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
+        the target instead. Metadata keep their `run_id`, but `delete_for_runs` of a run that wrote the source (a rollback)
+        does not reach into copies. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
         does not exist, or is the target itself, changes nothing.
 
         Cost: the whole thread travels to this process and back, in pages of some 4 MB.
@@ -266,7 +269,8 @@ class Saver(BaseCheckpointSaver[str]):
 
         Args:
             thread_ids: The threads. Those that do not exist, and an empty list, change nothing.
-            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace; `"delete"` removes the threads.
+            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace; `"delete"` removes the threads
+                (`"delete_all"` too, which is what LangGraph's Agent Server says).
             keep_last: Keep this many of each namespace instead of one.
             older_than: Remove only what is older (by the checkpoint's `ts`); the newest of a namespace stays in any case.
             dry_run: Remove nothing, and return what would be removed.
@@ -307,6 +311,14 @@ class Saver(BaseCheckpointSaver[str]):
     def athreads(self, prefix: str = "") -> AsyncIterator[ThreadInfo]:
         """`threads` for asyncio."""
         return self._astream(threads.describe(self, listing.scan_threads(self), prefix))
+
+    def get_thread(self, thread_id: str) -> ThreadInfo | None:
+        """One thread, as `threads()` tells of it, in one round trip; None where there is no such thread."""
+        return self._run(threads.get_thread(self, configs.name(thread_id, "thread_id")))
+
+    async def aget_thread(self, thread_id: str) -> ThreadInfo | None:
+        """`get_thread` for asyncio."""
+        return await self._arun(threads.get_thread(self, configs.name(thread_id, "thread_id")))
 
     # -- when a thread expires
 

@@ -55,10 +55,19 @@ def describe(context: Context, found: Stream[str], prefix: str) -> Stream[Thread
         reply = None
         threads = [thread for thread in step.items if thread.startswith(prefix)]
         if threads:
-            calls = [Call(scripts.DESCRIBE, context.keyspace.keys(thread), (_ROOT, _INTERRUPT)) for thread in threads]
-            answers = yield Batch(calls)
+            answers = yield Batch([_described(context, thread) for thread in threads])
             pairs = zip(threads, answers, strict=True)
             yield Page([_info(thread, answer) for thread, answer in pairs if answer is not None])
+
+
+def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
+    """Describe one thread."""
+    answer = yield _described(context, thread)
+    return None if answer is None else _info(thread, answer)
+
+
+def _described(context: Context, thread: str) -> Call:
+    return Call(scripts.DESCRIBE, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
 
 
 def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:

@@ -211,6 +211,7 @@ async def test_missing_threads_are_said_to_be_missing(saver: Face) -> None:
         ({"default_ttl": True}, TypeError, "number of minutes"),
         ({"default_ttl": float("nan")}, ValueError, "finite"),
         ({"default_ttl": 1e300}, ValueError, "finite"),
+        ({"default_ttl": 2e12}, ValueError, "finite"),
         ({"refresh_on_read": 1}, TypeError, "refresh_on_read"),
         (timedelta(0), ValueError, "one millisecond"),
         (timedelta(microseconds=999), ValueError, "one millisecond"),

@@ -9,6 +9,7 @@ import pytest
 from faces import Face
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from make import chain, config, ids, put
+from redis_saver import ThreadDamaged
 
 
 async def test_the_config_always_has_the_id(saver: Face) -> None:
@@ -249,3 +250,11 @@ async def test_with_allowlist_shares_the_client(saver: Face) -> None:
     (where,) = await chain(saver, "t", 1)
     clone = saver.saver.with_allowlist([("a", "B")])
     assert (await Face(clone).get_tuple(where)).config == where
+
+
+async def test_a_chain_that_leads_into_itself_is_an_error(saver: Face) -> None:
+    await put(saver, config("t", "", "2"), {"n": 1}, checkpoint_id="1")
+    await put(saver, config("t", "", "1"), {"n": 1}, checkpoint_id="2")
+    with pytest.raises(ThreadDamaged, match="ancestor of itself"):
+        await saver.get_delta_channel_history(config=config("t"), channels=["d"])
+    assert (await saver.get_tuple(config("t"))).checkpoint["id"] == "2"

@@ -44,6 +44,7 @@ class Machine(RuleBasedStateMachine):
         self.model = InMemorySaver()
         self.puts: list[tuple[dict[str, Any], Any, Any, dict[str, Any]]] = []
         self.versions = itertools.count(1)
+        self.copied: set[Any] = set()
 
     @initialize()
     def open(self) -> None:
@@ -89,6 +90,7 @@ class Machine(RuleBasedStateMachine):
         where = config(thread, ns, parent)
         self.same(self.model.put(where, made, metadata, new), self.ours("put", where, made, metadata, new))
         self.puts.append((where, made, metadata, new))
+        self.copied.discard((thread, ns, which))
 
     @precondition(lambda self: self.puts)
     @rule(data=st.data())
@@ -101,6 +103,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.model.put(where, made, metadata, new)
         self.ours("put", where, made, metadata, new)
+        self.copied.discard((place["thread_id"], place["checkpoint_ns"], made["id"]))
 
     @rule(thread=threads, ns=namespaces, which=st.sampled_from(IDS), task=st.sampled_from(TASKS), path=st.sampled_from(PATHS), data=st.data())
     def put_writes(self, thread: str, ns: str, which: str, task: str, path: str, data: Any) -> None:
@@ -152,7 +155,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(runs=st.lists(st.sampled_from(RUNS), unique=True, max_size=2))
     def delete_for_runs(self, runs: Any) -> None:
-        victims = {place(one) for one in self.model.list(None) if one.metadata.get("run_id") in runs}
+        found = [one for one in self.model.list(None) if one.metadata.get("run_id") in runs]
+        victims = {place(one) for one in found} - self.copied
         self.ours("delete_for_runs", runs)
         self.forget(victims.__contains__)
 
@@ -210,8 +214,10 @@ class Machine(RuleBasedStateMachine):
         if source == into or not (any(self.model.storage.get(source, {}).values()) or held):
             return
         self.model.delete_thread(into)
+        self.copied = {one for one in self.copied if one[0] != into}
         for ns, stored in self.model.storage.get(source, {}).items():
             self.model.storage[into][ns].update(stored)
+            self.copied |= {(into, ns, which) for which in stored}
         for (thread, *rest), stored in list(self.model.writes.items()):
             if thread == source:
                 self.model.writes[(into, *rest)].update(stored)

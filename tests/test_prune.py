@@ -220,12 +220,14 @@ async def test_copy(saver: Face, target: Target) -> None:
     assert infos["source"].checkpoints == infos["target"].checkpoints
     data = {thread: target.raw.hgetall(saver.saver.keyspace.keys(thread).data_key) for thread in infos}
     for thread, info in infos.items():
+        assert info == await saver.get_thread(thread)
         assert info.bytes == sum(len(value) for field, value in data[thread].items() if field[:1] in b"cbw")
     assert data["source"][b"@writes"] == data["target"][b"@writes"]
     assert data["source"][b"@blobs"] == data["target"][b"@blobs"]
     assert data["source"].keys() | {b"@copy"} == data["target"].keys()
     await saver.delete_for_runs(["r"])
-    assert len(await saver.list(config("target", None))) == 3
+    assert len(await saver.list(config("source", None))) == 3
+    assert len(await saver.list(config("target", None))) == 133
     await put(saver, config("target", "", "zz"), {"n": 1}, checkpoint_id="zzz")
 
 

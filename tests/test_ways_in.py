@@ -121,18 +121,19 @@ async def test_sentinel(sentinel: Server, prefix: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost", "http://x", "redis+sentinel://h:1", "redis+sentinel://h:1/s/db", "redis+cluster://h:x", "postgres+cluster://h:1", "redis+sentinel:///s", ""],  # fmt: skip
+    ["localhost", "http://x", "redis+sentinel://h:1", "redis+sentinel://h:1/s/db", "redis+cluster://h:x", "postgres+cluster://h:1", "redis+sentinel:///s", "", "redis://h:x", "redis://h?db=x", "redis://h?nothing=1", "unix:///s?nothing=1"],  # fmt: skip
 )
 async def test_urls_that_make_no_sense(url: str) -> None:
     with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
         pass
-    assert url in str(caught.value)
+    assert url.partition("?")[0] in str(caught.value)
 
 
 async def test_no_password_in_a_message() -> None:
-    with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string("https://me:secret@host"):
-        pass
-    assert "secret" not in str(caught.value)
+    for url in ("https://me:secret@host", "https://host?password=secret", "redis+cluster://:secret@host:x"):
+        with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
+            pass
+        assert "secret" not in str(caught.value)
 
 
 def test_tls_urls_make_tls_clients() -> None:

@@ -1,0 +1,7 @@
+"""`python -m redis_saver`: the command line, where the script `redis-saver` is not on the PATH."""
+
+import sys
+
+from redis_saver.cli import main
+
+sys.exit(main())

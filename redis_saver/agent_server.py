@@ -1,0 +1,66 @@
+"""A checkpointer for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted), set by the environment.
+
+Name it in `langgraph.json` by its dotted path, and have the package in the server's environment:
+
+    {"dependencies": [".", "redis-saver"], "checkpointer": {"path": "redis_saver.agent_server.checkpointer"}}
+
+The server reads `module.name` for what is installed and `./file.py:name` for a file; it does not find `module:name`.
+
+    REDIS_URL                    the server to keep checkpoints on, in any form of `RedisSaver.from_conn_string`; required
+    REDIS_SAVER_PREFIX           the beginning of all keys; by default the saver's
+    REDIS_SAVER_TTL_MINUTES      minutes after its last write when a thread expires, such as 1440 or 0.5; by default never
+    REDIS_SAVER_REFRESH_ON_READ  true: reading a thread moves its deadline too; by default false
+    LANGGRAPH_AES_KEY            16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
+
+A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So is
+`checkpointer.ttl` in `langgraph.json`: after it the server's own sweep removes threads, where it has one.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from redis_saver import expiry
+from redis_saver.aio import AsyncRedisSaver
+
+
+@asynccontextmanager
+async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
+    """An `AsyncRedisSaver` as the environment describes it, for one event loop; its connections close at the end.
+
+    Raises:
+        ValueError: A variable is missing or makes no sense; the message says which and why.
+        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
+        ServerTooOld: The server lacks what the saver needs.
+    """
+    if not (url := os.environ.get("REDIS_URL")):
+        raise ValueError(
+            "REDIS_URL is not set; it says where checkpoints are kept: set it to redis://[user:password@]host:port/0, in "
+            'the server\'s environment, or by "env" in langgraph.json'
+        )
+    serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
+    prefix = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
+    async with AsyncRedisSaver.from_conn_string(url, serde=serde, ttl=_ttl(), **prefix) as saver:
+        await saver.asetup()
+        yield saver
+
+
+def _ttl() -> expiry.TTL:
+    refresh = os.environ.get("REDIS_SAVER_REFRESH_ON_READ", "false")
+    if refresh.lower() not in ("true", "false"):
+        raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={refresh!r}: true or false")
+    ttl: dict[str, float | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
+    if (minutes := os.environ.get("REDIS_SAVER_TTL_MINUTES")) is None:
+        return ttl
+    try:
+        ttl["default_ttl"] = float(minutes)
+        expiry.parse(ttl)
+    except ValueError as error:
+        raise ValueError(
+            f"REDIS_SAVER_TTL_MINUTES={minutes!r}: a number of minutes above 0, such as 1440 or 0.5; unset it for none"
+        ) from error
+    return ttl

@@ -1,0 +1,199 @@
+"""The demo, as a newcomer runs it: what it shows is held against what the server has."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+from servers import Server, url_of
+
+from redis_saver import RedisSaver
+from redis_saver.cli import main
+from redis_saver.clients import connect
+from redis_saver.demo import build_agent
+
+ROW = re.compile(
+    r"^(?P<lane>[├└│─ ]*)(?P<mark>[●◆◇]) (?P<id>[0-9a-f]{6}) +(?P<step>-?\d+)  (?P<source>\w+) +"
+    r"(?P<next>\S+) +(?P<bytes>[\d,]+)  (?P<said>.*)$",
+    re.MULTILINE,
+)
+STATUS = re.compile(r"^(\d+) checkpoints, ([\d,]+) bytes, (\d+) keys, expires in (\d+) min (\d+) s(.*)$", re.MULTILINE)
+
+
+class Run:
+    def __init__(self, url: str, *options: str) -> None:
+        """Run the demo in this process, as if piped."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setenv("COLUMNS", "80")
+            patch.delenv("FORCE_COLOR", raising=False)
+            self.url, self.code = url, main(["demo", "--url", url, *options])
+        self.out, self.err = out.getvalue(), err.getvalue()
+        self.sections = re.split(r"^\d  .* ─+$", self.out, flags=re.MULTILINE)[1:]
+        self.thread = "".join(re.findall(r"thread_id=(demo-[0-9a-f]{8})\b", self.out))
+
+    def rows(self, section: int) -> list[dict[str, str]]:
+        return [match.groupdict() for match in ROW.finditer(self.sections[section - 1])]
+
+
+@pytest.fixture(scope="module", params=["fakeredis", "redis"])
+def told(request: pytest.FixtureRequest) -> Run:
+    return Run(url_of(request.param))
+
+
+@pytest.fixture(scope="module", params=["fakeredis", "redis"])
+def kept(request: pytest.FixtureRequest) -> Run:
+    return Run(url_of(request.param), "--keep", "--ttl", "2")
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_tells_five_sections(told: Run) -> None:
+    assert (told.code, told.err, len(told.sections)) == (0, "", 5)
+    assert all("\x1b" not in line and len(line) <= 80 for line in told.out.splitlines())
+
+
+def test_deletes_the_thread(told: Run) -> None:
+    assert f"Deleted: 0 keys of {told.thread} are left" in told.out
+    with RedisSaver.from_conn_string(told.url) as saver:
+        assert list(saver.threads(told.thread)) == []
+
+
+def test_draws_the_tree_as_it_grows(told: Run) -> None:
+    assert [len(told.rows(section)) for section in (1, 2, 3, 4)] == [8, 3, 2, 18]
+    assert told.rows(4)[0]["id"] == told.rows(1)[0]["id"] and told.rows(4)[12]["id"] == told.rows(3)[1]["id"]
+
+
+def test_the_interrupt_waits_then_is_answered(told: Run) -> None:
+    waiting = told.rows(2)[-1]
+    assert (waiting["mark"], waiting["next"], waiting["said"]) == ("◆", "tools", "waits: Book TP 531 for 189 EUR?")
+    (answered,) = [row for row in told.rows(4) if row["mark"] == "◇"]
+    assert answered["id"] == waiting["id"]
+    assert number(answered["bytes"]) > number(waiting["bytes"]), "the answer and the task's writes came on top"
+
+
+def test_a_new_worker_resumes_the_booking(told: Run) -> None:
+    before, after = STATUS.findall(told.sections[2])
+    assert (before[-1], after[-1]) == (", waits for a human", "")
+    assert "human  yes\ntool   TP 531 is booked for 189 EUR\n" in told.sections[2]
+
+
+def test_the_fork_has_two_branches(told: Run) -> None:
+    assert [row["lane"] for row in told.rows(4)] == [""] * 8 + ["├─"] + ["│ "] * 4 + ["└─"] + ["  "] * 4
+    first, second = (row["said"] for row in told.rows(4) if row["lane"].endswith("─"))
+    assert (first, second) == ("you: Book the first one, please.", "you: And what about Split?")
+
+
+def test_the_bytes_add_up(told: Run) -> None:
+    total = sum(number(row["bytes"]) for row in told.rows(4))
+    assert f"bytes={total}" in told.sections[4]
+    shown = [(int(checkpoints), number(stored)) for checkpoints, stored, *_ in STATUS.findall(told.out)]
+    assert shown[-1] == (18, total)
+    assert [checkpoints for checkpoints, _ in shown] == [8, 11, 11, 13, 18]
+    assert {keys for _, _, keys, *_ in STATUS.findall(told.out)} == {"2"}
+
+
+def test_the_ttl_counts(told: Run) -> None:
+    seconds = [int(minutes) * 60 + int(rest) for *_, minutes, rest, _ in STATUS.findall(told.out)]
+    assert all(3500 < left < 3600 for left in seconds)
+    assert seconds[2] < seconds[1], "nobody wrote for a second"
+    assert seconds[3] > seconds[2], "a write starts it again"
+
+
+def test_what_was_kept_is_what_was_shown(kept: Run) -> None:
+    assert kept.code == 0
+    with RedisSaver.from_conn_string(kept.url) as saver:
+        (info,) = saver.threads(kept.thread)
+        assert info.bytes == sum(number(row["bytes"]) for row in kept.rows(4))
+        assert info.ttl is not None and timedelta(0) < info.ttl <= timedelta(minutes=2)
+        found = list(saver.list({"configurable": {"thread_id": kept.thread}}))
+    ids = {each.config["configurable"]["checkpoint_id"][-6:]: each for each in found}
+    assert {row["id"] for row in kept.rows(4)} == set(ids)
+    assert all(row["step"] == str(ids[row["id"]].metadata["step"]) for row in kept.rows(4))
+    assert all(row["source"] == ids[row["id"]].metadata["source"] for row in kept.rows(4))
+    parents = Counter(each.parent_config["configurable"]["checkpoint_id"] for each in found if each.parent_config)
+    assert Counter(parents.values()) == {1: 15, 2: 1}
+    ((fork, _),) = parents.most_common(1)
+    assert kept.rows(4)[7]["id"] == fork[-6:], "the branches are drawn under their parent"
+
+
+def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    if kept.url.startswith("redis:"):
+        exec("if True:\n" + kept.out[kept.out.index("  with RedisSaver") :], {"RedisSaver": RedisSaver})
+        assert len(capsys.readouterr().out.splitlines()) == 18
+    else:
+        assert f"ends with this process, and {kept.thread} with it" in kept.out
+
+
+@pytest.mark.parametrize("option", [None, "--no-color"])
+def test_as_a_process(option: str | None) -> None:
+    environment = {**os.environ, "REDIS_URL": url_of("redis"), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "redis_saver", "demo", *([option] if option else [])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("\x1b[" in done.stdout) == (option is None)
+    assert url_of("redis") in done.stdout
+
+
+BAD = {
+    "redis://127.0.0.1:1": "Connection refused",
+    "redis+cluster://127.0.0.1:1": "Connection refused",
+    "unix:///nowhere": "No such file",
+    "redis://me:secret@127.0.0.1:abc": "abc",
+    "http://me:secret@127.0.0.1": "write redis://",
+    "nonsense": "write redis://",
+}
+
+
+def one_line(run: Run, said: str) -> bool:
+    return run.code == 2 and run.err.count("\n") == 1 and said in run.err and "secret" not in run.err
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_a_bad_server_is_one_line(url: str) -> None:
+    assert one_line(run := Run(url), BAD[url]), run.err
+
+
+@pytest.mark.parametrize("module", ["rich.console", "langgraph.prebuilt", "fakeredis"])
+def test_missing_packages_are_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "redis_saver.demo")
+    monkeypatch.setitem(sys.modules, module, None)
+    assert one_line(run := Run("memory://"), "pip install 'redis-saver[cli]'"), run.err
+
+
+def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setattr("redis_saver.demo.time.sleep", lambda _: server.kill())
+    assert one_line(run := Run(server.url), "onnection"), run.err
+    client = connect("memory://vanishing", asynchronous=False)
+    monkeypatch.setattr("redis_saver.demo.time.sleep", lambda _: client.flushall())
+    assert one_line(run := Run("memory://vanishing"), "is not there"), run.err
+
+
+@pytest.mark.parametrize("ttl", ["x", "-1", "nan", "inf", "0.01"])
+def test_a_senseless_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["demo", "--ttl", ttl])
+    assert "argument --ttl" in capsys.readouterr().err
+
+
+def test_the_agent_hears_a_no() -> None:
+    config: RunnableConfig = {"configurable": {"thread_id": "refused"}}
+    with RedisSaver.from_conn_string("memory://") as saver:
+        agent = build_agent(saver)
+        for said in ("Which flights go to Split?", "Then book it"):
+            agent.invoke({"messages": [HumanMessage(said)]}, config)
+        answer = agent.invoke(Command(resume="no"), config)["messages"][-1]
+    assert answer.content == "not booked, the human said 'no'. Have a good trip!"
