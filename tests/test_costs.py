@@ -21,7 +21,10 @@ class Counted:
             client.execute_command = self.asend
         else:
             client.execute_command = lambda *args, **kwargs: (self.sent.append(args), self.send(*args, **kwargs))[1]
-        client.pipeline = lambda *args, **kwargs: (self.sent.append(("PIPELINE",)), self.make_pipeline(*args, **kwargs))[1]
+        client.pipeline = lambda *args, **kwargs: (
+            self.sent.append(("PIPELINE",)),
+            self.make_pipeline(*args, **kwargs),
+        )[1]
 
     @property
     def is_async(self) -> bool:
@@ -99,7 +102,9 @@ async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: t
     assert counter.take() == []
 
 
-async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(counted: tuple[Face, Counted], target: Target) -> None:
+async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(
+    counted: tuple[Face, Counted], target: Target
+) -> None:
     face, _ = counted
     for step in range(20):
         await put(face, config("big"), {"big": b"x" * 100_000}, versions={"big": f"{step}"}, metadata={"step": step})

@@ -45,7 +45,14 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
         "    saver.delete_thread('t')\n"
     )
     assert run(python, "-c", script) == "{'n': 1}\n"
-    missing = subprocess.run([python, "-m", "redis_saver", "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    missing = subprocess.run(
+        [python, "-m", "redis_saver", "demo"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert missing.returncode == 2
     assert "redis-saver[cli]" in missing.stderr
 
@@ -74,7 +81,10 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}
     assert granted <= used, f"granted for nothing: {granted - used}"
     await target.close()
-    with pytest.raises(redis.exceptions.NoPermissionError), RedisSaver.from_conn_string(target.url, prefix="other") as saver:
+    with (
+        pytest.raises(redis.exceptions.NoPermissionError),
+        RedisSaver.from_conn_string(target.url, prefix="other") as saver,
+    ):
         saver.get_tuple(config("t"))
     server.stop()
 

@@ -42,7 +42,14 @@ async def test_namespaces(saver: Face) -> None:
 async def test_all_threads_newest_first_over_all(saver: Face) -> None:
     placed = [(f"t{number % 7}", f"{number:04}") for number in range(140)]
     for thread, which in placed:
-        await put(saver, config(thread), {"n": which}, checkpoint_id=which, versions={"n": which}, metadata={"odd": int(which) % 2})
+        await put(
+            saver,
+            config(thread),
+            {"n": which},
+            checkpoint_id=which,
+            versions={"n": which},
+            metadata={"odd": int(which) % 2},
+        )
     newest_first = [which for _, which in reversed(placed)]
     assert ids(await saver.list(None)) == newest_first
     assert ids(await saver.list(None, limit=75)) == newest_first[:75]
@@ -117,7 +124,14 @@ async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: s
 
 @pytest.mark.parametrize(
     ("where", "said"),
-    [({}, "configurable"), ({"configurable": {}}, "thread_id"), (config(None), "thread_id"), (config(b"t"), "bytes"), (config("t", 3), "checkpoint_ns"), (config("t", "", b"x"), "checkpoint_id")],  # fmt: skip
+    [
+        ({}, "configurable"),
+        ({"configurable": {}}, "thread_id"),
+        (config(None), "thread_id"),
+        (config(b"t"), "bytes"),
+        (config("t", 3), "checkpoint_ns"),
+        (config("t", "", b"x"), "checkpoint_id"),
+    ],  # fmt: skip
 )
 async def test_configs_that_make_no_sense(saver: Face, where: Any, said: str) -> None:
     for call in (

@@ -29,7 +29,9 @@ RUNS = ["r1", "r2", "*"]
 IDS = ["0\0", "1f001", "1f002", "1f003", "1f01", "z{*}"]
 
 threads, namespaces = st.sampled_from(THREADS), st.sampled_from(NAMESPACES)
-values = st.one_of(st.none(), st.integers(-5, 5), st.text(max_size=5), st.binary(max_size=5), st.lists(st.integers(0, 9), max_size=3))
+values = st.one_of(
+    st.none(), st.integers(-5, 5), st.text(max_size=5), st.binary(max_size=5), st.lists(st.integers(0, 9), max_size=3)
+)
 _counter = itertools.count()
 
 
@@ -71,7 +73,9 @@ class Machine(RuleBasedStateMachine):
 
     # -- writing
 
-    @rule(thread=threads, ns=namespaces, which=st.sampled_from(IDS), parent=st.sampled_from([None, *IDS]), data=st.data())
+    @rule(
+        thread=threads, ns=namespaces, which=st.sampled_from(IDS), parent=st.sampled_from([None, *IDS]), data=st.data()
+    )
     def put(self, thread: str, ns: str, which: str, parent: str | None, data: Any) -> None:
         inherited: dict[str, Any] = {}
         held: dict[str, Any] = {}
@@ -86,7 +90,12 @@ class Machine(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 held[channel] = data.draw(values)
         made = checkpoint(held, {**inherited, **new}, which)
-        metadata = {"source": "loop", "step": data.draw(st.integers(-1, 3)), "run_id": data.draw(st.sampled_from(RUNS)), "x": data.draw(values)}
+        metadata = {
+            "source": "loop",
+            "step": data.draw(st.integers(-1, 3)),
+            "run_id": data.draw(st.sampled_from(RUNS)),
+            "x": data.draw(values),
+        }
         where = config(thread, ns, parent)
         self.same(self.model.put(where, made, metadata, new), self.ours("put", where, made, metadata, new))
         self.puts.append((where, made, metadata, new))
@@ -105,7 +114,14 @@ class Machine(RuleBasedStateMachine):
         self.ours("put", where, made, metadata, new)
         self.copied.discard((place["thread_id"], place["checkpoint_ns"], made["id"]))
 
-    @rule(thread=threads, ns=namespaces, which=st.sampled_from(IDS), task=st.sampled_from(TASKS), path=st.sampled_from(PATHS), data=st.data())
+    @rule(
+        thread=threads,
+        ns=namespaces,
+        which=st.sampled_from(IDS),
+        task=st.sampled_from(TASKS),
+        path=st.sampled_from(PATHS),
+        data=st.data(),
+    )
     def put_writes(self, thread: str, ns: str, which: str, task: str, path: str, data: Any) -> None:
         channel = st.sampled_from([*CHANNELS, *WRITES_IDX_MAP])
         writes = data.draw(st.lists(st.tuples(channel, values), max_size=4))
@@ -125,7 +141,9 @@ class Machine(RuleBasedStateMachine):
         filter=st.sampled_from([None, {"step": 1}, {"run_id": "r1"}, {"x": None}, {"step": 2, "run_id": "*"}, {"nothing": 1}]),
         before=st.sampled_from([None, *IDS, "1f0035", "zz"]), limit=st.sampled_from([None, 0, 1, 2, 5]),
     )  # fmt: skip
-    def list(self, thread: str | None, ns: str | None, which: str | None, filter: Any, before: str | None, limit: int | None) -> None:
+    def list(
+        self, thread: str | None, ns: str | None, which: str | None, filter: Any, before: str | None, limit: int | None
+    ) -> None:
         where = None if thread is None else config(thread, ns, which)
         bound = None if before is None else config("any", "", before)
         everything = list(self.model.list(where, filter=filter, before=bound))
@@ -137,7 +155,12 @@ class Machine(RuleBasedStateMachine):
         for one in mine:
             self.same(by_place[place(one)], one)
 
-    @rule(thread=threads, ns=namespaces, which=st.sampled_from([None, *IDS]), channels=st.lists(st.sampled_from(CHANNELS), unique=True))
+    @rule(
+        thread=threads,
+        ns=namespaces,
+        which=st.sampled_from([None, *IDS]),
+        channels=st.lists(st.sampled_from(CHANNELS), unique=True),
+    )
     def history(self, thread: str, ns: str, which: str | None, channels: Any) -> None:
         if looped(self.stored(thread, ns)):
             return  # InMemorySaver never comes back from a chain that leads into itself
@@ -180,7 +203,9 @@ class Machine(RuleBasedStateMachine):
         gone = {one for one in present if one[0] in chosen and one not in kept}
         assert would.checkpoints == len(gone)
         self.forget(gone.__contains__)
-        for thread, ns, which in list(self.model.writes):  # writes of checkpoints that are not there, older than the newest
+        for thread, ns, which in list(
+            self.model.writes
+        ):  # writes of checkpoints that are not there, older than the newest
             stored = self.stored(thread, ns)
             if thread in chosen and which not in stored and which < max(stored, default=""):
                 del self.model.writes[thread, ns, which]
@@ -277,7 +302,11 @@ def normal(answer: Any) -> Any:
     """Answers as plain data; InMemorySaver hands back the config it was given."""
     if hasattr(answer, "_asdict"):
         fields = answer._asdict()
-        fields["config"] = {"configurable": {key: fields["config"]["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id")}}
+        fields["config"] = {
+            "configurable": {
+                key: fields["config"]["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id")
+            }
+        }
         return fields
     return answer
 
@@ -290,5 +319,6 @@ def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
     examples = {"redis": 250, "redis62": 100, "cluster": 60, "fakeredis": 40}[server]
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=checks)
+        machine,
+        settings=settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=checks),
     )

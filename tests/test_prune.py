@@ -182,7 +182,9 @@ async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: s
 
 async def test_delete_for_runs(saver: Face, target: Target) -> None:
     for thread in ("t", "u"):
-        one = await put(saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"})
+        one = await put(
+            saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"}
+        )
         two = await put(saver, one, {"n": 2}, checkpoint_id="2", metadata={"run_id": "b"}, versions={"n": "2"})
         await saver.put_writes(two, [("n", 1)], "task")
     await put(saver, config("u", "sub"), {"n": 3}, checkpoint_id="3", metadata={"run_id": "b"})
@@ -212,7 +214,10 @@ async def test_copy(saver: Face, target: Target) -> None:
     for mine, theirs in zip(copied, source, strict=True):
         assert mine.checkpoint == theirs.checkpoint
         assert mine.pending_writes == theirs.pending_writes
-        assert mine.metadata == {**theirs.metadata, **({"thread_id": "target"} if "thread_id" in theirs.metadata else {})}
+        assert mine.metadata == {
+            **theirs.metadata,
+            **({"thread_id": "target"} if "thread_id" in theirs.metadata else {}),
+        }
         assert mine.config["configurable"] == {**theirs.config["configurable"], "thread_id": "target"}
         assert (mine.parent_config is None) == (theirs.parent_config is None)
     assert len(target.keys()) == 4
@@ -244,7 +249,9 @@ async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Face) -> No
 async def test_a_copy_goes_its_own_way(saver: Face) -> None:
     configs = await chain(saver, "source", 3)
     await saver.copy_thread("source", "target")
-    await put(saver, config("target", "", configs[-1]["configurable"]["checkpoint_id"]), {"n": "new"}, versions={"n": "9"})
+    await put(
+        saver, config("target", "", configs[-1]["configurable"]["checkpoint_id"]), {"n": "new"}, versions={"n": "9"}
+    )
     assert len(await saver.list(config("source"))) == 3
     await saver.delete_thread("source")
     assert len(await saver.list(config("target"))) == 4

@@ -79,7 +79,12 @@ async def test_fakeredis_clients(prefix: str) -> None:
 async def test_urls(prefix: str) -> None:
     server = Server()
     cluster = url_of("cluster")
-    for url in (f"{server.url}/3?socket_timeout=5", f"unix://{server.folder}/socket?db=2", cluster, f"memory://{prefix}"):
+    for url in (
+        f"{server.url}/3?socket_timeout=5",
+        f"unix://{server.folder}/socket?db=2",
+        cluster,
+        f"memory://{prefix}",
+    ):
         with RedisSaver.from_conn_string(url, prefix=prefix, ttl=timedelta(hours=1)) as saver:
             await roundtrip(saver)
         async with AsyncRedisSaver.from_conn_string(url, prefix=prefix + "a") as asaver:
@@ -113,7 +118,9 @@ async def test_sentinel(sentinel: Server, prefix: str) -> None:
     async with AsyncRedisSaver.from_conn_string(url, prefix=prefix + "a") as asaver:
         await roundtrip(asaver)
     nodes = [("127.0.0.1", sentinel.port)]
-    await roundtrip(RedisSaver(redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service"), prefix=prefix))
+    await roundtrip(
+        RedisSaver(redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service"), prefix=prefix)
+    )
     master = redis.asyncio.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
     await roundtrip(AsyncRedisSaver(master, prefix=prefix + "b"))
     await master.aclose()
@@ -121,7 +128,20 @@ async def test_sentinel(sentinel: Server, prefix: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost", "http://x", "redis+sentinel://h:1", "redis+sentinel://h:1/s/db", "redis+cluster://h:x", "postgres+cluster://h:1", "redis+sentinel:///s", "", "redis://h:x", "redis://h?db=x", "redis://h?nothing=1", "unix:///s?nothing=1"],  # fmt: skip
+    [
+        "localhost",
+        "http://x",
+        "redis+sentinel://h:1",
+        "redis+sentinel://h:1/s/db",
+        "redis+cluster://h:x",
+        "postgres+cluster://h:1",
+        "redis+sentinel:///s",
+        "",
+        "redis://h:x",
+        "redis://h?db=x",
+        "redis://h?nothing=1",
+        "unix:///s?nothing=1",
+    ],  # fmt: skip
 )
 async def test_urls_that_make_no_sense(url: str) -> None:
     with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
@@ -232,7 +252,12 @@ async def roundtrip_sync(saver: Any) -> None:
 
 def sync_calls(saver: Any) -> None:
     saver.setup()
-    saver.put(config("t"), {"v": 1, "id": "1", "ts": "", "channel_values": {}, "channel_versions": {}, "versions_seen": {}}, {}, {})
+    saver.put(
+        config("t"),
+        {"v": 1, "id": "1", "ts": "", "channel_values": {}, "channel_versions": {}, "versions_seen": {}},
+        {},
+        {},
+    )
     assert saver.get_tuple(config("t")).checkpoint["id"] == "1"
     assert [one.checkpoint["id"] for one in saver.list(None)] == ["1"]
     assert saver.get_delta_channel_history(config=config("t"), channels=["n"]) == {"n": {"writes": []}}
@@ -242,7 +267,12 @@ def sync_calls(saver: Any) -> None:
 
 async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: str) -> None:
     async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
-        for call in (lambda: saver.get_tuple(config("t")), lambda: list(saver.list(None)), saver.setup, lambda: saver.delete_thread("t")):
+        for call in (
+            lambda: saver.get_tuple(config("t")),
+            lambda: list(saver.list(None)),
+            saver.setup,
+            lambda: saver.delete_thread("t"),
+        ):
             with pytest.raises(WrongThread, match="ainvoke"):
                 call()
 
@@ -302,7 +332,16 @@ async def test_setup(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("server", "version", "fits"),
-    [("redis", "6.0.16", False), ("redis", "5.0.1", False), ("redis", "6.2.0", True), ("redis", "7.4.1", True), ("redis", "8.0", True), ("valkey", "7.2.5", True), ("valkey", "8.1.0", True), ("somebody", "0.1", True)],  # fmt: skip
+    [
+        ("redis", "6.0.16", False),
+        ("redis", "5.0.1", False),
+        ("redis", "6.2.0", True),
+        ("redis", "7.4.1", True),
+        ("redis", "8.0", True),
+        ("valkey", "7.2.5", True),
+        ("valkey", "8.1.0", True),
+        ("somebody", "0.1", True),
+    ],  # fmt: skip
 )
 def test_versions(server: str, version: str, fits: bool) -> None:
     flat = [b"server", server.encode(), b"version", version.encode(), b"proto", 2]
