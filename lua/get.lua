@@ -25,11 +25,5 @@ if not id then return false end
 local answer
 answer, problem = read_checkpoint(index, data, ns, id)
 if problem then return problem end
-if not answer then
-  if redis.call('ZSCORE', index, 'c' .. ns .. id) then
-    return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data)
-  end
-  return false
-end
-if refresh == '1' then touch(index, data, meta, default, '') end
-return answer
+if answer and refresh == '1' then touch(index, data, meta, default, '') end
+return answer or false

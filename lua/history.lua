@@ -55,7 +55,11 @@ end
 
 if target == '1' then
   if id == '' then id = newest_id(index, ns) end
-  local header = id and redis.call('HGET', data, 'c' .. ns .. id)
+  local header
+  if id then
+    header, problem = read_header(index, data, ns, id)
+    if problem then return problem end
+  end
   id = header and links(header) or ''
 end
 
@@ -65,18 +69,22 @@ while id ~= '' and open > 0 do
     page[1] = id
     break
   end
-  local header = redis.call('HGET', data, 'c' .. ns .. id)
-  if not header then break end
+  local header
+  header, problem = read_header(index, data, ns, id)
+  if problem then return problem end
+  if not header then break end -- pruned
   local parent, packed = links(header)
-  local wanted, entries, values = wanted_entries(packed), {}, nil
+  local wanted, entries, values, all = wanted_entries(packed), {}, nil, nil
   for i = 2, #wanted, 2 do entries[#entries + 1] = wanted[i] end
   values, problem = blob_values(data, ns, entries)
   if problem then return problem end
 
-  local all, writes = pending_writes(index, data, ns, id), {}
+  all, problem = pending_writes(index, data, ns, id)
+  if problem then return problem end
+  local writes = {}
   for i = 1, #all, 2 do
     for _, needle in pairs(remaining) do
-      if all[i + 1] and string.find(all[i + 1], needle, 1, true) then
+      if string.find(all[i + 1], needle, 1, true) then
         writes[#writes + 1] = all[i]
         writes[#writes + 1] = all[i + 1]
         bytes = bytes + #all[i + 1]

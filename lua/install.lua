@@ -9,20 +9,23 @@
 --
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone (it was abandoned for too
 -- long); then nothing was changed. Asked again after it was done, it answers 1.
--- Errors: none of ours.
+-- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, default = ARGV[1], ARGV[2]
 
+local _, problem = open_thread(index, data)
+if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
-  return redis.pcall('HGET', data, '@copy') == token and 1 or 0
+  return redis.call('HGET', data, '@copy') == token and 1 or 0
 end
 redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
 redis.call('HSET', data, '@copy', token)
+first_revision(data)
 redis.call('PERSIST', index)
 redis.call('PERSIST', data)
 touch(index, data, nil, default, '')

@@ -49,28 +49,43 @@ local function blob_values(data, ns, entries)
   return values, nil
 end
 
--- The pending writes of a checkpoint: a flat list of (task and kind, record). Returns (list, size in bytes).
+-- The header of a checkpoint, false where there is no such checkpoint. Returns (header, problem).
+local function read_header(index, data, ns, id)
+  reading = 'the header of checkpoint ' .. string.sub(id, 1, -2)
+  local header = redis.call('HGET', data, 'c' .. ns .. id)
+  if not header and redis.call('ZSCORE', index, 'c' .. ns .. id) then
+    return nil, redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data)
+  end
+  return header, nil
+end
+
+-- The pending writes of a checkpoint: a flat list of (task and kind, record). Returns (list, problem, size in bytes).
 local function pending_writes(index, data, ns, id)
   local from = 'w' .. ns .. id
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
   local records, list, size = fetch(data, members), {}, 0
   for i = 1, #members do
+    if not records[i] then
+      return nil, redis.error_reply('DAMAGED pending writes of a checkpoint are gone from ' .. data), 0
+    end
     list[2 * i - 1] = string.sub(members[i], #from + 1)
     list[2 * i] = records[i]
-    size = size + #(records[i] or '')
+    size = size + #records[i]
   end
-  return list, size
+  return list, nil, size
 end
 
 -- A checkpoint as get, list and load answer it. Returns (answer, problem, size in bytes);
 -- answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
 local function read_checkpoint(index, data, ns, id)
-  local header = redis.call('HGET', data, 'c' .. ns .. id)
-  if not header then return nil, nil, 0 end
+  local header, problem = read_header(index, data, ns, id)
+  if not header then return nil, problem, 0 end
   local _, entries = links(header)
-  local values, problem = blob_values(data, ns, unpack_frames(entries))
+  local values, writes, size
+  values, problem = blob_values(data, ns, unpack_frames(entries))
   if problem then return nil, problem, 0 end
-  local writes, size = pending_writes(index, data, ns, id)
+  writes, problem, size = pending_writes(index, data, ns, id)
+  if problem then return nil, problem, 0 end
   size = size + #header
   for i = 1, #values do size = size + #(values[i] or '') end
   return { id, ns, header, values, writes }, nil, size

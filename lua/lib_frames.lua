@@ -1,9 +1,11 @@
 -- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/frames.py.
 
+local reading = 'a packed record' -- what to name where one cannot be read
+
 -- Returns (first, last, next): where the frame that begins at pos has its bytes, and where the next frame begins.
 local function frame(packed, pos)
   local _, colon, length = string.find(packed, '^(%d+):', pos)
-  if not colon or colon + length > #packed then error('DAMAGED a packed record cannot be read') end
+  if not colon or colon + length > #packed then error('DAMAGED ' .. reading .. ' cannot be read') end
   return colon + 1, colon + length, colon + length + 1
 end
 

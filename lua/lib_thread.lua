@@ -45,6 +45,12 @@ local function touch(index, data, meta, default_ttl, own_ttl)
   redis.call('PEXPIREAT', data, deadline)
 end
 
+-- A revision for a thread that begins: later than any that a thread of this name had before.
+local function first_revision(data)
+  local now = redis.call('TIME')
+  redis.call('HSET', data, '@rev', string.format('%.0f', now[1] * 1000000 + now[2]))
+end
+
 -- Adds n to one of the thread's counters (@rev, @bytes, @blobs, @writes).
 local function count(data, counter, n)
   if n ~= 0 then redis.call('HINCRBY', data, counter, string.format('%.0f', n)) end

@@ -6,12 +6,12 @@
 -- ARGV[2] lower      lower bound of the range
 -- ARGV[3] limit      how many checkpoints at the most
 -- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes
--- ARGV[5] full       '1' for values and writes too, '0' for headers alone
+-- ARGV[5] what       'whole' checkpoints, their 'headers' or their 'names' alone
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns {next, checkpoint...}: next is the member to go on below ('' at the end); a checkpoint is as get answers it,
--- without values and writes where full is '0'.
+-- or as much of that as was asked for.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -20,7 +20,7 @@
 
 local index, data = KEYS[1], KEYS[2]
 local upper, lower, limit, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local full, refresh, default = ARGV[5], ARGV[6], ARGV[7]
+local what, refresh, default = ARGV[5], ARGV[6], ARGV[7]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
@@ -33,15 +33,14 @@ for i = 1, #members do
   local first = string.find(member, '%z')
   local ns, id = string.sub(member, 2, first), string.sub(member, first + 1)
   if string.sub(member, 1, 1) == 'i' then ns, id = id, ns end
-  local answer, size
-  if full == '1' then
+  local answer, size = { id, ns }, 0
+  if what == 'whole' then
     answer, problem, size = read_checkpoint(index, data, ns, id)
-    if problem then return problem end
-  else
-    local header = redis.call('HGET', data, 'c' .. ns .. id)
-    answer, size = header and { id, ns, header }, #(header or '')
+  elseif what == 'headers' then
+    answer[3], problem = read_header(index, data, ns, id)
+    size = #(answer[3] or '')
   end
-  if not answer then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+  if problem then return problem end
   page[#page + 1] = answer
   bytes = bytes + size
   if bytes >= budget or i == limit then

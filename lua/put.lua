@@ -4,7 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped
--- ARGV[3] head       frames: parent id, time, run id
+-- ARGV[3] head       frames: parent id, time, run
 -- ARGV[4] tail       frames: type and bytes of the checkpoint, type and bytes of the metadata
 -- ARGV[5] run        the run's member of the index, or ''
 -- ARGV[6] default    the saver's TTL in milliseconds, or ''
@@ -67,6 +67,7 @@ fields[#fields + 1] = checkpoint
 fields[#fields + 1] = head .. pack(table.concat(entries)) .. tail
 
 local bytes, added = 0, 0
+if not meta then first_revision(data) end
 for i = 1, #fields, 2 do
   bytes = bytes + #fields[i + 1] - redis.call('HSTRLEN', data, fields[i])
   added = added + redis.call('HSET', data, fields[i], fields[i + 1])

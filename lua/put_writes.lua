@@ -33,7 +33,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 
 local bytes, added = 0, 0
-if not meta then redis.call('HSET', data, '@rev', 0) end
+if not meta then first_revision(data) end
 redis.call('ZADD', index, 0, '')
 
 if regular ~= '' then

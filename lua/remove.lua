@@ -2,12 +2,13 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] revision   the revision the plan was made at
+-- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
--- ARGV[3..]          names as in lua/README.md: c, a header; w, a record of writes; b, a value; r, a run's member
+-- ARGV[3..]          names as in lua/README.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
+--                    record of writes; b, a value; r, a run's member
 --
--- Returns {checkpoints, writes, values, bytes}: what was removed. nil where the thread was put to since the plan was
--- made (or is gone): nothing was removed.
+-- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
+-- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -20,9 +21,27 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.rev ~= revision then return false end
 
-local removed, bytes = { c = 0, w = 0, b = 0 }, 0
+local listed, doomed = {}, {}
+local function doom(name)
+  if not listed[name] then
+    listed[name] = true
+    doomed[#doomed + 1] = name
+  end
+end
 for i = 3, #ARGV do
-  local name = ARGV[i]
+  doom(ARGV[i])
+  if string.sub(ARGV[i], 1, 1) == 'c' then
+    local from = 'w' .. string.sub(ARGV[i], 2)
+    local upper = '(' .. string.sub(from, 1, -2) .. '\1'
+    local members = redis.call('ZRANGEBYLEX', index, '[' .. from, upper, 'LIMIT', 0, 500)
+    for j = 1, #members do doom(members[j]) end
+  end
+end
+
+-- First everything is read, as a record that cannot be read must stop it before anything is removed.
+local removed, bytes = { c = 0, w = 0, b = 0 }, 0
+for i = 1, #doomed do
+  local name = doomed[i]
   local kind = string.sub(name, 1, 1)
   local size = redis.call('HSTRLEN', data, name)
   if size > 0 and kind == 'w' then
@@ -35,20 +54,23 @@ for i = 3, #ARGV do
     removed[kind] = removed[kind] + 1
   end
   bytes = bytes + size
-  if not dry then
+end
+if not dry then
+  for i = 1, #doomed do
+    local name = doomed[i]
     redis.call('HDEL', data, name)
-    if kind ~= 'b' then redis.call('ZREM', index, name) end
-    if kind == 'c' then
+    redis.call('ZREM', index, name)
+    if string.sub(name, 1, 1) == 'c' then
       local first = string.find(name, '%z')
       redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
     end
   end
-end
-if not dry then
   count(data, '@bytes', -bytes)
   count(data, '@blobs', -removed.b)
   count(data, '@writes', -removed.w)
+  count(data, '@rev', 1)
+  revision = redis.call('HGET', data, '@rev')
   local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
   if left == 0 then redis.call('UNLINK', index, data) end
 end
-return { removed.c, removed.w, removed.b, bytes }
+return { removed.c, removed.w, removed.b, bytes, revision }

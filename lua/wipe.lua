@@ -2,20 +2,24 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] dry        '1' to count alone
+-- ARGV[1] mode       'count' alone; remove what is 'sound', 'any' thread, a damaged one too
 --
--- Returns {checkpoints, writes, values, bytes}.
+-- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 
 local index, data = KEYS[1], KEYS[2]
-local dry = ARGV[1]
+local mode = ARGV[1]
 
 local meta, problem = open_thread(index, data)
+if problem and mode == 'any' and string.find(problem.err, '^DAMAGED') then
+  redis.call('UNLINK', index, data)
+  return false
+end
 if problem then return problem end
 if not meta then return { 0, 0, 0, 0 } end
 local counters = redis.call('HMGET', data, '@writes', '@blobs', '@bytes')
 local checkpoints = redis.call('ZLEXCOUNT', index, '[c', '(d')
-if dry ~= '1' then redis.call('UNLINK', index, data) end
+if mode ~= 'count' then redis.call('UNLINK', index, data) end
 return { checkpoints, tonumber(counters[1] or 0), tonumber(counters[2] or 0), tonumber(counters[3] or 0) }

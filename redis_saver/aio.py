@@ -193,7 +193,7 @@ class AsyncRedisSaver(Saver):
                 return await self._send(*drivers.wire_with_text(request))
             except self._exceptions.ResponseError as second:
                 reply = second
-        if (ours := from_reply(reply)) is not None:
+        if isinstance(request, Call) and (ours := from_reply(reply, request.keys, self._exceptions)) is not None:
             raise ours from reply
         raise reply
 
@@ -205,11 +205,12 @@ class AsyncRedisSaver(Saver):
         async with self._home.client.pipeline(transaction=False) as pipeline:
             for request in requests:
                 pipeline.execute_command(*drivers.wire(request), **self._options)
-            replies = await pipeline.execute(raise_on_error=False)
-        return [
-            await self._answer(request) if isinstance(reply, self._exceptions.ResponseError) else reply
-            for request, reply in zip(requests, replies, strict=True)
-        ]
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        for position, again in drivers.refused(replies, self._exceptions.ResponseError):
+            replies[position] = await self._answer(requests[position])
+            for other, reply in zip(again, await self._batch([requests[other] for other in again]), strict=True):
+                replies[other] = reply
+        return replies
 
     def _nodes(self) -> list[Any]:
         """The primaries of a cluster; of a single server, one nameless node."""

@@ -12,9 +12,12 @@ from urllib.parse import unquote, urlsplit
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
+import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
+import redis.retry
 import redis.sentinel
+from redis.backoff import ExponentialBackoff
 from redis.connection import parse_url
 
 from redis_saver.errors import ServerTooOld
@@ -53,10 +56,16 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     return _connect_many(url, kind, asynchronous, {**({"ssl": True} if transport == "rediss" else {}), **options})
 
 
+def _retry(asynchronous: bool) -> Any:
+    """Three more tries, within a tenth of a second, as any call may be repeated; redis-py's `from_url` makes none."""
+    kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
+    return kind(ExponentialBackoff(cap=1, base=0.01), 3)
+
+
 def _connect_one(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
     module: Any = redis.asyncio if asynchronous else redis
     try:
-        client = module.Redis.from_url(url, **options)
+        client = module.Redis.from_url(url, **{"retry": _retry(asynchronous), **options})
         client.connection_pool.connection_class(
             **client.connection_pool.connection_kwargs
         )  # refuses unknown options now
@@ -100,6 +109,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
     if rest:
         settings["db"] = int(rest[0])
     keeper = {key.removeprefix("sentinel_"): settings.pop(key) for key in list(settings) if key.startswith("sentinel_")}
+    settings.setdefault("retry", _retry(asynchronous))
     sentinel: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
     if settings.get("ssl"):
         keeper.setdefault("ssl", True)

@@ -35,7 +35,8 @@ class Links(NamedTuple):
 
     parent: str
     time: str
-    run: str
+    run: bytes
+    """The run's member of the index, nothing where no run made the checkpoint."""
     entries: list[bytes]
 
 
@@ -65,9 +66,9 @@ def decode_value(serde: SerializerProtocol, stored: bytes, what: str) -> Any:
         return serde.loads_typed((names.decode(stored[start:end]), stored[end:]))
 
 
-def encode_head(parent: str | None, time: str, run: str) -> bytes:
+def encode_head(parent: str | None, time: str, run: bytes) -> bytes:
     """The frames in front of the entries."""
-    return pack([names.component(parent) if parent else b"", names.encode(time), names.encode(run)])
+    return pack([names.component(parent) if parent else b"", names.encode(time), run])
 
 
 def encode_tail(serde: SerializerProtocol, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> bytes:
@@ -80,18 +81,16 @@ def encode_tail(serde: SerializerProtocol, checkpoint: Checkpoint, metadata: Che
     return pack([names.encode(body[0]), body[1], names.encode(about[0]), about[1]])
 
 
-def decode_links(head: bytes) -> Links:
+def decode_links(head: bytes, thread: str) -> Links:
     """The links of a header, or of as much of it as `survey` answers."""
-    with decoding("the header of a checkpoint"):
+    with decoding(f"the header of a checkpoint of thread {thread!r}"):
         parent, time, run, entries = unpack(head)[:4]
-        return Links(
-            names.components(parent)[0] if parent else "", names.decode(time), names.decode(run), unpack(entries)
-        )
+        return Links(names.components(parent)[0] if parent else "", names.decode(time), run, unpack(entries))
 
 
-def header_metadata(serde: SerializerProtocol, header: bytes) -> dict[str, Any]:
-    """The metadata of a header alone."""
-    with decoding("the metadata of a checkpoint"):
+def header_metadata(serde: SerializerProtocol, header: bytes, where: str) -> dict[str, Any]:
+    """The metadata of a header alone; `where` says whose, for the message."""
+    with decoding(f"the metadata of {where}"):
         *_, kind, data = unpack(header)
         return cast("dict[str, Any]", serde.loads_typed((names.decode(kind), data)))
 
@@ -101,7 +100,7 @@ def copied_header(serde: SerializerProtocol, header: bytes, source: str, target:
     with decoding(f"a header of thread {source!r}"):
         parts = unpack(header)
     parts[2] = b""
-    metadata = header_metadata(serde, header)
+    metadata = header_metadata(serde, header, f"a checkpoint of thread {source!r}")
     if metadata.get("thread_id") == source:
         with encoding("the metadata of a checkpoint"):
             kind, parts[7] = serde.dumps_typed({**metadata, "thread_id": target})
@@ -163,6 +162,12 @@ def decode_writes(stored: Sequence[bytes | None], what: str) -> list[Write]:
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
+def count_writes(record: bytes, thread: str) -> int:
+    """How many writes are in a record."""
+    with decoding(f"pending writes of thread {thread!r}"):
+        return len(unpack(record)) // 5
+
+
 def load_write(serde: SerializerProtocol, write: Write, what: str) -> PendingWrite:
     """A pending write as LangGraph takes it."""
     with decoding(f"a write to channel {write.channel!r} of task {write.task_id!r} of {what}"):
@@ -191,7 +196,7 @@ def decode_tuple(serde: SerializerProtocol, thread_id: str, stored: Sequence[Any
     """A checkpoint as `lua/get.lua` answers it, as LangGraph takes it."""
     raw_id, raw_ns, header, values, writes = stored
     where = Address(thread_id, names.components(raw_ns)[0], names.components(raw_id)[0])
-    place = _place(where)
+    place = said(where)
     with decoding(f"the header of {place}"):
         raw_parent, _, _, packed, body_kind, body, about_kind, about = unpack(header)
         entries = own_entries(unpack(packed))
@@ -214,5 +219,6 @@ def decode_tuple(serde: SerializerProtocol, thread_id: str, stored: Sequence[Any
     )
 
 
-def _place(where: Address) -> str:
+def said(where: Address) -> str:
+    """An address, for a message."""
     return f"checkpoint {where.checkpoint_id!r} of namespace {where.checkpoint_ns!r} of thread {where.thread_id!r}"

@@ -6,13 +6,14 @@ Page by page through the client into a place beside the target, then one step th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from uuid import uuid4
 
-from redis_saver import codec, frames, names, scripts
+from redis_saver import codec, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.errors import ThreadBusy
 from redis_saver.names import Keys
-from redis_saver.pruning import ATTEMPTS, survey, write_members
+from redis_saver.pruning import ATTEMPTS, Survey, survey, write_members
 from redis_saver.reading import BYTES_A_PAGE
 from redis_saver.requests import Argument, Call, Command, Operation
 
@@ -28,37 +29,32 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     for _ in range(ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
-        fields = yield from _plan(context, source)
-        if not fields:
+        if (seen := (yield from survey(context, source))) is None:
             return
-        if (yield from _stage(context, source, target, fields, staged)):
+        fields = _fields(seen, (yield from write_members(context, source)))
+        if (yield from _stage(context, source, target, seen, fields, staged)):
             keys = (*context.keyspace.keys(target), *staged)
             if (yield Call(scripts.INSTALL, keys, (token, default_ttl(context)))):
                 return
         yield Command(("UNLINK", *staged))
-    raise ThreadBusy(f"thread {source!r} kept losing checkpoints while it was copied ({ATTEMPTS} attempts); try again")
+    raise ThreadBusy(f"thread {source!r} kept changing while it was copied ({ATTEMPTS} attempts); try again")
 
 
-def _plan(context: Context, source: str) -> Operation[dict[bytes, list[bytes]]]:
-    """The fields to copy, each with its members of the index; nothing where there is no such thread."""
-    if (seen := (yield from survey(context, source))) is None:
-        return {}
+def _fields(seen: Survey, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+    """The fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)]
-        for entry in links.entries:
-            if entry[:1] != codec.ABSENT:
-                fields[names.blob(place[0], entry)] = []
-    for member in (yield from write_members(context, source)):
-        fields[member] = [member]
+        fields.update((names.blob(place[0], entry), []) for entry in links.entries if entry[:1] != codec.ABSENT)
+    fields.update((member, [member]) for member in writes)
     return fields
 
 
 def _stage(
-    context: Context, source: str, target: str, fields: dict[bytes, list[bytes]], staged: Keys
+    context: Context, source: str, target: str, seen: Survey, fields: dict[bytes, list[bytes]], staged: Keys
 ) -> Operation[bool]:
-    """Copy the fields beside the target. False where one of them went away since the plan was made."""
+    """Copy the fields beside the target. False where the source changed so that they no longer fit together."""
     left, counted = list(fields), Counter[bytes]()
     data = context.keyspace.keys(source).data_key
     while left:
@@ -67,18 +63,34 @@ def _stage(
         members: list[bytes] = []
         for field, stored in zip(left, values, strict=False):
             if stored is None:
+                yield from _check_lost(context, source, seen, field)
                 return False
-            is_header = field[:1] == b"c"
-            value = codec.copied_header(context.serde, stored, source, target) if is_header else stored
+            value = stored
+            if field[:1] == b"c":
+                ns, checkpoint_id = names.components(field[1:])
+                if codec.decode_links(stored, source) != seen.links[ns, checkpoint_id]:
+                    return False  # put again meanwhile, with other values
+                value = codec.copied_header(context.serde, stored, source, target)
+            elif field[:1] == b"b":
+                counted[b"@blobs"] += 1
+            else:
+                counted[b"@writes"] += codec.count_writes(value, source)
+            counted[b"@bytes"] += len(value)
             pairs += (field, value)
             members += fields[field]
-            counted[b"@bytes"] += len(value)
-            counted[b"@blobs"] += field[:1] == b"b"
-            counted[b"@writes"] += len(frames.unpack(value)) // 5 if field[:1] == b"w" else 0
         yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, len(pairs) // 2, *pairs, *members))
         left = left[len(values) :]
-    counters: list[Argument] = [b"@rev", 1]
+    counters: list[Argument] = []
     for counter, amount in counted.items():
         counters += (counter, amount)
     yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, len(counters) // 2, *counters, b""))
     return True
+
+
+def _check_lost(context: Context, source: str, seen: Survey, field: bytes) -> Operation[None]:
+    """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
+    for (ns, checkpoint_id), links in seen.links.items():
+        holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
+        if holds or field in {names.blob(ns, entry) for entry in links.entries}:
+            wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
+            yield Call(scripts.LOAD, context.keyspace.keys(source), wanted)

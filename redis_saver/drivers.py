@@ -70,3 +70,18 @@ def wire(request: Call | Command) -> Sequence[Argument]:
 def wire_with_text(call: Call) -> Sequence[Argument]:
     """A script's call for a server that does not know the script (SCRIPT FLUSH, a restart, a failover): it learns it."""
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
+
+
+def refused(replies: Sequence[Any], error: type[Exception]) -> Iterator[tuple[int, list[int]]]:
+    """What to send again of a batch, if anything: the first request that was refused, and the others that were.
+
+    The first goes by itself, so that the server learns a script it did not know.
+
+    Raises:
+        Exception: a reply is another error than a refusal.
+    """
+    for reply in replies:
+        if isinstance(reply, Exception) and not isinstance(reply, error):
+            raise reply
+    if positions := [position for position, reply in enumerate(replies) if isinstance(reply, error)]:
+        yield positions[0], positions[1:]

@@ -16,7 +16,9 @@ Arguments that make no sense raise the built-in `ValueError` or `TypeError`, bef
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 
 class RedisSaverError(Exception):
@@ -61,23 +63,35 @@ class WrongThread(RedisSaverError, RuntimeError):
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (
         ThreadDamaged,
-        "a key was evicted or removed from outside. Nothing was changed. Restore it from a backup, or give the thread up "
-        "with delete_thread(); to prevent it, run the server with maxmemory-policy noeviction",
+        "it was evicted, removed or overwritten from outside. Nothing was changed. Restore it from a backup, or give the "
+        "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "FOREIGNKEY": (
         ForeignKey,
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
     ),
 }
+_IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 
-def from_reply(reply: Exception) -> RedisSaverError | None:
-    """The error that one of our scripts meant with an error reply, None where the reply is not ours."""
+def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exception | None:
+    """The error that is meant by the error reply of a script; None where it is the reply itself.
+
+    Args:
+        reply: The error the client raised.
+        keys: The keys the script was called with.
+        exceptions: The client's own exceptions. Redis 6.2 wraps an error of the server inside a script in another one; here
+            it becomes what a newer server answers at once.
+    """
+    if (match := _IN_SCRIPT.search(str(reply))) is not None:
+        kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
+        return kind(match[2])  # type: ignore[no-any-return]
     if (match := _CODE.search(str(reply))) is None:
         return None
     kind, remedy = _REMEDIES[match[1]]
-    return kind(f"{match[2]}: {remedy}.")
+    where = " and ".join(key.decode("utf-8", "backslashreplace") for key in keys)
+    return kind(f"{match[2]} (in {where}): {remedy}.")
 
 
 class _Wrapping:

@@ -77,15 +77,14 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
     thread, left = config.thread_id(given), asked.limit
     upper, lower = bounds(asked, config.namespace(given), config.checkpoint_id(given))
     keys = context.keyspace.keys(thread)
-    size, full = (HEADERS_A_PAGE, b"0") if asked.matches else (CHECKPOINTS_A_PAGE, b"1")
+    size, what = (HEADERS_A_PAGE, b"headers") if asked.matches else (CHECKPOINTS_A_PAGE, b"whole")
     while upper > b"(":
         if left is not None and not asked.matches:
             size = min(left, size)
-        arguments = (upper, lower, size, BYTES_A_PAGE, full, *refresh_arguments(context))
+        arguments = (upper, lower, size, BYTES_A_PAGE, what, *refresh_arguments(context))
         following, *stored = yield Call(scripts.LIST, keys, arguments)
         if asked.matches:
-            passing = [one for one in stored if asked.matches(codec.header_metadata(context.serde, one[2]))]
-            chosen = [Address(thread, *_place(one)) for one in passing]
+            chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
             yield from _load(context, chosen[:left])
             found = len(chosen)
         else:
@@ -96,8 +95,12 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         upper = b"(" + following
 
 
-def _place(stored: Sequence[Any]) -> tuple[str, str]:
-    return names.components(stored[1])[0], names.components(stored[0])[0]
+def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
+    """The address of a checkpoint that `list` answered, if its metadata match."""
+    where = Address(thread, names.components(stored[1])[0], names.components(stored[0])[0])
+    if matches is None or matches(codec.header_metadata(context.serde, stored[2], codec.said(where))):
+        return where
+    return None
 
 
 def _load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
@@ -113,12 +116,20 @@ def _load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple
 
 
 def scan_threads(context: Context) -> Stream[str]:
-    """The threads there are, found by SCAN: each at least once, and twice at times."""
+    """The threads there are, found by SCAN: each at least once, and twice at times.
+
+    A thread is found by its index; one whose index was evicted by its data, so that the next step says what happened.
+    """
     position: Any = None
+    keyspace = context.keyspace
     while True:
-        position, keys = yield Scan(context.keyspace.pattern, position)
-        found = (context.keyspace.thread_of(key) for key in keys)
-        yield Page([thread for thread in dict.fromkeys(found) if thread is not None])
+        position, keys = yield Scan(keyspace.pattern, position)
+        found = {thread for key in keys if (thread := keyspace.thread_of(key, names.INDEX)) is not None}
+        halves = {thread for key in keys if (thread := keyspace.thread_of(key, names.DATA)) is not None} - found
+        if halves:
+            there = yield Batch([Command(("EXISTS", keyspace.keys(thread).index_key)) for thread in halves])
+            found |= {thread for thread, exists in zip(halves, there, strict=True) if not exists}
+        yield Page(sorted(found))
         if position is None:
             return
 
@@ -140,83 +151,60 @@ def collect(stream: Stream[T]) -> Operation[list[T]]:
 
 
 class _Newest:
-    """A thread in the merge of all threads: its checkpoint ids, newest first, fetched in growing pages."""
+    """A thread in the merge of all threads: its checkpoints, newest first, fetched in growing pages."""
 
     def __init__(self, thread: str, upper: bytes) -> None:
         self.thread, self.upper = thread, upper
-        self.members: list[bytes] = []
+        self.stored: list[Any] = []
         self.size = 1
 
-    def request(self, context: Context, lower: bytes) -> Command:
-        key = context.keyspace.keys(self.thread).index_key
-        return Command(("ZREVRANGEBYLEX", key, self.upper, lower, "LIMIT", 0, self.size))
+    def request(self, context: Context, lower: bytes, what: bytes) -> Call:
+        arguments = (self.upper, lower, self.size, BYTES_A_PAGE, what, b"0", b"")
+        return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
-    def fill(self, members: list[bytes]) -> None:
-        self.members = members[::-1]
-        self.upper = b"(" + members[-1] if len(members) == self.size else b""
+    def fill(self, page: list[Any]) -> None:
+        following, *stored = page
+        self.stored = stored[::-1]
+        self.upper = b"(" + following
         self.size = CHECKPOINTS_A_PAGE
 
-    def pop(self) -> Address:
-        checkpoint_id, ns = names.components(self.members.pop()[1:])
-        return Address(self.thread, ns, checkpoint_id)
-
     def __lt__(self, other: _Newest) -> bool:
-        return self.members[-1] > other.members[-1]
+        return bool(self.stored[-1][:2] > other.stored[-1][:2])
 
 
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
-    """Merge all threads by id. Holds one id a thread in memory, and a page of ids of those it has drawn from."""
+    """Merge all threads by id. Holds a checkpoint's name a thread in memory, and a page of names of those it has drawn from."""
     upper, lower = bounds(asked, None, None)
+    what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []
     threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
     while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_A_BATCH)]:
-        replies = yield Batch([one.request(context, lower) for one in batch])
-        for one, members in zip(batch, replies, strict=True):
-            if members:
-                one.fill(members)
-                heap.append(one)
+        replies = yield Batch([one.request(context, lower, what) for one in batch])
+        for one, page in zip(batch, replies, strict=True):
+            one.fill(page)
+        heap += [one for one in batch if one.stored]
     heapq.heapify(heap)
 
     left = asked.limit
     while heap and (left is None or left > 0):
-        size = CHECKPOINTS_A_PAGE if left is None or asked.matches else min(left, CHECKPOINTS_A_PAGE)
-        page = yield from _draw(context, heap, lower, size)
-        if asked.matches:
-            page = (yield from _matching(context, asked.matches, page))[:left]
+        drawn: list[Address] = []
+        for _ in range(CHECKPOINTS_A_PAGE):
+            if not heap or len(drawn) == left:
+                break
+            one = heap[0]
+            if where := _passes(context, asked.matches, one.thread, one.stored.pop()):
+                drawn.append(where)
+            if not one.stored and one.upper > b"(":
+                one.fill((yield one.request(context, lower, what)))
+            if one.stored:
+                heapq.heapreplace(heap, one)
+            else:
+                heapq.heappop(heap)
         by_address: dict[Address, CheckpointTuple] = {}
-        for thread in dict.fromkeys(address.thread_id for address in page):
-            wanted = [address for address in page if address.thread_id == thread]
+        for thread in dict.fromkeys(address.thread_id for address in drawn):
+            wanted = [address for address in drawn if address.thread_id == thread]
             for found in (yield from collect(_load(context, wanted))):
                 by_address[config.address(found.config)] = found
-        yield Page([by_address[address] for address in page if address in by_address])
+        yield Page([by_address[address] for address in drawn if address in by_address])
         if left is not None:
-            left -= len(page)
-
-
-def _draw(context: Context, heap: list[_Newest], lower: bytes, size: int) -> Operation[list[Address]]:
-    """Take the newest `size` checkpoints out of the merge."""
-    drawn: list[Address] = []
-    while heap and len(drawn) < size:
-        one = heap[0]
-        drawn.append(one.pop())
-        if not one.members and one.upper:
-            one.fill((yield one.request(context, lower)))
-        if one.members:
-            heapq.heapreplace(heap, one)
-        else:
-            heapq.heappop(heap)
-    return drawn
-
-
-def _matching(context: Context, matches: Predicate, page: Sequence[Address]) -> Operation[list[Address]]:
-    """Those of a page whose metadata match; reads headers alone."""
-    requests = [
-        Command(("HGET", context.keyspace.keys(thread).data_key, names.checkpoint(ns, checkpoint_id or "")))
-        for thread, ns, checkpoint_id in page
-    ]
-    headers = yield Batch(requests)
-    return [
-        address
-        for address, header in zip(page, headers, strict=True)
-        if header is not None and matches(codec.header_metadata(context.serde, header))
-    ]
+            left -= len(drawn)

@@ -94,8 +94,8 @@ class Keyspace:
             raise ValueError(f"prefix={prefix!r}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:" + INDEX
-        """What SCAN matches to find the threads: their index keys."""
+        self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
+        """What SCAN matches to find the threads' keys."""
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread; with a token, those of a copy of it that is being made."""
@@ -104,10 +104,10 @@ class Keyspace:
         ending = b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
-    def thread_of(self, index_key: bytes) -> str | None:
-        """The thread whose index key this is; None where it is no such key of this prefix."""
-        tag, ending = index_key[len(self._stem) :].rpartition(b"}:")[::2]
-        if not index_key.startswith(self._stem) or ending != INDEX or b"}" in tag or b"{" in tag:
+    def thread_of(self, key: bytes, ending: bytes) -> str | None:
+        """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""
+        tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]
+        if not key.startswith(self._stem) or found != ending or b"}" in tag or b"{" in tag:
             return None
         raw = b"" if tag == b"%" else tag
         return decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
@@ -134,5 +134,5 @@ def blob(ns: str, entry: bytes) -> bytes:
 
 
 def run(run_id: str) -> bytes:
-    """The member that says: this thread has checkpoints of that run."""
-    return b"r" + encode(run_id)
+    """The member that says: this thread has checkpoints of that run. LangGraph leaves NUL out of metadata, so it does not count."""
+    return b"r" + encode(run_id.replace("\0", ""))

@@ -1,15 +1,15 @@
 """Removing checkpoints: prune, delete_for_runs.
 
 A plan is made from the links of all checkpoints of a thread, then carried out in steps, each one a script that removes
-some checkpoints, their writes, and the values nobody else holds. A step is done only while the thread has not been put to
-since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never goes, and a prune
-that dies in the middle leaves a sound thread that the next prune goes on with.
+some checkpoints, their writes, and the values nobody else holds. A step is done only while nothing was put or removed
+since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never goes, and a
+removal that dies in the middle leaves a sound thread that the next one goes on with.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
     for thread in thread_ids:
         if kept is None:
             keys = context.keyspace.keys(thread)
-            total = total.plus((yield Call(scripts.WIPE, keys, (b"1" if dry_run else b"0",))))
+            total = total.plus((yield Call(scripts.WIPE, keys, (b"count" if dry_run else b"sound",))))
         else:
             total = total.plus((yield from _prune_thread(context, thread, kept, dry_run)))
     return total
@@ -93,16 +93,14 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     """Remove the checkpoints of some runs, with their writes, in every thread."""
     if not run_ids:
         return
-    runs = set(run_ids)
     members = [names.run(run) for run in run_ids]
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_A_BATCH):
         batch = threads[start : start + THREADS_A_BATCH]
-        indexes = [context.keyspace.keys(thread).index_key for thread in batch]
-        replies = yield Batch([Command(("ZMSCORE", index, *members)) for index in indexes])
-        for thread, scores in zip(batch, replies, strict=True):
-            if any(score is not None for score in scores):
-                yield from _remove_runs(context, thread, runs)
+        replies = yield Batch([Call(scripts.RUNS, context.keyspace.keys(thread), members) for thread in batch])
+        for thread, has_some in zip(batch, replies, strict=True):
+            if has_some:
+                yield from _remove_runs(context, thread, set(members))
 
 
 def survey(context: Context, thread: str) -> Operation[Survey | None]:
@@ -117,7 +115,7 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
         revision = revision or page[0]
         for member, head in zip(page[1::2], page[2::2], strict=True):
             ns, checkpoint_id = names.components(member[1:])
-            links[ns, checkpoint_id] = codec.decode_links(head)
+            links[ns, checkpoint_id] = codec.decode_links(head, thread)
             lower = b"(" + member
         if len(page) < 1 + 2 * LINKS_A_PAGE:
             return Survey(revision, links)
@@ -135,34 +133,40 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
 
 
 def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
+    total = Pruned()
     for _ in range(ATTEMPTS):
         seen = yield from survey(context, thread)
         if seen is None:
-            return Pruned()
+            return total
         keep = _kept(seen, kept)
-        keep |= yield from _needed_by_delta_channels(context, thread, seen, keep)
+        needed = keep
+        while needed:  # what is kept for others stays in the lists, so it is to be whole too
+            needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
+            keep |= needed
         writes = yield from write_members(context, thread)
-        plan = _plan(seen, set(seen.links) - keep, writes) + _stray_writes(seen, writes)
-        if (done := (yield from _carry_out(context, thread, seen.revision, plan, dry_run))) is not None:
-            return done
+        plan = _plan(seen, set(seen.links) - keep, writes) + [[stray] for stray in _stray_writes(seen, writes)]
+        removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
+        total = total.plus(removed)
+        if done:
+            return total
     raise _busy(thread)
 
 
-def _remove_runs(context: Context, thread: str, runs: set[str]) -> Operation[None]:
+def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
     for _ in range(ATTEMPTS):
         seen = yield from survey(context, thread)
         if seen is None:
             return
         victims = {place for place, links in seen.links.items() if links.run in runs}
         plan = _plan(seen, victims, (yield from write_members(context, thread)))
-        if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False)) is not None:
+        if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
             return
     raise _busy(thread)
 
 
 def _busy(thread: str) -> ThreadBusy:
     return ThreadBusy(
-        f"thread {thread!r} was put to during each of {ATTEMPTS} attempts; what is done stays done, try again"
+        f"thread {thread!r} changed during each of {ATTEMPTS} attempts; what is done stays done, try again"
     )
 
 
@@ -187,7 +191,7 @@ def _is_before(time: str, horizon: datetime) -> bool:
 
 
 def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep: set[Place]) -> Operation[set[Place]]:
-    """The ancestors without which a channel of a kept checkpoint could not be rebuilt.
+    """The ancestors without which a channel of one of these checkpoints could not be rebuilt.
 
     A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
     since. From here it looks like any channel that is empty now; but a channel that was emptied has no writes between
@@ -228,11 +232,11 @@ def _stray_writes(seen: Survey, writes: Sequence[bytes]) -> list[bytes]:
     return strays
 
 
-def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[bytes]:
-    """The names to remove, in an order of which any beginning leaves a sound thread.
+def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[list[bytes]]:
+    """What to remove for each victim, oldest first: the header, and the values and the run it is the last to hold.
 
-    Oldest checkpoints first; of each the header, then its writes, which nothing reads without it, then the values that no
-    header holds any more.
+    Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
+    a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
     """
     of_checkpoint: dict[Place, list[bytes]] = defaultdict(list)
     for member in writes:
@@ -241,28 +245,42 @@ def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[by
     order = sorted(victims, key=lambda place: place[1])
     last_holder: dict[bytes, Place] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
-        last_holder.update((names.blob(place[0], entry), place) for entry in seen.links[place].entries)
+        links = seen.links[place]
+        last_holder.update((names.blob(place[0], entry), place) for entry in links.entries)
+        if links.run:
+            last_holder[links.run] = place
     freed: dict[Place, list[bytes]] = defaultdict(list)
-    for blob, place in last_holder.items():
-        freed[place].append(blob)
-    runs = {links.run for place, links in seen.links.items() if place not in victims}
-    gone = {seen.links[place].run for place in victims} - runs - {""}
+    for name, place in last_holder.items():
+        freed[place].append(name)
 
-    plan: list[bytes] = []
+    plan: list[list[bytes]] = []
     for place in order:
-        plan += (names.checkpoint(*place), *of_checkpoint[place], *freed[place])
-    return plan + [names.run(run) for run in sorted(gone)]
+        plan.append([names.checkpoint(*place), *freed[place]])
+        plan += [[member] for member in of_checkpoint[place][NAMES_A_STEP:]]
+    return plan
+
+
+def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
+    """The plan in steps of some hundred names, none of whose parts is divided."""
+    step: list[bytes] = []
+    for part in plan:
+        if step and len(step) + len(part) > NAMES_A_STEP // 4:
+            yield step
+            step = []
+        step = step + part
+    if step:
+        yield step
 
 
 def _carry_out(
-    context: Context, thread: str, revision: bytes, plan: Sequence[bytes], dry_run: bool
-) -> Operation[Pruned | None]:
-    """Remove what is planned, step by step; None as soon as the thread turns out to have been put to."""
+    context: Context, thread: str, revision: bytes, plan: Sequence[list[bytes]], dry_run: bool
+) -> Operation[tuple[Pruned, bool]]:
+    """Remove what is planned, step by step. Answers what was removed, and whether all is: not where the thread changed."""
     keys, total = context.keyspace.keys(thread), Pruned()
-    for start in range(0, len(plan), NAMES_A_STEP):
-        step = plan[start : start + NAMES_A_STEP]
+    for step in _steps(plan):
         removed = yield Call(scripts.REMOVE, keys, (revision, b"1" if dry_run else b"0", *step))
         if removed is None:
-            return None
-        total = total.plus(removed)
-    return total
+            return total, False
+        *counted, revision = removed
+        total = total.plus(counted)
+    return total, True

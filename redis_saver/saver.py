@@ -207,7 +207,10 @@ class Saver(BaseCheckpointSaver[str]):
     # -- threads
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread: its checkpoints, values and writes in all namespaces, at once. No such thread: nothing happens."""
+        """Delete a thread: its checkpoints, values and writes in all namespaces, at once.
+
+        A damaged thread goes too; keys of another program are left alone (`ForeignKey`). No such thread: nothing happens.
+        """
         return self._run(threads.delete_thread(self, configs.name(thread_id, "thread_id")))
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -265,7 +268,8 @@ class Saver(BaseCheckpointSaver[str]):
     ) -> Pruned:
         """Remove old checkpoints of some threads, with their writes and with the values nothing refers to any more.
 
-        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from.
+        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from (with
+        what those need in turn, as they stay in the lists).
 
         Args:
             thread_ids: The threads. Those that do not exist, and an empty list, change nothing.

@@ -122,7 +122,7 @@ class RedisSaver(Saver):
                 return self._send(*drivers.wire_with_text(request))
             except self._exceptions.ResponseError as second:
                 reply = second
-        if (ours := from_reply(reply)) is not None:
+        if isinstance(request, Call) and (ours := from_reply(reply, request.keys, self._exceptions)) is not None:
             raise ours from reply
         raise reply
 
@@ -145,10 +145,11 @@ class RedisSaver(Saver):
                     pipeline.execute_command(*drivers.wire(requests[position]), **self._options)
                 for position, reply in zip(positions, pipeline.execute(raise_on_error=False), strict=True):
                     replies[position] = reply
-        return [
-            self._exchange(request) if isinstance(reply, self._exceptions.ResponseError) else reply
-            for request, reply in zip(requests, replies, strict=True)
-        ]
+        for position, again in drivers.refused(replies, self._exceptions.ResponseError):
+            replies[position] = self._exchange(requests[position])
+            for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
+                replies[other] = reply
+        return replies
 
     def _client_for(self, request: Call | Command) -> Any:
         if not self._cluster:

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from redis_saver import codec, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.errors import ThreadNotFound
-from redis_saver.requests import Argument, Batch, Call, Command, Operation, Page, Stream
+from redis_saver.requests import Argument, Batch, Call, Operation, Page, Stream
 
 _ROOT = names.component("")
 _INTERRUPT = b"\0%d" % WRITES_IDX_MAP[INTERRUPT]
@@ -37,8 +37,8 @@ class ThreadInfo(NamedTuple):
 
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
-    """Remove a thread: both of its keys, at once."""
-    yield Command(("UNLINK", *context.keyspace.keys(thread)))
+    """Remove a thread, a damaged one too: both of its keys, at once."""
+    yield Call(scripts.WIPE, context.keyspace.keys(thread), (b"any",))
 
 
 def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:
@@ -75,7 +75,7 @@ def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     return ThreadInfo(
         thread_id=thread,
         checkpoint_id=names.components(newest)[0] if newest else None,
-        updated_at=codec.decode_links(head).time if head else None,
+        updated_at=codec.decode_links(head, thread).time if head else None,
         checkpoints=checkpoints,
         bytes=size,
         ttl=_time_left(left),

@@ -25,13 +25,13 @@ def put(
     checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
     merged = get_checkpoint_metadata(given, metadata)
     run_id = merged.get("run_id")
-    run = "" if run_id is None else str(run_id)
+    run = b"" if run_id is None else names.run(str(run_id))
     head = (
         names.component(ns),
         names.component(checkpoint_id),
         codec.encode_head(parent, str(checkpoint.get("ts", "")), run),
         codec.encode_tail(context.serde, checkpoint, merged),
-        names.run(run) if run else b"",
+        run,
         default_ttl(context),
         config.thread_ttl(given) or b"",
     )

@@ -74,7 +74,7 @@ async def test_one_round_trip(counted: tuple[Face, Counted]) -> None:
     await face.get_delta_channel_history(config=where, channels=["n", "x"])
     assert counter.take() == ["EVALSHA"]
     await face.delete_thread("t")
-    assert counter.take() == ["UNLINK"]
+    assert counter.take() == ["EVALSHA"]
     await face.put_writes(where, [], "task")
     assert counter.take() == []
 
@@ -120,9 +120,10 @@ async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Face, Counted
     counter.take()
     assert len(await face.threads()) == 21
     sent = counter.take()
-    assert sent.count("PIPELINE") <= sent.count("SCAN")
+    assert sent.count("PIPELINE") <= 2 * sent.count("SCAN")  # are the indexes there? then what is in them
     await face.delete_for_runs(["nobody"])
-    assert counter.take().count("PIPELINE") == 1
+    sent = counter.take()
+    assert sent.count("PIPELINE") <= sent.count("SCAN") + 1
 
 
 async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Face) -> None:

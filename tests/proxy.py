@@ -1,0 +1,122 @@
+"""A TCP proxy before a server, which loses a reply, or lets a test step in before a command."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio.retry
+import redis.backoff
+import redis.retry
+from faces import Face, Target
+
+
+class Proxy:
+    """Relays to a server on this host. A test names the command it means by bytes that are in it."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.lost = 0
+        self._marker, self._countdown, self._half = b"", 0, False
+        self._steps: list[tuple[bytes, Callable[[], object]]] = []
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def lose_reply(self, marker: bytes, position: int = 1, *, half: bool = False) -> None:
+        """Lose the reply to the `position`th request from now that contains `marker`, which the server has executed.
+
+        The connection breaks instead of the reply, or after one half of it. `lost` counts the replies lost from now on.
+        """
+        self.lost, self._marker, self._countdown, self._half = 0, marker, position, half
+
+    def before(self, marker: bytes, step: Callable[[], object]) -> None:
+        """Call `step`, once, before the next request that contains `marker` is passed on."""
+        self._steps.append((marker, step))
+
+    @property
+    def waiting(self) -> int:
+        """How many steps are still to be called."""
+        return len(self._steps)
+
+    def close(self) -> None:
+        for each in (self._listener, *self._sockets):
+            _end(each)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._sockets += (client, server)
+                doomed = threading.Event()
+                for pump in (self._requests, self._replies):
+                    threading.Thread(target=pump, args=(client, server, doomed), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        with contextlib.closing(_Both(client, server)), contextlib.suppress(OSError):
+            while request := client.recv(1 << 20):
+                for waiting in [one for one in self._steps if one[0] in request]:
+                    self._steps.remove(waiting)
+                    waiting[1]()
+                if self._countdown and self._marker in request:
+                    self._countdown -= 1
+                    if self._countdown == 0:
+                        doomed.set()
+                server.sendall(request)
+
+    def _replies(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        with contextlib.closing(_Both(client, server)), contextlib.suppress(OSError):
+            while reply := server.recv(1 << 20):
+                if doomed.is_set():
+                    self.lost += 1
+                    client.sendall(reply[: len(reply) // 2 if self._half else 0])
+                    break
+                client.sendall(reply)
+
+
+class _Both:
+    """The two connections of a relay, which end together."""
+
+    def __init__(self, *sockets: socket.socket) -> None:
+        self._sockets = sockets
+
+    def close(self) -> None:
+        for each in self._sockets:
+            _end(each)
+
+
+def _end(each: socket.socket) -> None:
+    """End a connection at once, also for the thread that waits on it."""
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+@pytest.fixture
+def proxy(target: Target) -> Iterator[Proxy]:
+    """A proxy before the target, which is a single server."""
+    made = Proxy(int(target.url.rpartition(":")[2]))
+    yield made
+    made.close()
+
+
+def retrying(flavour: str, retries: int) -> Any:
+    """What a client takes as `retry` to try again so often, without a pause."""
+    module: Any = redis.asyncio if flavour == "async" else redis
+    return module.retry.Retry(redis.backoff.NoBackoff(), retries)
+
+
+def through(proxy: Proxy, target: Target, retries: int = 0) -> Face:
+    """A saver behind the proxy, whose client tries so often again."""
+    beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
+    return beyond.face(client=beyond.client(retry=retrying(target.flavour, retries)))

