@@ -110,7 +110,11 @@ class Keyspace:
         if not key.startswith(self._stem) or found != ending or b"}" in tag or b"{" in tag:
             return None
         raw = b"" if tag == b"%" else tag
-        return decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
+        try:
+            name = decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
+        except UnicodeDecodeError:
+            return None  # somebody else's
+        return name
 
 
 def checkpoint(ns: str, checkpoint_id: str) -> bytes:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 from redis_saver import codec, names, scripts
+from redis_saver.config import Address
 from redis_saver.context import Context
 from redis_saver.errors import ThreadBusy
 from redis_saver.listing import collect, scan_threads
@@ -206,7 +207,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
         empty = [codec.channel_of(entry)[0] for entry in codec.own_entries(links.entries) if entry[:1] == codec.ABSENT]
         if not empty:
             continue
-        ancestors = yield from walk(context, thread, ns, checkpoint_id, empty)
+        ancestors = yield from walk(context, Address(thread, ns, checkpoint_id), empty)
         for channel in empty:
             written = [i for i, ancestor in enumerate(ancestors) if any(w.channel == channel for w in ancestor.writes)]
             if not written:

@@ -36,15 +36,26 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
 
 
 def walk(
-    context: Context, thread: str, ns: str, checkpoint_id: str | None, channels: Sequence[str]
+    context: Context,
+    where: config.Address,
+    channels: Sequence[str],
+    refresh: tuple[bytes, int | bytes] = (b"0", b""),
 ) -> Operation[list[Ancestor]]:
-    """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root)."""
+    """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root).
+
+    Args:
+        context: The saver.
+        where: The checkpoint; without an id, the newest.
+        channels: The channels.
+        refresh: Whether this moves the deadline, as `refresh_arguments` says it.
+    """
+    thread, ns, checkpoint_id = where
     keys, found, seen = context.keyspace.keys(thread), list[Ancestor](), set[bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
     while remaining:
         arguments: list[Argument] = [names.component(ns), position, target, ANCESTORS_A_PAGE, BYTES_A_PAGE]
-        arguments += refresh_arguments(context)
+        arguments += refresh
         for escaped, channel in remaining.items():
             arguments += (names.encode(channel), escaped)
         position, *page = yield Call(scripts.HISTORY, keys, arguments)
@@ -71,9 +82,9 @@ def get_delta_channel_history(
     context: Context, given: RunnableConfig, channels: Sequence[str]
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
     """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
-    thread, ns, checkpoint_id = config.address(given)
-    ancestors = yield from walk(context, thread, ns, checkpoint_id, channels)
-    place = f"thread {thread!r}"
+    where = config.address(given)
+    ancestors = yield from walk(context, where, channels, refresh_arguments(context))
+    place = f"thread {where.thread_id!r}"
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
     for ancestor in reversed(ancestors):

@@ -102,6 +102,8 @@ async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
     assert await shortened(put(still, configs[1], {"n": 9}))
     assert not await shortened(sliding.threads())
     assert not await shortened(sliding.get_thread_ttl("t"))
+    await put(sliding, configs[1], {"n": 5}, versions={"n": "9", "empty": "9"})
+    assert not await shortened(sliding.prune(["t"]))
 
 
 async def test_a_saver_without_ttl_leaves_the_deadline(target: Target) -> None:

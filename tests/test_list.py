@@ -245,6 +245,28 @@ async def test_prefixes_are_tenants(saver: Face, target: Any) -> None:
     assert len(await saver.list(None)) == 2
 
 
+async def test_keys_of_others_are_no_threads(saver: Face, target: Any) -> None:
+    await chain(saver, "t", 1)
+    stem = target.prefix.encode()
+    others = [
+        stem + ending
+        for ending in (
+            b":{\xff}:index",
+            b":{\xff}:data",
+            b":{a}b}:index",
+            b":{t}:index.x",
+            b":{t}:other",
+            b"2:{t}:index",
+        )
+    ]
+    for key in others:
+        target.raw.set(key, "x")
+    assert [info.thread_id for info in await saver.threads()] == ["t"]
+    assert len(await saver.list(None)) == 1
+    await saver.delete_for_runs(["r"])
+    assert target.raw.exists(others[0]) == 1
+
+
 @pytest.mark.parametrize("prefix", ["", "a{b", "a}b", 3])
 async def test_prefixes_that_make_no_sense(target: Any, prefix: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="prefix="):
