@@ -36,8 +36,11 @@ end
 
 -- The entries of the remaining channels, each after its channel: a flat list.
 local function wanted_entries(packed)
-  local list, pos = {}, 1
-  while pos <= #packed do
+  local list, pos, expected = {}, 1, 0
+  for channel in pairs(remaining) do
+    if string.find(packed, channel, 1, true) then expected = expected + 2 end
+  end
+  while pos <= #packed and #list < expected do
     local first, last, following = frame(packed, pos)
     if string.byte(packed, first) ~= 45 then -- a '-'
       for channel in pairs(remaining) do
