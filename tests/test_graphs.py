@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import operator
+import sys
 import threading
 import time
 from collections import Counter
