@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -112,14 +112,3 @@ def limit(value: int | None) -> int | None:
     if value < 0:
         raise ValueError(f"limit={value!r}: a limit is not negative; None means all")
     return value
-
-
-def checked_keys(given: Collection[str], known: Collection[str], what: str) -> None:
-    """Refuse unknown names.
-
-    Raises:
-        ValueError: `given` holds one that is not in `known`.
-    """
-    for one in given:
-        if one not in known:
-            raise ValueError(f"{what}: {one!r} is unknown; known are {sorted(known)}")

