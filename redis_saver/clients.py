@@ -181,8 +181,10 @@ def renewed(client: Any) -> Any:
     if is_cluster(client):
         known = inspect.signature(type(client).__init__).parameters
         settings = {key: value for key, value in client.connection_kwargs.items() if key in known}
-        ssl = "SSL" in client.connection_kwargs["connection_class"].__name__
-        return type(client)(startup_nodes=client.startup_nodes, ssl=ssl, retry=client.retry, **settings)
+        settings["ssl"] = "SSL" in client.connection_kwargs["connection_class"].__name__
+        if retry := getattr(client, "retry", None):
+            settings["retry"] = retry
+        return type(client)(startup_nodes=list(client.nodes_manager.startup_nodes.values()), **settings)
     pools = [client.connection_pool]
     if keeper := getattr(client.connection_pool, "sentinel_manager", None):
         pools += [sentinel.connection_pool for sentinel in keeper.sentinels]
