@@ -5,25 +5,28 @@
 -- KEYS[3] made_index sorted set  <prefix>:{<thread>}:index.<token>
 -- KEYS[4] made_data  hash        <prefix>:{<thread>}:data.<token>
 -- ARGV[1] token      the copy's name
--- ARGV[2] default    the saver's TTL in milliseconds, or ''
+-- ARGV[2] pages      how many pages it has
+-- ARGV[3] default    the saver's TTL in milliseconds, or ''
 --
--- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone (it was abandoned for too
--- long); then nothing was changed. Asked again after it was done, it answers 1.
+-- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
+-- then nothing was changed. Asked again after it was done, it answers 1.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, default = ARGV[1], ARGV[2]
+local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
 
 local _, problem = open_thread(index, data)
 if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
   return redis.call('HGET', data, '@copy') == token and 1 or 0
 end
+if redis.call('HGET', made_data, '@copied') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
 redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
+redis.call('HDEL', data, '@copied')
 redis.call('HSET', data, '@copy', token)
 first_revision(data)
 redis.call('PERSIST', index)

@@ -45,7 +45,7 @@ local function touch(index, data, meta, default_ttl, own_ttl)
   redis.call('PEXPIREAT', data, deadline)
 end
 
--- A revision for a thread that begins: later than any that a thread of this name had before.
+-- A revision for a thread that begins: another one than a thread of this name had before (by the clock).
 local function first_revision(data)
   local now = redis.call('TIME')
   redis.call('HSET', data, '@rev', string.format('%.0f', now[1] * 1000000 + now[2]))

@@ -30,6 +30,15 @@ local default, own, n = ARGV[6], ARGV[7], tonumber(ARGV[8])
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 
+-- What a checkpoint that is put again held before: entries, and their flags by name.
+local checkpoint = 'c' .. ns .. id
+local before, held, flags = redis.call('HGET', data, checkpoint), {}, {}
+if before then
+  local _, packed = links(before)
+  held = unpack_frames(packed)
+  for i = 1, #held do flags[string.sub(held[i], 2)] = string.sub(held[i], 1, 1) end
+end
+
 local missing, entries, fields, has = {}, {}, {}, {}
 local value = 8 + n
 for i = 1, n do
@@ -42,6 +51,9 @@ for i = 1, n do
     fields[#fields + 1] = ARGV[value]
   elseif redis.call('HEXISTS', data, blob) == 0 then
     kept = '0'
+    if flag == 'x' and flags[name] == '1' then
+      return redis.error_reply('DAMAGED a stored value is gone from ' .. data)
+    end
     if flag == 'u' then missing[#missing + 1] = i end
   elseif flag == 'e' then
     fields[#fields + 1] = blob
@@ -53,15 +65,9 @@ end
 if #missing > 0 then return missing end
 
 -- A checkpoint that is put again keeps holding what it held before, so that no value loses its last holder unseen.
-local checkpoint = 'c' .. ns .. id
-local before = redis.call('HGET', data, checkpoint)
-if before then
-  local _, packed = links(before)
-  local held = unpack_frames(packed)
-  for i = 1, #held do
-    local flag, name = string.sub(held[i], 1, 1), string.sub(held[i], 2)
-    if flag ~= '0' and not has[name] then entries[#entries + 1] = pack('-' .. name) end
-  end
+for i = 1, #held do
+  local name = string.sub(held[i], 2)
+  if flags[name] ~= '0' and not has[name] then entries[#entries + 1] = pack('-' .. name) end
 end
 fields[#fields + 1] = checkpoint
 fields[#fields + 1] = head .. pack(table.concat(entries)) .. tail

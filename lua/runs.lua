@@ -4,7 +4,8 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1..]          members of runs
 --
--- Returns 1 where it has, 0 where it has none of them.
+-- Returns 1 where it has, 0 where it has none of them, the text of the error where the thread cannot be read: one such
+-- thread does not keep the others from being asked.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -12,7 +13,7 @@
 local index, data = KEYS[1], KEYS[2]
 
 local meta, problem = open_thread(index, data)
-if problem then return problem end
+if problem then return problem.err end
 if not meta then return 0 end
 for i = 1, #ARGV do
   if redis.call('ZSCORE', index, ARGV[i]) then return 1 end

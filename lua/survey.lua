@@ -7,7 +7,7 @@
 -- ARGV[2] limit      how many checkpoints at the most
 --
 -- Returns {revision, member, links, member, links...}: links is the header up to and with its entries. The revision
--- changes with every put. nil where there is no such thread.
+-- changes with every put and removal. nil where there is no such thread.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread

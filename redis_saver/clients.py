@@ -57,7 +57,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
 
 
 def _retry(asynchronous: bool) -> Any:
-    """Three more tries, within a tenth of a second, as any call may be repeated; redis-py's `from_url` makes none."""
+    """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), 3)
 
@@ -110,6 +110,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
         settings["db"] = int(rest[0])
     keeper = {key.removeprefix("sentinel_"): settings.pop(key) for key in list(settings) if key.startswith("sentinel_")}
     settings.setdefault("retry", _retry(asynchronous))
+    keeper = {**{key: value for key, value in settings.items() if key.startswith("socket_")}, **keeper}
     sentinel: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
     if settings.get("ssl"):
         keeper.setdefault("ssl", True)

@@ -32,9 +32,9 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if (seen := (yield from survey(context, source))) is None:
             return
         fields = _fields(seen, (yield from write_members(context, source)))
-        if (yield from _stage(context, source, target, seen, fields, staged)):
+        if pages := (yield from _stage(context, source, target, seen, fields, staged)):
             keys = (*context.keyspace.keys(target), *staged)
-            if (yield Call(scripts.INSTALL, keys, (token, default_ttl(context)))):
+            if (yield Call(scripts.INSTALL, keys, (token, pages, default_ttl(context)))):
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(f"thread {source!r} kept changing while it was copied ({ATTEMPTS} attempts); try again")
@@ -46,30 +46,38 @@ def _fields(seen: Survey, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)]
-        fields.update((names.blob(place[0], entry), []) for entry in links.entries if entry[:1] != codec.ABSENT)
+        fields.update((names.blob(place[0], entry), []) for entry in links.entries)
     fields.update((member, [member]) for member in writes)
     return fields
 
 
 def _stage(
     context: Context, source: str, target: str, seen: Survey, fields: dict[bytes, list[bytes]], staged: Keys
-) -> Operation[bool]:
-    """Copy the fields beside the target. False where the source changed so that they no longer fit together."""
-    left, counted = list(fields), Counter[bytes]()
+) -> Operation[int]:
+    """Copy the fields beside the target. Answers in how many pages; 0 where it has to be begun anew."""
+    left, counted, pages = list(fields), Counter[bytes](), 0
+    required = {
+        names.blob(ns, entry)
+        for (ns, _), links in seen.links.items()
+        for entry in links.entries
+        if entry[:1] != codec.ABSENT
+    }
     data = context.keyspace.keys(source).data_key
     while left:
         values = yield Call(scripts.FETCH, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
         pairs: list[Argument] = []
         members: list[bytes] = []
         for field, stored in zip(left, values, strict=False):
+            if stored is None and field[:1] == b"b" and field not in required:
+                continue  # a channel that has no value
             if stored is None:
                 yield from _check_lost(context, source, seen, field)
-                return False
+                return 0
             value = stored
             if field[:1] == b"c":
                 ns, checkpoint_id = names.components(field[1:])
                 if codec.decode_links(stored, source) != seen.links[ns, checkpoint_id]:
-                    return False  # put again meanwhile, with other values
+                    return 0  # put again meanwhile, with other values
                 value = codec.copied_header(context.serde, stored, source, target)
             elif field[:1] == b"b":
                 counted[b"@blobs"] += 1
@@ -78,13 +86,14 @@ def _stage(
             counted[b"@bytes"] += len(value)
             pairs += (field, value)
             members += fields[field]
-        yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, len(pairs) // 2, *pairs, *members))
+        pages += 1
         left = left[len(values) :]
-    counters: list[Argument] = []
-    for counter, amount in counted.items():
-        counters += (counter, amount)
-    yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, len(counters) // 2, *counters, b""))
-    return True
+        if not left:
+            for counter, amount in counted.items():
+                pairs += (counter, amount)
+        if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
+            return 0
+    return pages
 
 
 def _check_lost(context: Context, source: str, seen: Survey, field: bytes) -> Operation[None]:

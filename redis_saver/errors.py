@@ -53,7 +53,7 @@ class ThreadBusy(RedisSaverError):
 
 
 class ServerTooOld(RedisSaverError):
-    """The server is older than Redis 6.2."""
+    """The server is older than Redis 6.2, or Valkey 7.2."""
 
 
 class WrongThread(RedisSaverError, RuntimeError):
@@ -87,7 +87,12 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
     if (match := _IN_SCRIPT.search(str(reply))) is not None:
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
         return kind(match[2])  # type: ignore[no-any-return]
-    if (match := _CODE.search(str(reply))) is None:
+    return from_text(str(reply), keys)
+
+
+def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
+    """The error that is meant by the text of an error reply of a script of ours; None where it is not ours."""
+    if (match := _CODE.search(text)) is None:
         return None
     kind, remedy = _REMEDIES[match[1]]
     where = " and ".join(key.decode("utf-8", "backslashreplace") for key in keys)

@@ -13,15 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
+from langgraph.checkpoint.base.id import UUID
+
 from redis_saver import codec, names, scripts
 from redis_saver.config import Address
 from redis_saver.context import Context
-from redis_saver.errors import ThreadBusy
+from redis_saver.errors import ThreadBusy, ThreadDamaged, from_text
 from redis_saver.listing import collect, scan_threads
 from redis_saver.reading import walk
 from redis_saver.requests import Batch, Call, Command, Operation
 
-LINKS_A_PAGE = 250
+LINKS_A_PAGE = 200
 NAMES_A_STEP = 500
 ATTEMPTS = 20
 THREADS_A_BATCH = 500
@@ -94,14 +96,19 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     """Remove the checkpoints of some runs, with their writes, in every thread."""
     if not run_ids:
         return
-    members = [names.run(run) for run in run_ids]
+    members, unread = [names.run(run) for run in run_ids], list[tuple[str, bytes]]()
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_A_BATCH):
         batch = threads[start : start + THREADS_A_BATCH]
         replies = yield Batch([Call(scripts.RUNS, context.keyspace.keys(thread), members) for thread in batch])
         for thread, has_some in zip(batch, replies, strict=True):
-            if has_some:
+            if isinstance(has_some, bytes):
+                unread.append((thread, has_some))
+            elif has_some:
                 yield from _remove_runs(context, thread, set(members))
+    for thread, text in unread:
+        error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
+        raise error or ThreadDamaged(f"thread {thread!r} cannot be read")
 
 
 def survey(context: Context, thread: str) -> Operation[Survey | None]:
@@ -147,7 +154,7 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
         writes = yield from write_members(context, thread)
         plan = _plan(seen, set(seen.links) - keep, writes) + [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
-        total = total.plus(removed)
+        total = removed if dry_run else total.plus(removed)
         if done:
             return total
     raise _busy(thread)
@@ -220,7 +227,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
 def _stray_writes(seen: Survey, writes: Sequence[bytes]) -> list[bytes]:
     """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
 
-    Those of a checkpoint newer than that belong to one whose put is still on its way.
+    Those of a checkpoint newer than that, or made within the last hour, may belong to one whose put is still on its way.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in seen.links:
@@ -228,9 +235,23 @@ def _stray_writes(seen: Survey, writes: Sequence[bytes]) -> list[bytes]:
     strays = []
     for member in writes:
         ns, checkpoint_id = names.components(member[1:])[:2]
-        if (ns, checkpoint_id) not in seen.links and checkpoint_id < newest.get(ns, ""):
+        if (
+            (ns, checkpoint_id) not in seen.links
+            and checkpoint_id < newest.get(ns, "")
+            and not _is_recent(checkpoint_id)
+        ):
             strays.append(member)
     return strays
+
+
+def _is_recent(checkpoint_id: str) -> bool:
+    """Whether an id, where it is a UUIDv6 as LangGraph makes them, was made within the last hour."""
+    try:
+        made = UUID(checkpoint_id)
+    except ValueError:
+        return False
+    since_1582 = datetime.now(timezone.utc) - datetime(1582, 10, 15, tzinfo=timezone.utc)
+    return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
 def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[list[bytes]]:

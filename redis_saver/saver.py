@@ -87,7 +87,8 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
 
         Raises:
             ValueError, TypeError: An argument makes no sense. Raised by the call itself.
-            ThreadDamaged: As `get_tuple`, while iterating.
+            ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
+                message names it.
         """
         return self._stream(listing.list_checkpoints(self, listing.query(config, filter, before, limit)))
 
@@ -164,7 +165,7 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Collect what rebuilds the value of `DeltaChannel`s: writes of the ancestors, and the nearest stored value.
 
-        One round trip for chains of up to 200 ancestors, then one for each 200 more.
+        One round trip for chains of up to 200 ancestors and 4 MB, then one for each so many more.
 
         Args:
             config: The checkpoint to rebuild the channels for; without an id, the newest.
@@ -209,11 +210,12 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
         What `copy_thread` made stays: a copy is not the work of its source's runs.
 
         Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
-        index over threads in different cluster slots; then one step per 50 checkpoints in the threads that have the runs.
+        index over threads in different cluster slots; then, in the threads that have the runs, their links are read and some hundred names removed a step.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
+            ThreadDamaged, ForeignKey: A thread could not be read. Raised when all others are done.
         """
         return self._run(pruning.delete_for_runs(self, configs.names(run_ids, "run_id")))
 
@@ -229,6 +231,8 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
         the target instead. Metadata keep their `run_id`, but `delete_for_runs` of a run that wrote the source (a rollback)
         does not reach into copies. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
         does not exist, or is the target itself, changes nothing.
+
+        Checkpoints that are put while the copy is made may be in it or not, but never in part.
 
         Cost: the whole thread travels to this process and back, in pages of some 4 MB.
 
@@ -266,7 +270,8 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
             dry_run: Remove nothing, and return what would be removed.
 
         Returns:
-            How many checkpoints, writes, values (blobs) and bytes were removed, over all threads.
+            How many checkpoints, writes, values (blobs) and bytes were removed, over all threads. Too low where the client
+            had to send a step again after a lost reply.
 
         Raises:
             ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.

@@ -42,6 +42,9 @@ class ThreadMethods:
 
         Args:
             prefix: Only threads whose name begins so.
+
+        Raises:
+            ThreadDamaged, ForeignKey: A thread cannot be read, while iterating; the message names it.
         """
         return self._stream(threads.describe(self, listing.scan_threads(self), prefix))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
+from langgraph.checkpoint.base.id import UUID, uuid6
 from make import chain, checkpoint, config, ids, put
-from redis_saver import Pruned
+from redis_saver import Pruned, RedisSaver, drivers, pruning
+from redis_saver.copying import copy_thread
+from redis_saver.requests import Call
 
 
 def blobs(target: Target, face: Face, thread: str = "t") -> set[bytes]:
@@ -255,3 +259,59 @@ async def test_a_copy_goes_its_own_way(saver: Face) -> None:
     assert len(await saver.list(config("source"))) == 3
     await saver.delete_thread("source")
     assert len(await saver.list(config("target"))) == 4
+
+
+async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Face) -> None:
+    """Two processes on one thread: the put of the older id may come after the prune."""
+    coming, newest = str(uuid6()), str(uuid6())
+    long_ago = str(UUID(int=UUID(coming).int - ((2 * 3600 * 10**7 >> 12) << 80), version=6))
+    for which in (long_ago, coming):
+        await saver.put_writes(config("t", "", which), [("n", 1)], "task")
+    await put(saver, config("t"), {"n": 1}, checkpoint_id=newest)
+    assert (await saver.prune(["t"])).writes == 1
+    for which, kept in ((coming, 1), (long_ago, 0)):
+        await put(saver, config("t"), {"n": 1}, checkpoint_id=which)
+        assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
+
+
+@pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
+@pytest.mark.parametrize("before", [3, "install"])
+async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
+    """A failover or an eviction in the middle of a copy: the target never gets a part."""
+    face = target.face()
+    await chain(face, "source", 700)
+    saver = RedisSaver(target.raw, prefix=target.prefix)
+    seen: Counter[str] = Counter()
+
+    def exchange(request: Any) -> Any:
+        if isinstance(request, Call):
+            seen[request.script.name] += 1
+            at = "install" if request.script.name == "install" else seen["stage"]
+            if request.script.name in ("stage", "install") and at == before and not seen["lost"]:
+                seen["lost"] += 1
+                staged = [key for key in target.keys() if b"{target}" in key]
+                target.raw.unlink(*(key for key in staged if any(f"}}:{kind}.".encode() in key for kind in lost)))
+        return saver._exchange(request)
+
+    drivers.run(copy_thread(saver, "source", "target"), exchange)
+    assert seen["lost"] == 1
+    assert ids(await face.list(config("target"))) == ids(await face.list(config("source")))
+    assert len([key for key in target.keys() if b"{target}" in key]) == 2
+
+
+async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Target) -> None:
+    face = target.face()
+    await chain(face, "t", 400)
+    saver = RedisSaver(target.raw, prefix=target.prefix)
+    removals = 0
+
+    def exchange(request: Any) -> Any:
+        nonlocal removals
+        if isinstance(request, Call) and request.script.name == "remove":
+            removals += 1
+            if removals == 2:
+                saver.put(config("t", "sub"), checkpoint({"n": 1}), {}, {"n": "1"})
+        return saver._exchange(request)
+
+    dry = drivers.run(pruning.prune(saver, ["t"], pruning.retention("keep_latest", None, None), True), exchange)
+    assert dry.checkpoints == 399
