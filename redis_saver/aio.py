@@ -117,10 +117,11 @@ class AsyncRedisSaver(Saver):
         The arguments are those of `RedisSaver.from_conn_string`.
         """
         client = clients.connect(url, asynchronous=True, **options)
+        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl)
         try:
-            yield cls(client, serde=serde, prefix=prefix, ttl=ttl)
+            yield saver
         finally:
-            await client.aclose()
+            await saver._home.client.aclose()
 
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.

@@ -12,8 +12,8 @@ from datetime import timedelta
 from redis.exceptions import RedisClusterException, RedisError
 
 from redis_saver import expiry
+from redis_saver.clients import without_login
 from redis_saver.errors import RedisSaverError
-from redis_saver.show import server
 
 _DEMO_URL = "memory://redis-saver-demo"
 _LONGEST_LINE = 400
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RedisSaverError as error:
         return _complain(str(error))
     except (RedisError, RedisClusterException, ValueError) as error:
-        return _complain(str(error) if str(error).startswith("url=") else f"{server(given.url)}: {error}")
+        return _complain(str(error) if str(error).startswith("url=") else f"{without_login(given.url)}: {error}")
     except KeyboardInterrupt:
         return 130
     return 0

@@ -52,7 +52,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
         return _connect_one(url, asynchronous, options)
     transport, _, kind = scheme.partition("+")
     if not separator or transport not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
-        raise ValueError(f"url={_without_password(url)!r}: not understood; write {_FORMS}")
+        raise ValueError(f"url={without_login(url)!r}: not understood; write {_FORMS}")
     return _connect_many(url, kind, asynchronous, {**({"ssl": True} if transport == "rediss" else {}), **options})
 
 
@@ -70,7 +70,7 @@ def _connect_one(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
             **client.connection_pool.connection_kwargs
         )  # refuses unknown options now
     except (ValueError, TypeError) as error:
-        raise ValueError(f"url={_without_password(url)!r}: {error}") from error
+        raise ValueError(f"url={without_login(url)!r}: {error}") from error
     return client
 
 
@@ -93,7 +93,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
         name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
         default = 26379 if kind == "sentinel" else 6379
         if not name or (port and not port.isdigit()):
-            raise ValueError(f"url={_without_password(url)!r}: {host!r} is no host:port")
+            raise ValueError(f"url={without_login(url)!r}: {host!r} is no host:port")
         addresses.append((name.strip("[]"), int(port or default)))
     settings: dict[str, Any] = dict(parse_url(f"redis://?{parts.query}"))  # type: ignore[no-untyped-call]
     settings.update(options)
@@ -105,7 +105,7 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
         return cluster.RedisCluster(startup_nodes=[cluster.ClusterNode(*address) for address in addresses], **settings)
     service, *rest = [unquote(part) for part in parts.path.removeprefix("/").split("/")]
     if not service or len(rest) > 1 or (rest and not rest[0].isdigit()):
-        raise ValueError(f"url={_without_password(url)!r}: the path is /service or /service/db")
+        raise ValueError(f"url={without_login(url)!r}: the path is /service or /service/db")
     if rest:
         settings["db"] = int(rest[0])
     keeper = {key.removeprefix("sentinel_"): settings.pop(key) for key in list(settings) if key.startswith("sentinel_")}
@@ -117,9 +117,10 @@ def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, An
     return sentinel.Sentinel(addresses, sentinel_kwargs=keeper, **settings).master_for(service)
 
 
-def _without_password(url: str) -> str:
+def without_login(url: str) -> str:
+    """A URL without user, password and options, for messages."""
     scheme, separator, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else scheme + separator + rest
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def check(client: Any, *, asynchronous: bool) -> None:

@@ -13,9 +13,10 @@ from redis_saver import codec, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.errors import ThreadBusy
 from redis_saver.names import Keys
-from redis_saver.pruning import ATTEMPTS, Survey, survey, write_members
+from redis_saver.pruning import ATTEMPTS
 from redis_saver.reading import BYTES_A_PAGE
 from redis_saver.requests import Argument, Call, Command, Operation
+from redis_saver.surveying import Survey, survey, write_members
 
 FIELDS_A_PAGE = 500
 ABANDONED_AFTER = 3_600_000

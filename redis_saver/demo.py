@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from redis_saver import show
+from redis_saver.clients import without_login
 from redis_saver.sync import RedisSaver
 
 Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
@@ -129,7 +130,7 @@ class Demo:
         """Tell it, and delete the thread unless it is to be kept."""
         try:
             with self._worker() as (saver, agent):
-                self._section(thread=self.thread, server=show.server(self.url))
+                self._section(thread=self.thread, server=without_login(self.url))
                 self._turn(agent, "Hi! I want to see the sea on Saturday.")
                 self._turn(agent, "Which flights go to Lisbon?")
                 self._draw(saver, agent)

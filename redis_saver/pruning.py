@@ -19,17 +19,15 @@ from redis_saver import codec, names, scripts
 from redis_saver.config import Address
 from redis_saver.context import Context
 from redis_saver.errors import ThreadBusy, ThreadDamaged, from_text
-from redis_saver.listing import collect, scan_threads
+from redis_saver.listing import THREADS_A_BATCH, collect, scan_threads
 from redis_saver.reading import walk
-from redis_saver.requests import Batch, Call, Command, Operation
+from redis_saver.requests import Batch, Call, Operation
+from redis_saver.surveying import Place, Survey, survey, write_members
 
-LINKS_A_PAGE = 200
-NAMES_A_STEP = 500
+NAMES_A_STEP = 125
+WRITES_WITH_A_HEADER = 500
+"""How many records of a checkpoint's writes `lua/remove.lua` takes with its header."""
 ATTEMPTS = 20
-THREADS_A_BATCH = 500
-
-Place = tuple[str, str]
-"""A checkpoint in its thread: namespace and id."""
 
 
 class Pruned(NamedTuple):
@@ -43,13 +41,6 @@ class Pruned(NamedTuple):
     def plus(self, other: Iterable[int]) -> Pruned:
         """The sum."""
         return Pruned(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-
-class Survey(NamedTuple):
-    """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
-
-    revision: bytes
-    links: dict[Place, codec.Links]
 
 
 class Retention(NamedTuple):
@@ -109,35 +100,6 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     for thread, text in unread:
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {thread!r} cannot be read")
-
-
-def survey(context: Context, thread: str) -> Operation[Survey | None]:
-    """Read the links of a thread; None where there is no such thread."""
-    keys = context.keyspace.keys(thread)
-    links: dict[Place, codec.Links] = {}
-    lower, revision = b"[c", None
-    while True:
-        page = yield Call(scripts.SURVEY, keys, (lower, LINKS_A_PAGE))
-        if page is None:
-            return None
-        revision = revision or page[0]
-        for member, head in zip(page[1::2], page[2::2], strict=True):
-            ns, checkpoint_id = names.components(member[1:])
-            links[ns, checkpoint_id] = codec.decode_links(head, thread)
-            lower = b"(" + member
-        if len(page) < 1 + 2 * LINKS_A_PAGE:
-            return Survey(revision, links)
-
-
-def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
-    """The members of all pending writes of a thread."""
-    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
-    while True:
-        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, NAMES_A_STEP))
-        found += page
-        if len(page) < NAMES_A_STEP:
-            return found
-        lower = b"(" + page[-1]
 
 
 def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
@@ -278,7 +240,7 @@ def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[li
     plan: list[list[bytes]] = []
     for place in order:
         plan.append([names.checkpoint(*place), *freed[place]])
-        plan += [[member] for member in of_checkpoint[place][NAMES_A_STEP:]]
+        plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
     return plan
 
 
@@ -286,7 +248,7 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
     """The plan in steps of some hundred names, none of whose parts is divided."""
     step: list[bytes] = []
     for part in plan:
-        if step and len(step) + len(part) > NAMES_A_STEP // 4:
+        if step and len(step) + len(part) > NAMES_A_STEP:
             yield step
             step = []
         step = step + part

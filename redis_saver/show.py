@@ -7,19 +7,13 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from redis_saver.clients import connect
+from redis_saver.clients import connect, without_login
 
 if TYPE_CHECKING:  # what the extra `cli` brings is imported where a command needs it
     from langgraph.types import StateSnapshot
     from rich.text import Text
 
 _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
-
-
-def server(url: str) -> str:
-    """A server's URL without user, password and options."""
-    scheme, separator, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def time_left(ttl: timedelta | None) -> str:
@@ -44,7 +38,7 @@ def ending(url: str, thread: str, *, kept: bool) -> str:
         return f"The embedded server ends with this process, and {thread} with it: --url redis://... keeps it."
     return (
         f"Kept: {thread}. Look at it with redis-cli --scan --pattern '*{thread}*', or in Python:\n"
-        f"  with RedisSaver.from_conn_string({server(url)!r}) as saver:\n"
+        f"  with RedisSaver.from_conn_string({without_login(url)!r}) as saver:\n"
         f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
         "          print(found.metadata, found.checkpoint['channel_values'])"
     )
