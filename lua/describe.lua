@@ -11,6 +11,7 @@
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -26,8 +27,7 @@ if newest ~= '' then
   local first = string.find(newest, '%z')
   local header = redis.call('HGET', data, 'c' .. string.sub(newest, first + 1) .. string.sub(newest, 2, first))
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
-  local _, _, behind = links(header)
-  head = string.sub(header, 1, behind - 1)
+  head = string.sub(header, 1, links(header).behind - 1)
 end
 
 local waits = 0
@@ -41,5 +41,5 @@ if id then
 end
 return {
   string.sub(newest, 2), head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
-  tonumber(redis.call('HGET', data, '@bytes') or 0), redis.call('PTTL', data), waits, meta.ttl == '0' and 1 or 0,
+  meta.bytes, redis.call('PTTL', data), waits, meta.ttl == '0' and 1 or 0,
 }

@@ -7,11 +7,13 @@
 -- ARGV[3] refresh    '1' to move the deadline as a write does
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {id, namespace, header, values, writes}, nil where there is no such checkpoint.
+-- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint; values in the order of the
+-- entries, parts a flat list of (field, bytes) of what the names and the values are made of.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -22,8 +24,10 @@ if problem then return problem end
 if not meta then return false end
 if id == '' then id = newest_id(index, ns) end
 if not id then return false end
-local answer
-answer, problem = read_checkpoint(index, data, ns, id)
+local answer, parts = nil, new_parts(true)
+answer, problem = read_checkpoint(index, data, ns, id, parts)
 if problem then return problem end
-if answer and refresh == '1' then touch(index, data, meta, default, '') end
-return answer or false
+if not answer then return false end
+answer[6] = parts.flat
+if refresh == '1' then touch(index, data, meta, default, '') end
+return answer

@@ -11,12 +11,14 @@
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 -- ARGV[8..]          pairs: a channel, as it is, and escaped
 --
--- Returns {next, ancestor...}: next is the id to go on with, '' at the end; an ancestor is {id, seeds, writes} with
--- seeds a flat list of (escaped channel, value) and writes a flat list of (task and kind, record) that may hold the channels.
+-- Returns {next, parts, ancestor...}: next is the id to go on with, '' at the end; parts as get answers them, those of all
+-- seeds; an ancestor is {id, seeds, writes} with seeds a flat list of (escaped channel, value) and writes a flat list of
+-- (task and kind, record) that may hold the channels.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -26,7 +28,7 @@ local refresh, default = ARGV[6], ARGV[7]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-if not meta then return { '' } end
+if not meta then return { '', {} } end
 
 local remaining, open = {}, 0
 for i = 8, #ARGV, 2 do
@@ -34,26 +36,38 @@ for i = 8, #ARGV, 2 do
   open = open + 1
 end
 
--- The entries of the remaining channels, each after its channel: a flat list.
-local function wanted_entries(packed)
-  local list, pos, expected = {}, 1, 0
-  for channel in pairs(remaining) do
-    if string.find(packed, channel, 1, true) then expected = expected + 2 end
-  end
-  while pos <= #packed and #list < expected do
-    local first, last, following = frame(packed, pos)
-    if string.byte(packed, first) ~= 45 then -- a '-'
-      for channel in pairs(remaining) do
-        if string.sub(packed, first + 1, first + #channel) == channel then
-          list[#list + 1] = channel
-          list[#list + 1] = string.sub(packed, first, last)
-          break
-        end
-      end
+-- Where the remaining channels are among the names in a part, as a map; of the last part asked for. Returns (map, problem).
+local places, places_of = {}, nil
+local function places_in(field)
+  if places_of ~= field then
+    local names, problem = names_in(data, field)
+    if problem then return nil, problem end
+    places, places_of = {}, field
+    for i = 1, #names do
+      if remaining[names[i]] then places[names[i]] = i end
     end
-    pos = following
   end
-  return list
+  return places, nil
+end
+
+-- The stored values of the remaining channels in a checkpoint. Returns (values by channel, problem).
+local function seeds_in(header)
+  local of = links(header)
+  local place, problem = places_in(of.names)
+  if problem then return nil, problem end
+  local names, _ = names_in(data, of.names)
+  local tokens, found = nil, {}
+  for channel, i in pairs(place) do
+    local flag = remaining[channel] and string.byte(of.flags, i)
+    if flag then
+      tokens = tokens or unpack_frames(of.tokens)
+      local field = value_field(ns, names, tokens, of.slots, i)
+      local value = redis.call('HGET', data, field)
+      if not value and flag == 49 then return nil, gone(data, field) end -- '1'
+      if value and value ~= '' then found[channel] = value end
+    end
+  end
+  return found, nil
 end
 
 if target == '1' then
@@ -63,23 +77,21 @@ if target == '1' then
     header, problem = read_header(index, data, ns, id)
     if problem then return problem end
   end
-  id = header and links(header) or ''
+  id = header and links(header).parent or ''
 end
 
-local page, bytes = { '' }, 0
+local parts, bytes = new_parts(true), 0
+local page = { '', parts.flat }
 while id ~= '' and open > 0 do
-  if #page > limit or bytes >= budget then
+  if #page > limit + 1 or bytes + parts.bytes >= budget then
     page[1] = id
     break
   end
-  local header
+  local header, found, all
   header, problem = read_header(index, data, ns, id)
   if problem then return problem end
   if not header then break end -- pruned
-  local parent, packed = links(header)
-  local wanted, entries, values, all = wanted_entries(packed), {}, nil, nil
-  for i = 2, #wanted, 2 do entries[#entries + 1] = wanted[i] end
-  values, problem = blob_values(data, ns, entries)
+  found, problem = seeds_in(header)
   if problem then return problem end
 
   all, problem = pending_writes(index, data, ns, id)
@@ -97,18 +109,17 @@ while id ~= '' and open > 0 do
   end
 
   local seeds = {}
-  for i = 1, #entries do
-    if values[i] and values[i] ~= '' then
-      local channel = wanted[2 * i - 1]
-      seeds[#seeds + 1] = channel
-      seeds[#seeds + 1] = values[i]
-      bytes = bytes + #values[i]
-      remaining[channel] = nil
-      open = open - 1
-    end
+  for channel, value in pairs(found) do
+    problem = read_parts(data, value, parts)
+    if problem then return problem end
+    seeds[#seeds + 1] = channel
+    seeds[#seeds + 1] = value
+    bytes = bytes + #value
+    remaining[channel] = nil
+    open = open - 1
   end
   page[#page + 1] = { id, seeds, writes }
-  id = parent
+  id = links(header).parent
 end
 if refresh == '1' then touch(index, data, meta, default, '') end
 return page

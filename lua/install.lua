@@ -7,6 +7,9 @@
 -- ARGV[1] token      the copy's name
 -- ARGV[2] pages      how many pages it has
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
+-- ARGV[4] bytes      what it holds: bytes, values, writes
+-- ARGV[5] blobs
+-- ARGV[6] writes
 --
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
 -- then nothing was changed. Asked again after it was done, it answers 1.
@@ -16,6 +19,7 @@
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
+local bytes, blobs, writes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local _, problem = open_thread(index, data)
 if problem then return problem end
@@ -27,8 +31,9 @@ redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
 redis.call('HDEL', data, '@copied')
-redis.call('HSET', data, '@copy', token)
-first_revision(data)
+local meta = new_thread(redis.call('TIME'))
+meta.bytes, meta.blobs, meta.writes = bytes, blobs, writes
+redis.call('HSET', data, '@copy', token, '@state', state_of(meta))
 redis.call('PERSIST', index)
 redis.call('PERSIST', data)
 touch(index, data, nil, default, '')

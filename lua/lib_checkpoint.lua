@@ -1,18 +1,6 @@
 -- Shared by the scripts (included, after lib_frames): reading one checkpoint. Names are those of lua/README.md: ns, id
 -- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
 
-local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
-
--- HMGET of any number of fields.
-local function fetch(data, fields)
-  local values = {}
-  for from = 1, #fields, BATCH do
-    local part = redis.call('HMGET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
-    for i = 1, #part do values[from + i - 1] = part[i] end
-  end
-  return values
-end
-
 -- The id of the newest checkpoint of a namespace, or nil.
 local function newest_id(index, ns)
   local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
@@ -20,43 +8,71 @@ local function newest_id(index, ns)
   return member and string.sub(member, #ns + 2)
 end
 
--- The links of a header: (parent id or '', entries still packed, position behind the links). An entry is a flag, the
--- channel, the version. Flags: '1', its blob was stored when the checkpoint was put; '0', there was none; '-', not of
--- this checkpoint, but held by it (see put).
+-- The links of a header: {parent = id or '', names = field of the channels' names, flags, slots, tokens, held (packed as
+-- they are stored), behind = position behind the links}.
 local function links(header)
+  local function text(first, last) return string.sub(header, first, last) end
   local first, last, pos = frame(header, 1)
-  local parent = string.sub(header, first, last)
-  first, last, pos = frame(header, skip(header, pos, 2)) -- over the time and the run
-  return parent, string.sub(header, first, last), pos
+  local found = { parent = text(first, last) }
+  pos = skip(header, pos, 2) -- over the time and the run
+  for _, name in ipairs({ 'names', 'flags', 'slots', 'tokens', 'held' }) do
+    first, last, pos = frame(header, pos)
+    found[name] = text(first, last)
+  end
+  found.behind = pos
+  return found
 end
 
--- The stored values of a list of entries (but the '-' ones), false where there is none. Returns (values, problem).
-local function blob_values(data, ns, entries)
-  local names, flags = {}, {}
-  for i = 1, #entries do
-    local flag = string.sub(entries[i], 1, 1)
-    if flag ~= '-' then
-      names[#names + 1] = 'b' .. ns .. string.sub(entries[i], 2)
-      flags[#flags + 1] = flag
-    end
-  end
-  local values = fetch(data, names)
-  for i = 1, #names do
-    if not values[i] and flags[i] == '1' then
-      return nil, redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. string.gsub(names[i], '%z', '|'))
-    end
-  end
-  return values, nil
+-- The names that a part holds, as a list; more than the channels, in front, may be there. Returns (names, problem).
+local names_read = {}
+local function names_in(data, field, parts)
+  if names_read[field] then return names_read[field], nil end
+  local packed = redis.call('HGET', data, field)
+  if not packed then return nil, gone(data, field) end
+  if parts then add_part(parts, field, packed) end
+  local list = {}
+  for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
+  names_read[field] = list
+  return list, nil
+end
+
+-- The field of the value of entry i (from 1) of a checkpoint.
+-- names: of names_in; tokens: the versions, unpacked.
+local function value_field(ns, names, tokens, slots, i)
+  local high, low = string.byte(slots, 2 * i - 1, 2 * i)
+  local token = low and tokens[high * 256 + low + 1]
+  if not token or not names[i] then error('DAMAGED ' .. reading .. ' cannot be read') end
+  return 'b' .. ns .. names[i] .. token
 end
 
 -- The header of a checkpoint, false where there is no such checkpoint. Returns (header, problem).
 local function read_header(index, data, ns, id)
-  reading = 'the header of checkpoint ' .. string.sub(id, 1, -2)
+  reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header and redis.call('ZSCORE', index, 'c' .. ns .. id) then
     return nil, redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data)
   end
   return header, nil
+end
+
+-- The stored values of a checkpoint, in the order of its entries, false where there is none; their parts go to parts.
+-- Returns (values, problem).
+local function read_values(data, ns, header, parts)
+  local of = links(header)
+  local names, problem = names_in(data, of.names, parts)
+  if problem then return nil, problem end
+  local tokens, fields = unpack_frames(of.tokens), {}
+  for i = 1, #of.flags do fields[i] = value_field(ns, names, tokens, of.slots, i) end
+  local values = fetch(data, fields)
+  for i = 1, #fields do
+    if values[i] then
+      problem = read_parts(data, values[i], parts)
+      if problem then return nil, problem end
+    elseif string.byte(of.flags, i) == 49 then -- '1'
+      return nil, gone(data, fields[i])
+    end
+  end
+  return values, nil
 end
 
 -- The pending writes of a checkpoint: a flat list of (task and kind, record). Returns (list, problem, size in bytes).
@@ -75,14 +91,13 @@ local function pending_writes(index, data, ns, id)
   return list, nil, size
 end
 
--- A checkpoint as get, list and load answer it. Returns (answer, problem, size in bytes);
--- answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
-local function read_checkpoint(index, data, ns, id)
+-- A checkpoint as get, list and load answer it; the parts of its values go to parts. Returns (answer, problem, size in
+-- bytes without parts); answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
+local function read_checkpoint(index, data, ns, id, parts)
   local header, problem = read_header(index, data, ns, id)
   if not header then return nil, problem, 0 end
-  local _, entries = links(header)
   local values, writes, size
-  values, problem = blob_values(data, ns, unpack_frames(entries))
+  values, problem = read_values(data, ns, header, parts)
   if problem then return nil, problem, 0 end
   writes, problem, size = pending_writes(index, data, ns, id)
   if problem then return nil, problem, 0 end

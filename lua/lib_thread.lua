@@ -1,18 +1,20 @@
 -- Shared by the scripts (included, see redis_saver/scripts.py): opening a thread, its deadline, its counters.
 
 -- Opens a thread and finds what is wrong with it before anything is written.
--- Returns (meta, problem): meta is nil where there is no such thread, else {rev = string, ttl = string or false};
--- problem is nil or an error reply to return at once.
-local function open_thread(index, data)
+-- ...: up to three fields of the data to read with it.
+-- Returns (meta, problem, value...): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
+-- numbers, ttl = string or false}; problem is nil or an error reply to return at once; then the fields' values.
+local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
     return nil, redis.error_reply('FOREIGNKEY the key ' .. index .. ' is not a sorted set of redis_saver')
   end
-  local meta = redis.pcall('HMGET', data, '@rev', '@ttl')
-  if meta.err then
+  local fields = redis.pcall('HMGET', data, '@state', '@ttl', ...)
+  if fields.err then
     return nil, redis.error_reply('FOREIGNKEY the key ' .. data .. ' is not a hash of redis_saver')
   end
-  if not mark and not meta[1] then
+  local state = fields[1]
+  if not mark and not state then
     if redis.call('EXISTS', index, data) > 0 then
       return nil, redis.error_reply('FOREIGNKEY the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
     end
@@ -21,10 +23,28 @@ local function open_thread(index, data)
   if not mark then
     return nil, redis.error_reply('DAMAGED the key ' .. index .. ' is gone while ' .. data .. ' is there')
   end
-  if not meta[1] then
+  if not state then
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
-  return { rev = meta[1], ttl = meta[2] }, nil
+  local _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+)$')
+  if not rev then return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read') end
+  local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2] }
+  return meta, nil, fields[3], fields[4], fields[5]
+end
+
+-- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
+local function new_thread(now)
+  return { rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
+end
+
+-- What @state is to hold.
+local function state_of(meta)
+  return string.format('%s %.0f %.0f %.0f', meta.rev, meta.bytes, meta.blobs, meta.writes)
+end
+
+-- Moves a thread on to its next revision.
+local function revise(meta)
+  meta.rev = string.format('%.0f', meta.rev + 1)
 end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.
@@ -43,15 +63,4 @@ local function touch(index, data, meta, default_ttl, own_ttl)
   local deadline = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + ttl)
   redis.call('PEXPIREAT', index, deadline)
   redis.call('PEXPIREAT', data, deadline)
-end
-
--- A revision for a thread that begins: another one than a thread of this name had before (by the clock).
-local function first_revision(data)
-  local now = redis.call('TIME')
-  redis.call('HSET', data, '@rev', string.format('%.0f', now[1] * 1000000 + now[2]))
-end
-
--- Adds n to one of the thread's counters (@rev, @bytes, @blobs, @writes).
-local function count(data, counter, n)
-  if n ~= 0 then redis.call('HINCRBY', data, counter, string.format('%.0f', n)) end
 end

@@ -10,12 +10,13 @@
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {next, checkpoint...}: next is the member to go on below ('' at the end); a checkpoint is as get answers it,
--- or as much of that as was asked for.
+-- Returns {next, parts, checkpoint...}: next is the member to go on below ('' at the end); a checkpoint is as get answers
+-- it, or as much of that as was asked for; the parts of all are in one list, each once.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -24,10 +25,11 @@ local what, refresh, default = ARGV[5], ARGV[6], ARGV[7]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-if not meta then return { '' } end
+if not meta then return { '', {} } end
 
 local members = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
-local page, bytes = { '' }, 0
+local parts, bytes = new_parts(true), 0
+local page = { '', parts.flat }
 for i = 1, #members do
   local member = members[i]
   local first = string.find(member, '%z')
@@ -35,7 +37,7 @@ for i = 1, #members do
   if string.sub(member, 1, 1) == 'i' then ns, id = id, ns end
   local answer, size = { id, ns }, 0
   if what == 'whole' then
-    answer, problem, size = read_checkpoint(index, data, ns, id)
+    answer, problem, size = read_checkpoint(index, data, ns, id, parts)
   elseif what == 'headers' then
     answer[3], problem = read_header(index, data, ns, id)
     size = #(answer[3] or '')
@@ -43,7 +45,7 @@ for i = 1, #members do
   if problem then return problem end
   page[#page + 1] = answer
   bytes = bytes + size
-  if bytes >= budget or i == limit then
+  if bytes + parts.bytes >= budget or i == limit then
     page[1] = member
     break
   end

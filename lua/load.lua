@@ -5,12 +5,13 @@
 -- ARGV[1] budget     stop behind the checkpoint with which the answer has this many bytes
 -- ARGV[2..]          pairs: namespace, checkpoint id, both escaped
 --
--- Returns a list with one item a checkpoint, in the order asked for: as get answers it, nil where it is gone.
--- A list shorter than what was asked for: ask again for the rest.
+-- Returns {parts, checkpoint...}, in the order asked for: as get answers them (all their parts in one list, each once), nil
+-- where one is gone. A list shorter than what was asked for: ask again for the rest.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -19,15 +20,16 @@ local budget = tonumber(ARGV[1])
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 
-local list, bytes = {}, 0
+local parts, bytes = new_parts(true), 0
+local list = { parts.flat }
 for i = 2, #ARGV, 2 do
   local answer, size = nil, 0
   if meta then
-    answer, problem, size = read_checkpoint(index, data, ARGV[i], ARGV[i + 1])
+    answer, problem, size = read_checkpoint(index, data, ARGV[i], ARGV[i + 1], parts)
     if problem then return problem end
   end
   list[#list + 1] = answer or false
   bytes = bytes + size
-  if bytes >= budget then break end
+  if bytes + parts.bytes >= budget then break end
 end
 return list

@@ -5,83 +5,159 @@
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped
 -- ARGV[3] head       frames: parent id, time, run
--- ARGV[4] tail       frames: type and bytes of the checkpoint, type and bytes of the metadata
--- ARGV[5] run        the run's member of the index, or ''
--- ARGV[6] default    the saver's TTL in milliseconds, or ''
--- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
--- ARGV[8] n          how many entries follow
--- ARGV[9..8+n]       entries: a flag, the channel, the version. Flags: v, new, its value is in the values; e, new and
---                    empty; u, unchanged, the caller holds its value; x, unchanged, the caller has none; s, not of this
---                    checkpoint, its value is in the values and to be stored too
--- ARGV[9+n..]        values of the entries flagged v and s, in their order
+-- ARGV[4] named      field of the part with the names; the first are those of the entries' channels
+-- ARGV[5] names      that part's bytes, or '' where the caller believes it is stored
+-- ARGV[6] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
+--                    holds its value; x, unchanged, the caller has none
+-- ARGV[7] slots      two bytes for each entry: which of the tokens is its version
+-- ARGV[8] tokens     versions, packed
+-- ARGV[9] tail       the header's frames behind the links
+-- ARGV[10] run       the run's member of the index, or ''
+-- ARGV[11] default   the saver's TTL in milliseconds, or ''
+-- ARGV[12] own       the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[13] aside     frames: values to store that are not of this checkpoint, each by its channel and version
+-- ARGV[14] n         how many values follow
+-- ARGV[15..14+n]     the values of the entries flagged v, then those of aside
+-- ARGV[15+n..]       pairs: field and bytes of parts of these values
 --
--- Returns the positions (from 1) of the u entries whose value is not stored; then nothing was written, and the caller
--- sends again with those values. An empty list: done.
+-- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of parts; then nothing
+-- was written, and the caller sends again with those. An empty list: done.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
-local ns, id, head, tail, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local default, own, n = ARGV[6], ARGV[7], tonumber(ARGV[8])
+local ns, id, head, named, names = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local flags, slots, tokens, tail, run = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local default, own, aside, n = ARGV[11], ARGV[12], ARGV[13], tonumber(ARGV[14])
 
-local meta, problem = open_thread(index, data)
-if problem then return problem end
-
--- What a checkpoint that is put again held before: entries, and their flags by name.
 local checkpoint = 'c' .. ns .. id
-local before, held, flags = redis.call('HGET', data, checkpoint), {}, {}
-if before then
-  local _, packed = links(before)
-  held = unpack_frames(packed)
-  for i = 1, #held do flags[string.sub(held[i], 2)] = string.sub(held[i], 1, 1) end
+local meta, problem, before, known = open_thread(index, data, checkpoint, named)
+if problem then return problem end
+reading = 'checkpoint ' .. string.sub(id, 1, -2)
+local missing, fields, bytes, added = {}, {}, 0, 0
+
+local function store(field, value, size_before)
+  fields[#fields + 1] = field
+  fields[#fields + 1] = value
+  bytes = bytes + #value - size_before
 end
 
-local missing, entries, fields, has = {}, {}, {}, {}
-local value = 8 + n
-for i = 1, n do
-  local flag, name = string.sub(ARGV[8 + i], 1, 1), string.sub(ARGV[8 + i], 2)
-  local blob = 'b' .. ns .. name
-  local kept = flag == 's' and '-' or '1'
-  if flag == 'v' or flag == 's' then
-    value = value + 1
-    fields[#fields + 1] = blob
-    fields[#fields + 1] = ARGV[value]
-  elseif redis.call('HEXISTS', data, blob) == 0 then
-    kept = '0'
-    if flag == 'x' and flags[name] == '1' then
-      return redis.error_reply('DAMAGED a stored value is gone from ' .. data)
+-- Parts: those that are stored already stay as they are; each one that is only named must be there.
+local sent = {}
+for i = 15 + n, #ARGV, 2 do sent[ARGV[i]] = true end
+if known then
+  sent[named] = true
+elseif names == '' then
+  return { named }
+else
+  sent[named] = true
+  store(named, names, 0)
+end
+local function check_children(list, pos)
+  local parts = children(list, pos)
+  for i = 1, #parts do
+    if not sent[parts[i]] then
+      sent[parts[i]] = true
+      if not meta or redis.call('HEXISTS', data, parts[i]) == 0 then missing[#missing + 1] = parts[i] end
     end
+  end
+end
+for i = 15 + n, #ARGV, 2 do
+  local field, part = ARGV[i], ARGV[i + 1]
+  if not meta or redis.call('HEXISTS', data, field) == 0 then
+    if string.byte(field, 1) == 110 then check_children(part, 2) end -- 'n'
+    store(field, part, 0)
+  end
+end
+
+-- Values. One that takes the place of another that is in parts leaves those for prune to look after.
+local stray = ''
+local function store_value(field, value)
+  if in_parts(value) then check_children(value, skip(value, 2, 2)) end
+  local old = meta and redis.call('HGET', data, field)
+  if not old then added = added + 1 end
+  if old and old ~= value and in_parts(old) then stray = stray .. pack(old) end
+  if old ~= value then store(field, value, #(old or '')) end
+end
+
+-- What a checkpoint that is put again held before: flags by channel and version, and the order of those.
+local held, order = {}, {}
+if before then
+  local of = links(before)
+  local list
+  list, problem = names_in(data, of.names)
+  if problem then return problem end
+  local versions = unpack_frames(of.tokens)
+  for i = 1, #of.flags do
+    local entry = string.sub(value_field('', list, versions, of.slots, i), 2)
+    order[i], held[entry] = entry, string.sub(of.flags, i, i)
+  end
+  for _, entry in ipairs(unpack_frames(of.held)) do
+    order[#order + 1], held[entry] = entry, '-'
+  end
+end
+
+local channels, value = {}, 14
+for channel in string.gmatch(known or names, '[^%z]*%z') do
+  channels[#channels + 1] = channel
+  if #channels == #flags then break end
+end
+local versions, kept = unpack_frames(tokens), {}
+for i = 1, #flags do
+  local flag = string.sub(flags, i, i)
+  local field = value_field(ns, channels, versions, slots, i)
+  local entry = before and string.sub(field, #ns + 2)
+  kept[i] = '1'
+  if flag == 'v' then
+    value = value + 1
+    store_value(field, ARGV[value])
+  elseif not meta or redis.call('HEXISTS', data, field) == 0 then
+    kept[i] = '0'
+    if flag == 'x' and entry and held[entry] == '1' then return gone(data, field) end
     if flag == 'u' then missing[#missing + 1] = i end
   elseif flag == 'e' then
-    fields[#fields + 1] = blob
-    fields[#fields + 1] = ''
+    store_value(field, '')
   end
-  entries[i] = pack(kept .. name)
-  has[name] = true
+  if entry then held[entry] = nil end
+end
+
+-- What is held beside its own: what was put aside, and what it held before, so that no value loses its last holder unseen.
+local holds = {}
+local function hold(entry)
+  holds[#holds + 1] = pack(entry)
+  held[entry] = nil
+end
+for _, entry in ipairs(unpack_frames(aside)) do
+  value = value + 1
+  store_value('b' .. ns .. entry, ARGV[value])
+  hold(entry)
 end
 if #missing > 0 then return missing end
-
--- A checkpoint that is put again keeps holding what it held before, so that no value loses its last holder unseen.
-for i = 1, #held do
-  local name = string.sub(held[i], 2)
-  if flags[name] ~= '0' and not has[name] then entries[#entries + 1] = pack('-' .. name) end
+for i = 1, #order do
+  if held[order[i]] and held[order[i]] ~= '0' then hold(order[i]) end
 end
-fields[#fields + 1] = checkpoint
-fields[#fields + 1] = head .. pack(table.concat(entries)) .. tail
 
-local bytes, added = 0, 0
-if not meta then first_revision(data) end
-for i = 1, #fields, 2 do
-  bytes = bytes + #fields[i + 1] - redis.call('HSTRLEN', data, fields[i])
-  added = added + redis.call('HSET', data, fields[i], fields[i + 1])
+local header = head .. pack(named) .. pack(table.concat(kept)) .. pack(slots) .. pack(tokens) .. pack(table.concat(holds)) .. tail
+store(checkpoint, header, #(before or ''))
+if stray ~= '' then
+  stray = (redis.call('HGET', data, '@stray') or '') .. stray
+  fields[#fields + 1] = '@stray'
+  fields[#fields + 1] = stray
 end
-redis.call('ZADD', index, 0, '', 0, checkpoint, 0, 'i' .. id .. ns)
-if run ~= '' then redis.call('ZADD', index, 0, run) end
-count(data, '@rev', 1)
-count(data, '@bytes', bytes)
-count(data, '@blobs', added - (before and 0 or 1))
+
+if meta then revise(meta) else meta = new_thread(redis.call('TIME')) end
+meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
+fields[#fields + 1] = '@state'
+fields[#fields + 1] = state_of(meta)
+for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
+if run == '' then
+  redis.call('ZADD', index, 0, '', 0, checkpoint, 0, 'i' .. id .. ns)
+else
+  redis.call('ZADD', index, 0, '', 0, checkpoint, 0, 'i' .. id .. ns, 0, run)
+end
 touch(index, data, meta, default, own)
 return missing

@@ -29,35 +29,39 @@ local function each_write(record, visit)
   end
 end
 
-local meta, problem = open_thread(index, data)
+local meta, problem, stored = open_thread(index, data, member)
 if problem then return problem end
 
-local bytes, added = 0, 0
-if not meta then first_revision(data) end
-redis.call('ZADD', index, 0, '')
+local fields, members, added = {}, { 0, '' }, 0
+meta = meta or new_thread(redis.call('TIME'))
+local function store(field, record, size_before)
+  fields[#fields + 1] = field
+  fields[#fields + 1] = record
+  members[#members + 1] = 0
+  members[#members + 1] = field
+  meta.bytes = meta.bytes + #record - size_before
+end
 
 if regular ~= '' then
-  local stored = redis.call('HGET', data, member) or ''
+  stored = stored or ''
   local seen, parts = {}, { stored }
   each_write(stored, function(idx) seen[idx] = true end)
   each_write(regular, function(idx, first, last)
     if not seen[idx] then parts[#parts + 1] = string.sub(regular, first, last) end
   end)
   if #parts > 1 then
-    local record = table.concat(parts)
-    redis.call('HSET', data, member, record)
-    redis.call('ZADD', index, 0, member)
-    bytes = #record - #stored
+    store(member, table.concat(parts), #stored)
     added = #parts - 1
   end
 end
 for i = 5, #ARGV, 2 do
   local special, record = member .. ARGV[i], ARGV[i + 1]
-  bytes = bytes + #record - redis.call('HSTRLEN', data, special)
-  added = added + redis.call('HSET', data, special, record)
-  redis.call('ZADD', index, 0, special)
+  local size = redis.call('HSTRLEN', data, special)
+  if size == 0 then added = added + 1 end
+  store(special, record, size)
 end
-count(data, '@bytes', bytes)
-count(data, '@writes', added)
+meta.writes = meta.writes + added
+redis.call('ZADD', index, unpack(members))
+redis.call('HSET', data, '@state', state_of(meta), unpack(fields))
 touch(index, data, meta, default, own)
 return added

@@ -5,7 +5,8 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in lua/README.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; r, a run's member
+--                    record of writes; b, a value; n, p, z, a part; r, a run's member; @stray. s and a value's name
+--                    removes the value and leaves a note of its parts in @stray
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
@@ -21,7 +22,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.rev ~= revision then return false end
 
-local listed, doomed = {}, {}
+local listed, doomed, stray = {}, {}, ''
 local function doom(name)
   if not listed[name] then
     listed[name] = true
@@ -29,7 +30,13 @@ local function doom(name)
   end
 end
 for i = 3, #ARGV do
-  doom(ARGV[i])
+  if string.sub(ARGV[i], 1, 1) == 's' then
+    local value = string.sub(ARGV[i], 2)
+    stray = stray .. pack(redis.call('HGET', data, value) or '')
+    doom(value)
+  else
+    doom(ARGV[i])
+  end
   if string.sub(ARGV[i], 1, 1) == 'c' then
     local from = 'w' .. string.sub(ARGV[i], 2)
     local upper = '(' .. string.sub(from, 1, -2) .. '\1'
@@ -39,7 +46,7 @@ for i = 3, #ARGV do
 end
 
 -- First everything is read, as a record that cannot be read must stop it before anything is removed.
-local removed, bytes = { c = 0, w = 0, b = 0 }, 0
+local removed, bytes = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0
 for i = 1, #doomed do
   local name = doomed[i]
   local kind = string.sub(name, 1, 1)
@@ -50,10 +57,10 @@ for i = 1, #doomed do
       pos = skip(record, pos, 5)
       removed.w = removed.w + 1
     end
-  elseif redis.call('HEXISTS', data, name) == 1 then
+  elseif removed[kind] and redis.call('HEXISTS', data, name) == 1 then
     removed[kind] = removed[kind] + 1
   end
-  bytes = bytes + size
+  if kind ~= '@' then bytes = bytes + size end
 end
 if not dry then
   for i = 1, #doomed do
@@ -65,11 +72,13 @@ if not dry then
       redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
     end
   end
-  count(data, '@bytes', -bytes)
-  count(data, '@blobs', -removed.b)
-  count(data, '@writes', -removed.w)
-  count(data, '@rev', 1)
-  revision = redis.call('HGET', data, '@rev')
+  if stray ~= '' then
+    redis.call('HSET', data, '@stray', (redis.call('HGET', data, '@stray') or '') .. stray)
+  end
+  meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
+  revise(meta)
+  revision = meta.rev
+  redis.call('HSET', data, '@state', state_of(meta))
   local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
   if left == 0 then redis.call('UNLINK', index, data) end
 end

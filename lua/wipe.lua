@@ -19,7 +19,6 @@ if problem and mode == 'any' and string.find(problem.err, '^DAMAGED') then
 end
 if problem then return problem end
 if not meta then return { 0, 0, 0, 0 } end
-local counters = redis.call('HMGET', data, '@writes', '@blobs', '@bytes')
 local checkpoints = redis.call('ZLEXCOUNT', index, '[c', '(d')
 if mode ~= 'count' then redis.call('UNLINK', index, data) end
-return { checkpoints, tonumber(counters[1] or 0), tonumber(counters[2] or 0), tonumber(counters[3] or 0) }
+return { checkpoints, meta.writes, meta.blobs, meta.bytes }

@@ -7,6 +7,7 @@ from typing import Protocol
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver.expiry import Expiry
+from redis_saver.known import Known
 from redis_saver.names import Keyspace
 
 
@@ -16,6 +17,8 @@ class Context(Protocol):
     serde: SerializerProtocol
     keyspace: Keyspace
     expiry: Expiry
+    compression: str | None
+    known: Known
 
 
 def default_ttl(context: Context) -> int | bytes:

@@ -5,18 +5,19 @@ Page by page through the client into a place beside the target, then one step th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import uuid4
 
-from redis_saver import codec, names, scripts
+from redis_saver import codec, headers, names, scripts
+from redis_saver import parts as parted
 from redis_saver.context import Context, default_ttl
 from redis_saver.errors import ThreadBusy
 from redis_saver.names import Keys
 from redis_saver.pruning import ATTEMPTS
 from redis_saver.reading import BYTES_A_PAGE
 from redis_saver.requests import Argument, Call, Command, Operation
-from redis_saver.surveying import Survey, survey, write_members
+from redis_saver.surveying import Holdings, Survey, holdings, survey, write_members
 
 FIELDS_A_PAGE = 500
 ABANDONED_AFTER = 3_600_000
@@ -32,36 +33,57 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         staged = context.keyspace.keys(target, token)
         if (seen := (yield from survey(context, source))) is None:
             return
-        fields = _fields(seen, (yield from write_members(context, source)))
-        if pages := (yield from _stage(context, source, target, seen, fields, staged)):
+        held = yield from holdings(context, source, seen)
+        fields = _fields(seen, held, (yield from write_members(context, source)))
+        counted = yield from _stage(context, source, target, seen, held, fields, staged)
+        if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
-            if (yield Call(scripts.INSTALL, keys, (token, pages, default_ttl(context)))):
+            if (yield Call(scripts.INSTALL, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
+                context.known.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(f"thread {source!r} kept changing while it was copied ({ATTEMPTS} attempts); try again")
 
 
-def _fields(seen: Survey, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+class Counted(NamedTuple):
+    """What is in a copy."""
+
+    pages: int = 0
+    bytes: int = 0
+    blobs: int = 0
+    writes: int = 0
+
+
+def _fields(seen: Survey, held: Holdings, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
     """The fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)]
+        fields[links.named] = []
         fields.update((names.blob(place[0], entry), []) for entry in links.entries)
+    for parts in held.of_value.values():
+        fields.update((part, []) for part in parts)
     fields.update((member, [member]) for member in writes)
     return fields
 
 
 def _stage(
-    context: Context, source: str, target: str, seen: Survey, fields: dict[bytes, list[bytes]], staged: Keys
-) -> Operation[int]:
-    """Copy the fields beside the target. Answers in how many pages; 0 where it has to be begun anew."""
-    left, counted, pages = list(fields), Counter[bytes](), 0
+    context: Context,
+    source: str,
+    target: str,
+    seen: Survey,
+    held: Holdings,
+    fields: dict[bytes, list[bytes]],
+    staged: Keys,
+) -> Operation[Counted | None]:
+    """Copy the fields beside the target; None where it has to be begun anew."""
+    left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     required = {
         names.blob(ns, entry)
         for (ns, _), links in seen.links.items()
         for entry in links.entries
-        if entry[:1] != codec.ABSENT
+        if entry[:1] != headers.ABSENT
     }
     data = context.keyspace.keys(source).data_key
     while left:
@@ -72,35 +94,36 @@ def _stage(
             if stored is None and field[:1] == b"b" and field not in required:
                 continue  # a channel that has no value
             if stored is None:
-                yield from _check_lost(context, source, seen, field)
-                return 0
+                yield from _check_lost(context, source, seen, held, field)
+                return None
             value = stored
             if field[:1] == b"c":
                 ns, checkpoint_id = names.components(field[1:])
-                if codec.decode_links(stored, source) != seen.links[ns, checkpoint_id]:
-                    return 0  # put again meanwhile, with other values
-                value = codec.copied_header(context.serde, stored, source, target)
+                if not stored.startswith(seen.links[ns, checkpoint_id].raw):
+                    return None  # put again meanwhile, with other values
+                value = headers.copied(context.serde, stored, source, target)
             elif field[:1] == b"b":
-                counted[b"@blobs"] += 1
-            else:
-                counted[b"@writes"] += codec.count_writes(value, source)
-            counted[b"@bytes"] += len(value)
+                if parted.in_parts(value) and held.roots.get(field) != value:
+                    return None  # it has other parts by now
+                blobs += 1
+            elif field[:1] == b"w":
+                writes += codec.count_writes(value, source)
+            size += len(value)
             pairs += (field, value)
             members += fields[field]
         pages += 1
         left = left[len(values) :]
-        if not left:
-            for counter, amount in counted.items():
-                pairs += (counter, amount)
         if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
-            return 0
-    return pages
+            return None
+    return Counted(pages, size, blobs, writes)
 
 
-def _check_lost(context: Context, source: str, seen: Survey, field: bytes) -> Operation[None]:
+def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, field: bytes) -> Operation[None]:
     """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
-        if holds or field in {names.blob(ns, entry) for entry in links.entries}:
+        blobs = {names.blob(ns, entry) for entry in links.entries}
+        parts = (field in held.of_value.get(blob, ()) for blob in blobs)
+        if holds or field in blobs or field == links.named or any(parts):
             wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
             yield Call(scripts.LOAD, context.keyspace.keys(source), wanted)

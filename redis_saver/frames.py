@@ -25,3 +25,19 @@ def unpack(packed: bytes) -> list[bytes]:
     if position != end:
         raise ValueError(f"packed record of {end} bytes ends in the middle of a part")
     return parts
+
+
+def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
+    """The first `count` byte strings from a position on, and the position behind them.
+
+    Raises:
+        ValueError: There are fewer.
+    """
+    parts = []
+    for _ in range(count):
+        start = packed.index(b":", position) + 1
+        position = start + int(packed[position : start - 1])
+        if position > len(packed):
+            raise ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")
+        parts.append(packed[start:position])
+    return parts, position

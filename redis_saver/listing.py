@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver import codec, config, names, scripts
+from redis_saver import codec, config, headers, names, scripts
 from redis_saver.config import Address
 from redis_saver.context import Context, refresh_arguments
 from redis_saver.filters import compile_filter
@@ -82,13 +82,13 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         if left is not None and not asked.matches:
             size = min(left, size)
         arguments = (upper, lower, size, BYTES_A_PAGE, what, *refresh_arguments(context))
-        following, *stored = yield Call(scripts.LIST, keys, arguments)
+        following, parts, *stored = yield Call(scripts.LIST, keys, arguments)
         if asked.matches:
             chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
             yield from _load(context, chosen[:left])
             found = len(chosen)
         else:
-            yield Page([codec.decode_tuple(context.serde, thread, one) for one in stored])
+            yield Page(_tuples(context, thread, stored, parts))
             found = len(stored)
         if left is not None and (left := left - found) <= 0:
             return
@@ -98,9 +98,14 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
     """The address of a checkpoint that `list` answered, if its metadata match."""
     where = Address(thread, names.components(stored[1])[0], names.components(stored[0])[0])
-    if matches is None or matches(codec.header_metadata(context.serde, stored[2], codec.said(where))):
+    if matches is None or matches(headers.metadata(context.serde, stored[2], codec.said(where))):
         return where
     return None
+
+
+def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
+    parts = codec.as_parts(flat)
+    return [codec.decode_tuple(context, thread, one, parts) for one in stored if one is not None]
 
 
 def _load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
@@ -110,8 +115,8 @@ def _load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
         thread = wanted[0].thread_id
-        stored = yield Call(scripts.LOAD, context.keyspace.keys(thread), arguments)
-        yield Page([codec.decode_tuple(context.serde, thread, one) for one in stored if one is not None])
+        parts, *stored = yield Call(scripts.LOAD, context.keyspace.keys(thread), arguments)
+        yield Page(_tuples(context, thread, stored, parts))
         wanted = wanted[len(stored) :]
 
 
@@ -163,7 +168,7 @@ class _Newest:
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:
-        following, *stored = page
+        following, _, *stored = page
         self.stored = stored[::-1]
         self.upper = b"(" + following
         self.size = CHECKPOINTS_A_PAGE

@@ -8,9 +8,15 @@ orders them as Python does. `lua/README.md` shows the whole keyspace.
 from __future__ import annotations
 
 import re
+import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 INDEX, DATA = b"index", b"data"
+
+_OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
+"""A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
+_PACKED = struct.Struct(">IQ")
 
 
 def encode(name: str) -> bytes:
@@ -48,7 +54,7 @@ def version_text(channel: str, version: object) -> bytes:
         TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
     """
     if isinstance(version, str):
-        return b"s" + encode(version)
+        return _text_of(version)
     if isinstance(version, int):
         return b"i%d" % version
     if isinstance(version, float):
@@ -59,9 +65,20 @@ def version_text(channel: str, version: object) -> bytes:
     )
 
 
+@lru_cache(maxsize=4096)
+def _text_of(version: str) -> bytes:
+    if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:
+        return b"v" + _PACKED.pack(packed, rest)
+    return b"s" + encode(version)
+
+
+@lru_cache(maxsize=4096)
 def version_from(text: bytes) -> str | int | float:
     """The inverse of `version_text`."""
     kind, rest = text[:1], text[1:]
+    if kind == b"v":
+        counter, random = _PACKED.unpack(rest)
+        return f"{counter:032}.{random:020}"
     if kind == b"s":
         return decode(rest)
     if kind == b"i":

@@ -9,20 +9,21 @@ removal that dies in the middle leaves a sound thread that the next one goes on 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
 
-from redis_saver import codec, names, scripts
+from redis_saver import headers, names, scripts
+from redis_saver import parts as parted
 from redis_saver.config import Address
 from redis_saver.context import Context
 from redis_saver.errors import ThreadBusy, ThreadDamaged, from_text
 from redis_saver.listing import THREADS_A_BATCH, collect, scan_threads
 from redis_saver.reading import walk
 from redis_saver.requests import Batch, Call, Operation
-from redis_saver.surveying import Place, Survey, survey, write_members
+from redis_saver.surveying import STRAY, Holdings, Place, Survey, holdings, survey, write_members
 
 NAMES_A_STEP = 125
 WRITES_WITH_A_HEADER = 500
@@ -114,7 +115,8 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
             needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
             keep |= needed
         writes = yield from write_members(context, thread)
-        plan = _plan(seen, set(seen.links) - keep, writes) + [[stray] for stray in _stray_writes(seen, writes)]
+        held = yield from holdings(context, thread, seen)
+        plan = _plan(seen, held, set(seen.links) - keep, writes) + [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else total.plus(removed)
         if done:
@@ -128,7 +130,8 @@ def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[N
         if seen is None:
             return
         victims = {place for place, links in seen.links.items() if links.run in runs}
-        plan = _plan(seen, victims, (yield from write_members(context, thread)))
+        held = yield from holdings(context, thread, seen)
+        plan = _plan(seen, held, victims, (yield from write_members(context, thread)))
         if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
             return
     raise _busy(thread)
@@ -173,10 +176,12 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
         links = seen.links[ns, checkpoint_id]
         if not links.parent or (ns, links.parent) in keep:
             continue  # what the parent needs is found from the parent
-        empty = [codec.channel_of(entry)[0] for entry in codec.own_entries(links.entries) if entry[:1] == codec.ABSENT]
+        empty = [
+            headers.channel_of(entry) for entry in headers.own_entries(links.entries) if entry[:1] == headers.ABSENT
+        ]
         if not empty:
             continue
-        ancestors = yield from walk(context, Address(thread, ns, checkpoint_id), empty)
+        ancestors, _ = yield from walk(context, Address(thread, ns, checkpoint_id), empty)
         for channel in empty:
             written = [i for i, ancestor in enumerate(ancestors) if any(w.channel == channel for w in ancestor.writes)]
             if not written:
@@ -216,11 +221,12 @@ def _is_recent(checkpoint_id: str) -> bool:
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
-def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[list[bytes]]:
+def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[bytes]) -> list[list[bytes]]:
     """What to remove for each victim, oldest first: the header, and the values and the run it is the last to hold.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
+    The parts of values, of which there may be any number, come last; until they are gone, `@stray` tells of them.
     """
     of_checkpoint: dict[Place, list[bytes]] = defaultdict(list)
     for member in writes:
@@ -231,17 +237,38 @@ def _plan(seen: Survey, victims: set[Place], writes: Sequence[bytes]) -> list[li
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]
         last_holder.update((names.blob(place[0], entry), place) for entry in links.entries)
+        last_holder[links.named] = place
         if links.run:
             last_holder[links.run] = place
     freed: dict[Place, list[bytes]] = defaultdict(list)
+    live, dead = set[bytes](), set(held.stray)
     for name, place in last_holder.items():
-        freed[place].append(name)
+        parts = held.of_value.get(name, set())
+        if place in victims:
+            dead |= parts
+            freed[place].append(b"s" + name if parts else name)
+        else:
+            live.add(name)
+            live |= parts
+    for names_of in freed.values():
+        names_of[:] = [name for name in names_of if name not in live]
+    gone = sorted(dead - live, key=lambda part: -_height(part, held.lists))
 
     plan: list[list[bytes]] = []
     for place in order:
         plan.append([names.checkpoint(*place), *freed[place]])
         plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
-    return plan
+    plan += [[part] for part in gone]
+    return [*plan, [STRAY]] if dead else plan
+
+
+def _height(part: bytes, lists: Mapping[bytes, bytes]) -> int:
+    """How many levels of lists a part has. A list goes before what is below it, so that one that is there is whole."""
+    height = 0
+    while part in lists:
+        height += 1
+        part = lists[part][: 1 + parted.DIGEST]
+    return height
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:

@@ -26,13 +26,30 @@ class Ancestor(NamedTuple):
     writes: list[codec.Write]
 
 
+class Walk(NamedTuple):
+    """The ancestors of a checkpoint, nearest first, and the parts of their seeds."""
+
+    ancestors: list[Ancestor]
+    parts: dict[bytes, bytes]
+
+
 def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
     """The newest checkpoint of a namespace, or the one a config names."""
     thread, ns, checkpoint_id = config.address(given)
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
-    stored = yield Call(scripts.GET, context.keyspace.keys(thread), arguments)
-    return None if stored is None else codec.decode_tuple(context.serde, thread, stored)
+    keys = context.keyspace.keys(thread)
+    stored = yield Call(scripts.GET, keys, arguments)
+    if stored is None:
+        return None
+    parts, used = codec.as_parts(stored[5]), dict[str, set[bytes]]()
+    found = codec.decode_tuple(context, thread, stored, parts, used)
+    seen: dict[tuple[str, str | None], frozenset[bytes]] = {
+        (ns, channel): frozenset(fields) for channel, fields in used.items()
+    }
+    seen[ns, None] = frozenset(parts).difference(*used.values())
+    context.known.remember(keys.data_key, seen)
+    return found
 
 
 def walk(
@@ -40,7 +57,7 @@ def walk(
     where: config.Address,
     channels: Sequence[str],
     refresh: tuple[bytes, int | bytes] = (b"0", b""),
-) -> Operation[list[Ancestor]]:
+) -> Operation[Walk]:
     """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root).
 
     Args:
@@ -50,7 +67,8 @@ def walk(
         refresh: Whether this moves the deadline, as `refresh_arguments` says it.
     """
     thread, ns, checkpoint_id = where
-    keys, found, seen = context.keyspace.keys(thread), list[Ancestor](), set[bytes]()
+    keys, seen = context.keyspace.keys(thread), set[bytes]()
+    found, parts = list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
     while remaining:
@@ -58,7 +76,8 @@ def walk(
         arguments += refresh
         for escaped, channel in remaining.items():
             arguments += (names.encode(channel), escaped)
-        position, *page = yield Call(scripts.HISTORY, keys, arguments)
+        position, of_page, *page = yield Call(scripts.HISTORY, keys, arguments)
+        parts.update(codec.as_parts(of_page))
         for raw_id, raw_seeds, raw_writes in page:
             if raw_id in seen:
                 which = names.components(raw_id)[0]
@@ -75,7 +94,7 @@ def walk(
         if not position:
             break
         target = b"0"
-    return found
+    return Walk(found, parts)
 
 
 def get_delta_channel_history(
@@ -83,7 +102,7 @@ def get_delta_channel_history(
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
     """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
     where = config.address(given)
-    ancestors = yield from walk(context, where, channels, refresh_arguments(context))
+    ancestors, parts = yield from walk(context, where, channels, refresh_arguments(context))
     place = f"thread {where.thread_id!r}"
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
@@ -91,7 +110,7 @@ def get_delta_channel_history(
         for write in ancestor.writes:
             writes[write.channel].append(codec.load_write(context.serde, write, place))
         for channel, value in ancestor.seeds.items():
-            seeds[channel] = codec.decode_value(context.serde, value, f"the value of channel {channel!r} of {place}")
+            seeds[channel] = codec.decode_value(context, value, parts, f"the value of channel {channel!r} of {place}")
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": writes[channel]} for channel in channels}
     for channel, seed in seeds.items():
         histories[channel]["seed"] = seed

@@ -18,9 +18,11 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from redis_saver import compression as compressions
 from redis_saver import config as configs
 from redis_saver import expiry, listing, pruning, reading, threads, writing
 from redis_saver.copying import copy_thread
+from redis_saver.known import Known
 from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
 from redis_saver.thread_methods import ThreadMethods
@@ -34,8 +36,12 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
     and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
     """
 
-    def __init__(self, *, serde: SerializerProtocol | None, prefix: str, ttl: expiry.TTL) -> None:
+    def __init__(
+        self, *, serde: SerializerProtocol | None, prefix: str, ttl: expiry.TTL, compression: str | None = None
+    ) -> None:
         super().__init__(serde=serde)
+        self.compression = compressions.check(compression)
+        self.known = Known()
         self.keyspace = Keyspace(prefix)
         self.expiry = expiry.parse(ttl)
 

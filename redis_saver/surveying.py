@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from redis_saver import codec, names, scripts
+from redis_saver import codec, headers, names, scripts
+from redis_saver import parts as parted
 from redis_saver.context import Context
-from redis_saver.requests import Call, Command, Operation
+from redis_saver.errors import decoding
+from redis_saver.frames import unpack
+from redis_saver.reading import BYTES_A_PAGE
+from redis_saver.requests import Argument, Call, Command, Operation
 
 LINKS_A_PAGE = 200
 WRITES_A_PAGE = 500
+VALUES_A_PAGE = 500
+
+STRAY = b"@stray"
+"""The field with the roots of values whose parts may be nobody's by now."""
 
 Place = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
@@ -19,24 +27,25 @@ class Survey(NamedTuple):
     """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
 
     revision: bytes
-    links: dict[Place, codec.Links]
+    links: dict[Place, headers.Links]
 
 
 def survey(context: Context, thread: str) -> Operation[Survey | None]:
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
-    links: dict[Place, codec.Links] = {}
+    links: dict[Place, headers.Links] = {}
     lower, revision = b"[c", None
     while True:
         page = yield Call(scripts.SURVEY, keys, (lower, LINKS_A_PAGE))
         if page is None:
             return None
         revision = revision or page[0]
-        for member, head in zip(page[1::2], page[2::2], strict=True):
+        parts = codec.as_parts(page[1])
+        for member, head in zip(page[2::2], page[3::2], strict=True):
             ns, checkpoint_id = names.components(member[1:])
-            links[ns, checkpoint_id] = codec.decode_links(head, thread)
+            links[ns, checkpoint_id] = headers.decode_links(head, parts, thread)
             lower = b"(" + member
-        if len(page) < 1 + 2 * LINKS_A_PAGE:
+        if len(page) < 2 + 2 * LINKS_A_PAGE:
             return Survey(revision, links)
 
 
@@ -49,3 +58,34 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
         if len(page) < WRITES_A_PAGE:
             return found
         lower = b"(" + page[-1]
+
+
+class Holdings(NamedTuple):
+    """The parts that each value of a thread holds, by the value's field, and those that stray."""
+
+    of_value: dict[bytes, set[bytes]]
+    roots: dict[bytes, bytes]
+    """What the fields of these values hold."""
+    stray: set[bytes]
+    """Parts of values that were overwritten or removed; others may hold them too."""
+    lists: dict[bytes, bytes]
+    """The lists of parts among them all."""
+
+
+def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]:
+    """Find out which parts the values of a thread are made of."""
+    values = {names.blob(ns, entry) for (ns, _), links in seen.links.items() for entry in links.entries}
+    left, found = [STRAY, *values], Holdings({}, {}, set(), {})
+    while left:
+        arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
+        flat, *roots = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
+        found.lists.update(codec.as_parts(flat))
+        with decoding(f"the parts of values of thread {thread!r}"):
+            for field, root in zip(left, roots, strict=False):
+                if field == STRAY:
+                    found.stray.update(*(parted.holdings(one, found.lists) for one in unpack(root)))
+                elif root:
+                    found.roots[field] = root
+                    found.of_value[field] = parted.holdings(root, found.lists)
+        left = left[len(roots) :]
+    return found

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver import config as configs
 from redis_saver import listing, threads
 from redis_saver.expiry import TTL, Expiry, parse
+from redis_saver.known import Known
 from redis_saver.names import Keyspace
 from redis_saver.requests import Operation, Stream, T
 from redis_saver.threads import ThreadInfo
@@ -22,6 +23,8 @@ class ThreadMethods:
     serde: SerializerProtocol
     keyspace: Keyspace
     expiry: Expiry
+    compression: str | None
+    known: Known
 
     @abstractmethod
     def _run(self, operation: Operation[T]) -> T: ...

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from redis_saver import codec, names, scripts
+from redis_saver import headers, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.errors import ThreadNotFound
 from redis_saver.requests import Argument, Batch, Call, Operation, Page, Stream
@@ -75,7 +75,7 @@ def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     return ThreadInfo(
         thread_id=thread,
         checkpoint_id=names.components(newest)[0] if newest else None,
-        updated_at=codec.decode_links(head, thread).time if head else None,
+        updated_at=headers.decode_time(head, thread) if head else None,
         checkpoints=checkpoints,
         bytes=size,
         ttl=_time_left(left),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, get_checkpoint_metadata
 
-from redis_saver import codec, config, names, scripts
+from redis_saver import codec, compression, config, headers, names, scripts
 from redis_saver.context import Context, default_ttl
+from redis_saver.frames import pack
+from redis_saver.known import Seen
+from redis_saver.parts import LIST, ZSTD, Stored
 from redis_saver.requests import Argument, Call, Operation
 
 
@@ -20,35 +23,144 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Operation[RunnableConfig]:
-    """Store a checkpoint; sends again, with them, the unchanged values that the server turns out not to have."""
+    """Store a checkpoint; sends again, with them, the values and parts that the server turns out not to have."""
     thread, ns, parent = config.address(given)
     checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
     merged = get_checkpoint_metadata(given, metadata)
     run_id = merged.get("run_id")
     run = b"" if run_id is None else names.run(str(run_id))
-    head = (
+    outline = headers.outline(checkpoint)
+    keys = context.keyspace.keys(thread)
+    update = _Update(context, checkpoint, new_versions, outline, ns, context.known.of(keys.data_key), parent is None)
+    before: tuple[Argument, ...] = (
         names.component(ns),
         names.component(checkpoint_id),
-        codec.encode_head(parent, str(checkpoint.get("ts", "")), run),
-        codec.encode_tail(context.serde, checkpoint, merged),
+        headers.head(parent, str(checkpoint.get("ts", "")), run),
+        outline.named,
+    )
+    behind: tuple[Argument, ...] = (
+        outline.slots,
+        outline.tokens,
+        headers.tail(context.serde, checkpoint, merged, outline.seen),
         run,
         default_ttl(context),
         config.thread_ttl(given) or b"",
+        update.aside,
     )
-    keys = context.keyspace.keys(thread)
-    channels = list(checkpoint["channel_versions"])
-    missing: list[str] = []
     while True:
-        entries = list(codec.version_entries(checkpoint, new_versions, missing))
-        arguments: list[Argument] = [*head, len(entries), *(entry for entry, _ in entries)]
-        for _, channel in entries:
-            if channel is not None:
-                value = checkpoint["channel_values"][channel]
-                arguments.append(codec.encode_value(context.serde, value, f"channel {channel!r}"))
-        positions = yield Call(scripts.PUT, keys, arguments)
-        if not positions:
+        listed, flags, sent = update.arguments()
+        missing = yield Call(scripts.PUT, keys, [*before, listed, flags, *behind, *sent])
+        if not missing:
+            context.known.remember(keys.data_key, update.seen_now())
             return config.to_config(thread, ns, checkpoint_id)
-        missing += [channels[position - 1] for position in positions]
+        context.known.forget(keys.data_key)
+        update.take(missing)
+
+
+class _Update:
+    """The values of a checkpoint that is put: which are sent, and in which parts."""
+
+    def __init__(
+        self,
+        context: Context,
+        checkpoint: Checkpoint,
+        new_versions: ChannelVersions,
+        outline: headers.Outline,
+        ns: str,
+        seen: Seen,
+        is_root: bool,
+    ) -> None:
+        """Collect the channels; `is_root`: the checkpoint has no parent, and its thread, most likely, nothing yet."""
+        self._context, self._ns, self._seen = context, ns, seen
+        self._values, self._versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        self._new = new_versions
+        self._outline = outline
+        self._complete = is_root or (ns, None) in seen
+        self._aside = {
+            channel: names.component(channel) + names.version_text(channel, version)
+            for channel, version in new_versions.items()
+            if channel in self._values and self._versions.get(channel) != version
+        }
+        self.aside = pack(self._aside.values())
+        self._encoded: dict[str, Stored] = {}
+        self._again: set[str] = set()
+        """Unchanged channels to send, as the server lacks their values."""
+        self._whole: set[str] = set()
+        """Channels all of whose parts are to be sent."""
+        self._asked: set[bytes] = set()
+        """Parts to be sent whatever is believed."""
+
+    def arguments(self) -> tuple[bytes, bytes, list[Argument]]:
+        """What `lua/put.lua` takes: the names, or nothing where they are believed to be stored; flags; values and parts."""
+        flags, channels = b"", []
+        for channel, flag in self._flags():
+            flags += flag
+            if flag == b"v":
+                channels.append(channel)
+        channels += self._aside
+        stored = [self._stored(channel) for channel in channels]
+        parts: dict[bytes, bytes] = {}
+        for channel, one in zip(channels, stored, strict=True):
+            for field in self._chosen(channel, one) if one.parts else ():
+                parts[field] = one.parts[field]
+        parts.pop(self._outline.named, None)
+        sent: list[Argument] = [len(stored), *(one.value for one in stored)]
+        for field, part in parts.items():
+            sent += (field, compression.compress(part) if field[:1] == ZSTD else part)
+        listed = b"" if self._outline.named in self._believed(None) - self._asked else self._outline.names
+        return listed, flags, sent
+
+    def _flags(self) -> Iterator[tuple[str, bytes]]:
+        for channel, version in self._versions.items():
+            new = channel in self._new and self._new[channel] == version
+            if channel in self._values:
+                yield channel, b"v" if new or channel in self._again else b"u"
+            else:
+                yield channel, b"e" if new else b"x"
+
+    def _stored(self, channel: str) -> Stored:
+        if (stored := self._encoded.get(channel)) is None:
+            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}")
+            self._encoded[channel] = stored
+        return stored
+
+    def _believed(self, channel: str | None) -> frozenset[bytes]:
+        return self._seen.get((self._ns, channel), frozenset())
+
+    def _chosen(self, channel: str, stored: Stored) -> Iterable[bytes]:
+        """The parts to send of a value: those the server is not believed to have.
+
+        Where nothing is known of a thread that has checkpoints, because another process wrote them, the guess is that a
+        value has grown by its last part. The lists above are sent, so that the server can tell in one answer what it lacks.
+        """
+        if channel in self._whole:
+            return stored.parts
+        believed = self._believed(channel)
+        if believed or self._complete:
+            return stored.parts.keys() - (believed - self._asked)
+        return [field for field in stored.parts if field[:1] == LIST or field == stored.last or field in self._asked]
+
+    def take(self, missing: Sequence[int | bytes]) -> None:
+        """Note what the server lacks."""
+        channels = list(self._versions)
+        self._asked.update(one for one in missing if isinstance(one, bytes))
+        self._again.update(channels[one - 1] for one in missing if isinstance(one, int))
+        if self._outline.named in self._asked:  # nothing is as it was believed to be
+            self._again.update(channel for channel, flag in self._flags() if flag == b"u")
+            self._whole.update(self._values)
+        lists = {field for field in self._asked if field[:1] == LIST}
+        self._whole.update(channel for channel, stored in self._encoded.items() if lists & stored.parts.keys())
+        self._whole |= self._again
+        self._complete = False
+
+    def seen_now(self) -> Mapping[tuple[str, str | None], frozenset[bytes]]:
+        """What is known of the thread once all this is stored."""
+        seen: dict[tuple[str, str | None], frozenset[bytes]] = {
+            (self._ns, channel): frozenset(stored.parts) for channel, stored in self._encoded.items() if stored.parts
+        }
+        if self._complete:
+            seen[self._ns, None] = frozenset((self._outline.named,))
+        return seen
 
 
 def put_writes(
@@ -60,7 +172,7 @@ def put_writes(
         raise ValueError('config["configurable"] has no "checkpoint_id"; pending writes belong to a checkpoint')
     if not writes:
         return
-    regular, special = codec.encode_writes(context.serde, writes, task_path)
+    regular, special = codec.encode_writes(context, writes, task_path)
     arguments: list[Argument] = [names.task(ns, checkpoint_id, task_id), regular, default_ttl(context)]
     arguments.append(config.thread_ttl(given) or b"")
     for index, record in special.items():

@@ -14,7 +14,8 @@ from faces import Face, Target
 from make import config, ids
 from make import put as put_new
 from proxy import Proxy, proxy, through
-from test_faults import Step, check_sound, grow, keys, name, outcome, values
+from raw import check_sound, without_revision
+from test_faults import Step, grow, keys, name, outcome, values
 
 from redis_saver import Pruned, ThreadBusy, names, scripts
 
@@ -317,8 +318,7 @@ async def test_copies_to_one_target_leave_one_of_them(target: Target) -> None:
         if source:
             await face.copy_thread(source, "thread")
         index, data = keys(target).values()
-        fields = target.raw.hgetall(data)
-        return target.raw.zrange(index, 0, -1), {key: fields[key] for key in fields if key not in (b"@rev", b"@copy")}
+        return target.raw.zrange(index, 0, -1), without_revision(target.raw.hgetall(data))
 
     expected = await held("first"), await held("second")
     for _ in range(5):

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from make import checkpoint, config
+import raw
 from servers import url_of
 
 THREADS = ["a", "*:{\0}", "é\ud800"]
@@ -269,13 +270,12 @@ class Machine(RuleBasedStateMachine):
         assert {info.thread_id for info in described} == present
         for info in described:
             data = self.client_raw_data(info.thread_id)
-            stored = {field: value for field, value in data.items() if field[:1] in b"cbw"}
-            assert info.bytes == sum(map(len, stored.values()))
-            assert int(data.get(b"@blobs", 0)) == sum(field[:1] == b"b" for field in stored)
-            assert info.checkpoints == sum(field[:1] == b"c" for field in stored)
+            raw.check_counters(data)
+            assert info.bytes == raw.counters(data)["bytes"]
+            assert info.checkpoints == sum(field[:1] == b"c" for field in data)
             assert info.checkpoints == sum(map(len, self.model.storage.get(info.thread_id, {}).values()))
             counted = sum(len(found) for key, found in self.model.writes.items() if key[0] == info.thread_id)
-            assert int(data.get(b"@writes", 0)) == counted
+            assert raw.counters(data)["writes"] == counted
 
     def client_raw_data(self, thread: str) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.target.raw.hgetall(self.face.saver.keyspace.keys(thread).data_key)

@@ -1,0 +1,74 @@
+-- Shared by the scripts (included, after lib_frames): the parts that long values are made of, see lua/README.md.
+--
+-- A part is a field: a kind (n: a list of parts; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of parts
+-- is the kind of its children and their digests; in a value, frames of type and head stand between the two.
+
+local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
+
+-- HMGET of any number of fields.
+local function fetch(data, fields)
+  if #fields <= BATCH then return #fields == 0 and {} or redis.call('HMGET', data, unpack(fields)) end
+  local values = {}
+  for from = 1, #fields, BATCH do
+    local some = redis.call('HMGET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+    for i = 1, #some do values[from + i - 1] = some[i] end
+  end
+  return values
+end
+
+local function gone(data, field)
+  local name = string.gsub(field, '[^%w%p ]', '?')
+  return redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
+end
+
+-- Whether a stored value is a list of parts: its first byte is their kind. (Others begin with a digit, or are empty.)
+local function in_parts(value)
+  local kind = string.byte(value, 1)
+  return kind == 112 or kind == 110 or kind == 122 -- p, n, z
+end
+
+-- Parts to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
+local function new_parts(leaves)
+  return { flat = {}, seen = {}, bytes = 0, leaves = leaves }
+end
+
+local function add_part(parts, field, bytes)
+  parts.seen[field] = true
+  parts.flat[#parts.flat + 1] = field
+  parts.flat[#parts.flat + 1] = bytes
+  parts.bytes = parts.bytes + #field + #bytes
+end
+
+-- The fields of the children in a list of parts, whose digests begin at pos.
+local function children(list, pos)
+  local kind, fields, n = string.sub(list, 1, 1), {}, 0
+  for at = pos, #list, 16 do
+    n = n + 1
+    fields[n] = kind .. string.sub(list, at, at + 15)
+  end
+  return fields
+end
+
+-- Reads what a stored value is made of, if anything, into parts (of new_parts): lists of parts, and with leaves the bytes
+-- too. Where parts is lenient, it takes what is there. Returns a problem or nil.
+local function read_parts(data, value, parts)
+  if not in_parts(value) then return nil end
+  local lists = { children(value, skip(value, 2, 2)) }
+  while #lists > 0 do
+    local list, wanted = table.remove(lists), {}
+    if parts.leaves or string.byte(list[1] or '', 1) == 110 then -- 'n'
+      for i = 1, #list do
+        if not parts.seen[list[i]] then wanted[#wanted + 1] = list[i] end
+      end
+    end
+    local found = fetch(data, wanted)
+    for i = 1, #wanted do
+      if not found[i] and not parts.lenient then return gone(data, wanted[i]) end
+      if found[i] and not parts.seen[wanted[i]] then
+        add_part(parts, wanted[i], found[i])
+        if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
+      end
+    end
+  end
+  return nil
+end

@@ -1,0 +1,44 @@
+-- Tells of which parts values are made. What prune, delete_for_runs and copy_thread plan with.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] budget     stop behind the value with which the answer has this many bytes
+-- ARGV[2..]          fields of values, or @stray
+--
+-- Returns {parts, value...}: a value as it is stored where it is in parts, '' for others and those that are gone; @stray as
+-- it is stored; parts is a flat list of (field, bytes) of the lists of parts below them. A list shorter than what was asked
+-- for: ask again for the rest.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_parts
+
+local index, data = KEYS[1], KEYS[2]
+local budget = tonumber(ARGV[1])
+
+local _, problem = open_thread(index, data)
+if problem then return problem end
+
+local LARGEST = 4096 -- bytes; no list of parts is longer
+
+local parts, bytes = new_parts(false), 0
+local answer = { parts.flat }
+for i = 2, #ARGV do
+  local value = ''
+  if ARGV[i] == '@stray' then
+    value = redis.call('HGET', data, '@stray') or ''
+    parts.lenient = true -- some of them were removed already
+    for _, one in ipairs(unpack_frames(value)) do read_parts(data, one, parts) end
+    parts.lenient = false
+  elseif redis.call('HSTRLEN', data, ARGV[i]) <= LARGEST then
+    value = redis.call('HGET', data, ARGV[i]) or ''
+    if not in_parts(value) then value = '' end
+    problem = read_parts(data, value, parts)
+    if problem then return problem end
+  end
+  answer[#answer + 1] = value
+  bytes = bytes + #value
+  if bytes + parts.bytes >= budget then break end
+end
+return answer

@@ -1,0 +1,62 @@
+"""Compression of what is stored: off unless a saver asks for it, read back by every saver."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+NAMES = ("zstd",)
+SHORTEST = 1024
+"""Bytes below which a value is not compressed."""
+
+_MARK = b"\xffzstd:"
+"""In front of the type of compressed bytes; no UTF-8 begins like that."""
+_of_thread = threading.local()
+
+
+def check(name: str | None) -> str | None:
+    """Check a saver's setting.
+
+    Raises:
+        ValueError: it is unknown.
+        ImportError: what it needs is not installed.
+    """
+    if name is not None and name not in NAMES:
+        raise ValueError(f"compression={name!r} is unknown; known are None and {', '.join(map(repr, NAMES))}")
+    if name is not None:
+        _zstandard()
+    return name
+
+
+def _zstandard() -> Any:
+    try:
+        return import_module("zstandard")
+    except ImportError as error:
+        raise ImportError("values compressed with zstd need the extra: pip install 'redis-saver[zstd]'") from error
+
+
+def compress(data: bytes) -> bytes:
+    """A zstd frame."""
+    if (compressor := getattr(_of_thread, "compressor", None)) is None:
+        compressor = _of_thread.compressor = _zstandard().ZstdCompressor()
+    return compressor.compress(data)  # type: ignore[no-any-return]
+
+
+def decompress(data: bytes) -> bytes:
+    """The inverse of `compress`."""
+    if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
+        decompressor = _of_thread.decompressor = _zstandard().ZstdDecompressor()
+    return decompressor.decompress(data)  # type: ignore[no-any-return]
+
+
+def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """A type and bytes, compressed where that is shorter."""
+    if len(data) >= SHORTEST and len(short := compress(data)) + len(_MARK) < len(data):
+        return _MARK + kind, short
+    return kind, data
+
+
+def original(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `smaller`; takes what was never compressed as it is."""
+    return (kind[len(_MARK) :], decompress(data)) if kind.startswith(_MARK) else (kind, data)

@@ -1,0 +1,223 @@
+"""The header of a checkpoint: what it is made of, without its values.
+
+Frames: parent id, time, run; the links (names, flags, slots, tokens, held), which lie in the open so that scripts can follow
+them; seen; then type and bytes of the rest of the checkpoint, and of the metadata, as the serializer gave them.
+
+Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a part of their own,
+which its successors share; each version is in the header once, as a token; and `channel_versions` and `versions_seen` are
+positions of two bytes in these.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver import names
+from redis_saver.errors import decoding, encoding
+from redis_saver.frames import pack, take, unpack
+from redis_saver.parts import PLAIN, digest
+
+ABSENT, PRESENT, HELD = b"0", b"1", b"-"
+"""Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
+
+_RUN, _ABOUT = 2, 11
+_SEEN = b"="
+_OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
+MOST_NAMES = 65535
+
+
+class Outline(NamedTuple):
+    """Versions, and where they were seen, as a header holds them."""
+
+    named: bytes
+    """The field of the part with the names."""
+    names: bytes
+    slots: bytes
+    tokens: bytes
+    seen: bytes
+
+
+class Header(NamedTuple):
+    """A header, decoded."""
+
+    parent: str | None
+    checkpoint: Checkpoint
+    """Without values."""
+    metadata: CheckpointMetadata
+
+
+class Links(NamedTuple):
+    """What a header says in the open."""
+
+    parent: str
+    time: str
+    run: bytes
+    """The run's member of the index, nothing where no run made the checkpoint."""
+    named: bytes
+    """The field of the part with its names."""
+    entries: list[bytes]
+    """One a channel version: a flag, the channel (a component), the version."""
+    raw: bytes
+    """The header's bytes up to here."""
+
+
+@lru_cache(maxsize=512)
+def _names_part(of: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The field and the bytes of the part with some names; it is never empty."""
+    part = b"".join(map(names.component, of)) or b"\0"
+    return PLAIN + digest(part), part
+
+
+@lru_cache(maxsize=512)
+def _names_in(part: bytes) -> tuple[str, ...]:
+    return tuple(names.components(part))
+
+
+def outline(checkpoint: Checkpoint) -> Outline:
+    """Put the versions of a checkpoint in order.
+
+    Raises:
+        TypeError: A version is none.
+        ValueError: There are more names or versions than a header can tell apart.
+    """
+    versions = checkpoint["channel_versions"]
+    places = {channel: place for place, channel in enumerate(versions)}
+    tokens: dict[bytes, int] = {}
+    slots = [
+        tokens.setdefault(names.version_text(channel, version), len(tokens)) for channel, version in versions.items()
+    ]
+    seen = _seen(checkpoint.get("versions_seen"), places, tokens)
+    if len(places) > MOST_NAMES or len(tokens) > MOST_NAMES:
+        raise ValueError(
+            f"checkpoint {checkpoint['id']!r} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
+            f"the most are {MOST_NAMES}"
+        )
+    named, part = _names_part(tuple(places))
+    packed = b"" if seen is None else _SEEN + struct.pack(f">{len(seen)}H", *seen)
+    return Outline(named, part, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
+
+
+def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
+    """`versions_seen` as positions: of each node its name and how many, then pairs of channel and version.
+
+    None where it is of another form than LangGraph's; it is then left in the body.
+    """
+    if type(seen) is not dict or not all(type(node) is str and type(of) is dict for node, of in seen.items()):
+        return None
+    if any(
+        type(key) is not str or type(value) not in (str, int, float)
+        for of in seen.values()
+        for key, value in of.items()
+    ):
+        return None
+    numbers: list[int] = []
+    for node, of in seen.items():
+        numbers += (places.setdefault(node, len(places)), len(of))
+        for channel, version in of.items():
+            numbers.append(places.setdefault(channel, len(places)))
+            numbers.append(tokens.setdefault(names.version_text(channel, version), len(tokens)))
+    return numbers
+
+
+def head(parent: str | None, time: str, run: bytes) -> bytes:
+    """The frames in front of the links."""
+    return pack([names.component(parent) if parent else b"", names.encode(time), run])
+
+
+def tail(serde: SerializerProtocol, checkpoint: Checkpoint, metadata: CheckpointMetadata, seen: bytes) -> bytes:
+    """The frames behind the links."""
+    rest = {key: value for key, value in checkpoint.items() if key not in _OPEN_KEYS}
+    if not seen and "versions_seen" in checkpoint:
+        rest["versions_seen"] = checkpoint["versions_seen"]
+    if "ts" in checkpoint and (not isinstance(checkpoint["ts"], str) or not checkpoint["ts"]):
+        rest["ts"] = checkpoint["ts"]
+    with encoding(f"checkpoint {checkpoint['id']!r}"):
+        kind, body = serde.dumps_typed(rest)
+    with encoding(f"the metadata of checkpoint {checkpoint['id']!r}"):
+        about_kind, about = serde.dumps_typed(metadata)
+    return pack([seen, names.encode(kind), body, names.encode(about_kind), about])
+
+
+def decode(
+    serde: SerializerProtocol, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: str
+) -> Header:
+    """The inverse of all of that; `place` says whose header it is, for the message."""
+    with decoding(f"the header of {place}"):
+        parent, time, _, named, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
+        rest = serde.loads_typed((names.decode(kind), body))
+        metadata = serde.loads_typed((names.decode(about_kind), about))
+        listed, versions = _names_in(parts[named]), [names.version_from(token) for token in unpack(tokens)]
+        numbers = struct.unpack(f">{len(flags)}H", slots)
+        checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
+        if time and "ts" not in rest:
+            checkpoint["ts"] = names.decode(time)
+        checkpoint["channel_versions"] = {listed[place]: versions[slot] for place, slot in enumerate(numbers)}
+        if seen:
+            checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
+        checkpoint.update(rest)
+        return Header(names.components(parent)[0] if parent else None, cast("Checkpoint", checkpoint), metadata)
+
+
+def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    numbers = iter(struct.unpack(f">{len(packed) // 2}H", packed[1:]))
+    seen = {}
+    for node in numbers:
+        pairs = range(next(numbers))
+        seen[listed[node]] = {listed[next(numbers)]: versions[next(numbers)] for _ in pairs}
+    return seen
+
+
+def decode_time(links: bytes, thread: str) -> str:
+    """The time (`ts`) in a header's links."""
+    with decoding(f"the header of a checkpoint of thread {thread!r}"):
+        return names.decode(take(links, 0, 2)[0][1])
+
+
+def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str) -> Links:
+    """The links of a header, or of as much of it as `survey` answers; the part with its names is among the parts."""
+    with decoding(f"the header of a checkpoint of thread {thread!r}"):
+        (parent, time, run, named, flags, slots, tokens, held), end = take(links, 0, 8)
+        channels, versions = parts[named].split(b"\0"), unpack(tokens)
+        numbers = struct.unpack(f">{len(flags)}H", slots)
+        entries = [
+            flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
+        ]
+        entries += [HELD + entry for entry in unpack(held)]
+        of = names.components(parent)[0] if parent else ""
+        return Links(of, names.decode(time), run, named, entries, links[:end])
+
+
+def own_entries(entries: Iterable[bytes]) -> list[bytes]:
+    """The entries a checkpoint has, without those it only holds."""
+    return [entry for entry in entries if entry[:1] != HELD]
+
+
+def channel_of(entry: bytes) -> str:
+    """The channel of an entry."""
+    return names.components(entry[1 : entry.index(b"\0") + 1])[0]
+
+
+def metadata(serde: SerializerProtocol, header: bytes, where: str) -> dict[str, Any]:
+    """The metadata of a header alone; `where` says whose, for the message."""
+    with decoding(f"the metadata of {where}"):
+        *_, kind, data = unpack(header)
+        return cast("dict[str, Any]", serde.loads_typed((names.decode(kind), data)))
+
+
+def copied(serde: SerializerProtocol, header: bytes, source: str, target: str) -> bytes:
+    """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
+    with decoding(f"a header of thread {source!r}"):
+        parts = unpack(header)
+    parts[_RUN] = b""
+    about = metadata(serde, header, f"a checkpoint of thread {source!r}")
+    if about.get("thread_id") == source:
+        with encoding("the metadata of a checkpoint"):
+            kind, parts[_ABOUT + 1] = serde.dumps_typed({**about, "thread_id": target})
+        parts[_ABOUT] = names.encode(kind)
+    return pack(parts)

@@ -1,0 +1,74 @@
+"""A thread as it lies in Redis, taken apart by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from faces import Target
+from redis_saver import frames, headers, names
+from redis_saver import parts as parted
+from redis_saver.names import Keyspace
+
+
+def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
+    """What the data's `@state` says."""
+    return dict(zip(("rev", "bytes", "blobs", "writes"), map(int, fields[b"@state"].split()), strict=True))
+
+
+def size(fields: dict[bytes, bytes]) -> int:
+    """The bytes of headers, values, parts and writes, counted by hand."""
+    return sum(len(value) for field, value in fields.items() if field[:1] != b"@")
+
+
+def counted(fields: dict[bytes, bytes]) -> dict[str, int]:
+    """What `@state` should say, counted by hand; `rev` aside."""
+    return {
+        "bytes": size(fields),
+        "blobs": sum(field[:1] == b"b" for field in fields),
+        "writes": sum(len(frames.unpack(value)) // 5 for field, value in fields.items() if field[:1] == b"w"),
+    }
+
+
+def check_counters(fields: dict[bytes, bytes]) -> None:
+    said = counters(fields)
+    assert said.pop("rev") > 0
+    assert said == counted(fields)
+
+
+def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links]:
+    """The links of each checkpoint by namespace and id."""
+    return {
+        tuple(names.components(field[1:])): headers.decode_links(header, fields, "")  # type: ignore[misc]
+        for field, header in fields.items()
+        if field[:1] == b"c"
+    }
+
+
+def check_sound(target: Target, thread: str = "thread") -> None:
+    """Check that index, headers, values, parts, writes and counters of a thread agree, and that nothing is left over."""
+    index, data = Keyspace(target.prefix).keys(thread)
+    members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
+    needed, known, ages, runs, parts = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
+    for (ns, checkpoint_id), links in all_links(fields).items():
+        known |= {names.blob(ns, entry) for entry in links.entries}
+        needed |= {names.blob(ns, entry) for entry in links.entries if entry[:1] != headers.ABSENT}
+        ages.add(names.by_age(ns, checkpoint_id))
+        runs |= {links.run} - {b""}
+        parts.add(links.named)
+    stored = {kind: {field for field in fields if field[:1] == kind} for kind in (b"c", b"b", b"w", b"@")}
+    for root in (fields[field] for field in stored[b"b"]):
+        parts |= parted.holdings(root, fields)
+    assert set().union(parts, *stored.values()) == set(fields)
+    assert needed <= stored[b"b"] <= known
+    assert members == {b""} | stored[b"c"] | stored[b"w"] | ages | runs
+    check_counters(fields)
+
+
+def without_revision(holds: Any) -> Any:
+    """A hash without what every write changes; anything else as it is."""
+    if not isinstance(holds, dict):
+        return holds
+    kept = {field: value for field, value in holds.items() if field != b"@copy"}
+    if b"@state" in kept:
+        kept[b"@state"] = kept[b"@state"].split(b" ", 1)[1]
+    return kept
