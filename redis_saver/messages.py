@@ -1,0 +1,372 @@
+"""LangChain's messages to and from msgpack without pydantic's serializer and validator, for the plain majority.
+
+`JsonPlusSerializer` writes a message as `(module, class, model_dump(), "model_validate_json")` and reads it by calling the
+class. For a message whose fields hold just what their annotations say, `model_dump` answers the fields as they are, and
+validation changes none of them: then the fields can be packed, and the instance filled, directly.
+
+The code that does so is generated from the fields of the installed langchain-core, a function per class and direction, so
+that each check is inline. What is not known here (an annotation, a validator, a constructor, a serializer, a setting) leaves
+its class out; what is not plain (a subclass, a datetime, a key that is no string, a missing field) makes the function answer
+None. Both go the ordinary road, which is always right.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain, combinations
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import langchain_core.messages as lc
+import ormsgpack
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel
+from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
+
+Encoder = Callable[[Any], "bytes | None"]
+"""The payload of a message's Ext, or None where the ordinary road is to be taken."""
+Decoder = Callable[[bytes], Any]
+"""The message of a payload, or None where the ordinary road is to be taken."""
+
+KEY_LENGTH: Final = 36
+"""So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
+
+_METHOD: Final = "model_validate_json"
+
+_PLAIN: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+"""With these and no default the packer refuses whatever pydantic might change, and keys that are no strings."""
+
+_FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError)
+"""What a message that is not plain makes the generated code raise: a field that is gone, a value the packer refuses."""
+
+_CLASSES: Final = (
+    lc.HumanMessage,
+    lc.HumanMessageChunk,
+    lc.AIMessage,
+    lc.AIMessageChunk,
+    lc.SystemMessage,
+    lc.SystemMessageChunk,
+    lc.ToolMessage,
+    lc.ToolMessageChunk,
+    lc.FunctionMessage,
+    lc.FunctionMessageChunk,
+    lc.ChatMessage,
+    lc.ChatMessageChunk,
+    lc.RemoveMessage,
+)
+
+_CONSTRUCTORS: Final = {
+    "BaseMessage.__init__": "",
+    "HumanMessage.__init__": "",
+    "SystemMessage.__init__": "",
+    "AIMessage.__init__": "",
+    "ToolMessage.__init__": "",
+    "RemoveMessage.__init__": "content_ == ''",
+}
+"""The constructors known, and what must hold for them to pass the fields on unchanged."""
+
+_VALIDATORS: Final = {
+    "_backwards_compat_tool_calls": "not invalid_tool_calls_ and (tool_calls_ or not additional_kwargs_.get('tool_calls'))",
+    "coerce_args": "",
+    "init_tool_calls": "not tool_calls_ and not invalid_tool_calls_ and not tool_call_chunks_",
+    "init_server_tool_calls": "chunk_position_ is None or type(content_) is str",
+}
+"""The model validators known, and what must hold for them to change nothing."""
+
+_RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "invalid_tool_calls", "tool_call_chunks"})
+"""Names which, as extra fields, are arguments of the constructors or looked at by the validators."""
+
+
+class UnknownError(Exception):
+    """Something about a class that this module does not know."""
+
+
+class _Source:
+    """The statements that return None unless a class's values are plain, and the names they use."""
+
+    def __init__(self, cls: type[BaseModel], *, shapes_only: bool) -> None:
+        self.names = _names(cls)
+        self.shapes_only = shapes_only
+        """Whether to check the keys of `TypedDict`s only, and not the types of values."""
+
+    def name(self, value: Any = None) -> str:
+        """A new name in the generated code, for a value or to be assigned there."""
+        name = f"_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def function(self, argument: str, body: Iterable[str]) -> Any:
+        """Compile a function of one argument."""
+        made: dict[str, Any] = {}
+        source = "\n".join([f"def made({argument}):", *_indented(body)])
+        exec(source, self.names, made)  # noqa: S102 - made of this module's text, of identifiers and of literals
+        return made["made"]
+
+    def checks(self, annotation: Any, value: str) -> list[str]:
+        """The statements that return None unless a variable holds a plain value of an annotation.
+
+        Raises:
+            UnknownError: If the annotation is not known.
+        """
+        if annotation is Any:
+            return []
+        test = _test(annotation, value)
+        if test:
+            return [] if self.shapes_only else [f"if not ({test}): return None"]
+        if get_origin(annotation) in (Union, UnionType):
+            tests = {arg: _test(arg, value) for arg in get_args(annotation)}
+            others = [arg for arg, test in tests.items() if not test]
+            if len(others) == 1 and others[0] is not Any:
+                known = " or ".join(test for test in tests.values() if test)
+                return _block(f"if not ({known}):", self.checks(others[0], value))
+        elif get_origin(annotation) is list:
+            element = self.name()
+            each = _block(f"for {element} in {value}:", self.checks(get_args(annotation)[0], element))
+            return each if self.shapes_only else [f"if type({value}) is not list: return None", *each]
+        elif is_typeddict(annotation):
+            return self.typed_dict(annotation, value)
+        raise UnknownError(annotation)
+
+    def typed_dict(self, annotation: Any, value: str) -> list[str]:
+        """The statements that return None unless a variable holds a plain `TypedDict`, its keys in validation's order."""
+        kinds, optional = {}, set()
+        for key, hint in get_type_hints(annotation, include_extras=True).items():
+            origin: Any = get_origin(hint)
+            kinds[key] = get_args(hint)[0] if origin in (NotRequired, Required) else hint
+            # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
+            if key not in annotation.__required_keys__ and get_origin(kinds[key]) is not Literal:
+                optional.add(key)
+        orders = self.name(_orders(tuple(kinds), optional))
+        lines = [f"if type({value}) is not dict or tuple({value}) not in {orders}: return None"]
+        for key, kind in kinds.items():
+            item = self.name()
+            checks = self.checks(kind, item)
+            if checks:
+                checks = [f"{item} = {value}[{key!r}]", *checks]
+            lines += _block(f"if {key!r} in {value}:", checks) if key in optional else checks
+        return lines
+
+
+def _block(head: str, lines: list[str]) -> list[str]:
+    """Statements under a head, nothing if there are none."""
+    return [head, *_indented(lines)] if lines else []
+
+
+def _test(annotation: Any, value: str) -> str:
+    """An expression that is true for plain values of an annotation only; nothing if it takes more than an expression."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation in (None, NoneType):
+        return f"{value} is None"
+    if annotation in (str, int, dict):
+        return f"type({value}) is {annotation.__name__}"
+    if origin is dict and args in ((Any, Any), (str, Any)):
+        return f"type({value}) is dict"
+    if origin is Literal and all(type(arg) is str for arg in args):
+        return "(" + " or ".join(f"{value} == {arg!r}" for arg in args) + ")"
+    if origin in (Union, UnionType):
+        tests = [_test(arg, value) for arg in args]
+        # None first, as most of what may be None is.
+        return " or ".join(sorted(tests, key=lambda test: not test.endswith("None"))) if all(tests) else ""
+    return ""
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return ["    " + line for line in lines]
+
+
+def _orders(keys: tuple[str, ...], optional: Collection[str]) -> frozenset[tuple[str, ...]]:
+    """Each way in which some of the optional keys may be there, in the order of the keys."""
+    if len(optional) > 6:
+        raise UnknownError(keys)
+    chosen = chain.from_iterable(combinations(optional, count) for count in range(len(optional) + 1))
+    return frozenset(tuple(key for key in keys if key not in optional or key in some) for some in chosen)
+
+
+def _known(cls: type[BaseModel]) -> bool:
+    """Whether a class is serialized and validated by its fields and the validators known, and by nothing else."""
+    decorators = cls.__pydantic_decorators__
+    others = (
+        decorators.validators,
+        decorators.field_validators,
+        decorators.root_validators,
+        decorators.field_serializers,
+        decorators.model_serializers,
+        decorators.computed_fields,
+        cls.__private_attributes__,
+        cls.__pydantic_post_init__,
+    )
+    return (
+        not any(others)
+        and decorators.model_validators.keys() <= _VALIDATORS.keys()
+        and cls.__init__.__qualname__ in _CONSTRUCTORS
+        and cls.__init__.__module__.startswith("langchain_core.messages.")
+        and cls.__module__.startswith("langchain_core.messages.")
+        and cls.model_config == {"extra": "allow"}
+        and cls.model_dump is BaseModel.model_dump
+        and cls.__new__ is object.__new__
+        and cls.__setattr__ is BaseModel.__setattr__
+        and all(_known_field(field) for field in cls.model_fields.values())
+        and all(name.isidentifier() for name in cls.model_fields)
+    )
+
+
+def _known_field(field: Any) -> bool:
+    """Whether nothing but the annotation says how a field is validated and serialized."""
+    unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
+    return all(getattr(field, name, None) is None for name in unset) and all(
+        # Numbers as ids become strings; a string stays as it is.
+        vars(entry) == {"coerce_numbers_to_str": True}
+        for entry in field.metadata
+    )
+
+
+def _encoder(cls: type[BaseModel]) -> Encoder:
+    """Compile the function that packs a message of a class.
+
+    Raises:
+        UnknownError: If a field's annotation is not known.
+    """
+    source = _Source(cls, shapes_only=True)
+    body = [
+        "fields = message.__dict__",
+        *_field_checks(cls, source),
+        "if len(fields) != count: return None",
+        "if message.__pydantic_extra__: fields = {**fields, **message.__pydantic_extra__}",
+        "return packb((MODULE, NAME, fields, METHOD), None, PLAIN)",
+    ]
+    made: Encoder = source.function("message", ["try:", *_indented(body), "except FAILURES: return None"])
+    return made
+
+
+def _decoder(cls: type[BaseModel]) -> Decoder:
+    """Compile the function that makes a message of a class.
+
+    Raises:
+        UnknownError: If a field's annotation is not known.
+    """
+    source = _Source(cls, shapes_only=False)
+    validators = (_VALIDATORS[name] for name in cls.__pydantic_decorators__.model_validators)
+    conditions = (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)
+    made_of = ", ".join(f"{name!r}: {_local(name)}" for name in cls.model_fields)
+    body = [
+        # No hook and no other option: an Ext inside, or a key that is no string, is not plain. It fails before any hook
+        # is called, as a hook that warns has to be called once.
+        "module, name, fields, method = unpackb(data)",
+        "if name != NAME: return None",
+        *_field_checks(cls, source),
+        *(f"if not ({condition}): return None" for condition in conditions if condition),
+        "if len(fields) == count:",
+        "    extra = {}",
+        "    names = NAMES.copy()",
+        "else:",
+        "    extra = {key: value for key, value in fields.items() if key not in NAMES}",
+        "    if not RESERVED.isdisjoint(extra): return None",
+        "    names = set(fields)",
+        "message = new(CLASS)",
+        f"set_fields(message, {{{made_of}}})",
+        "set_names(message, names)",
+        "set_extra(message, extra)",
+        "set_private(message, None)",
+        "return message",
+    ]
+    made: Decoder = source.function("data", ["try:", *_indented(body), "except FAILURES: return None"])
+    return made
+
+
+def _field_checks(cls: type[BaseModel], source: _Source) -> list[str]:
+    """The statements that bring the fields into variables, and return None unless they are plain."""
+    lines = [", ".join(map(_local, cls.model_fields)) + " = pick(fields)"]
+    for name, field in cls.model_fields.items():
+        lines += source.checks(field.annotation, _local(name))
+    return lines
+
+
+def _local(field: str) -> str:
+    """The variable of a field; not its very name, as `type` and others have other meanings there."""
+    return field + "_"
+
+
+def _names(cls: type[BaseModel]) -> dict[str, Any]:
+    """What the generated code of a class uses."""
+    slots = vars(BaseModel)
+    return {
+        "CLASS": cls,
+        "MODULE": cls.__module__,
+        "NAME": cls.__name__,
+        "METHOD": _METHOD,
+        "NAMES": set(cls.model_fields),
+        "RESERVED": _RESERVED,
+        "FAILURES": _FAILURES,
+        "count": len(cls.model_fields),
+        "pick": operator.itemgetter(*cls.model_fields),
+        "PLAIN": _PLAIN,
+        "packb": ormsgpack.packb,
+        "unpackb": ormsgpack.unpackb,
+        "new": object.__new__,
+        # The slots themselves: `BaseModel.__setattr__` is slow, and so is finding them by name.
+        "set_fields": slots["__dict__"].__set__,
+        "set_names": slots["__pydantic_fields_set__"].__set__,
+        "set_extra": slots["__pydantic_extra__"].__set__,
+        "set_private": slots["__pydantic_private__"].__set__,
+    }
+
+
+def _samples(cls: type[BaseModel]) -> Iterable[Any]:
+    """Messages of a class on which both roads are compared."""
+    more = {"role": "r", "tool_call_id": "t"}
+    needed = {key: value for key, value in more.items() if key in cls.model_fields}
+    yield cls(content="", id="1", name="n", **needed)
+    if cls is not lc.RemoveMessage:
+        blocks = ["a", {"type": "text", "text": "b"}]
+        yield cls(content=blocks, name="n", additional_kwargs={"a": [1]}, response_metadata={"b": {}}, x=1, **needed)
+    if cls is lc.AIMessage:
+        usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "input_token_details": {"cache_read": 1}}
+        yield cls(content="", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "1"}], usage_metadata=usage)
+
+
+def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
+    """Whether the compiled functions do with the samples what the ordinary road does."""
+    ordinary = JsonPlusSerializer()
+    for sample in _samples(cls):
+        data = encode(sample) or b""
+        stored = ormsgpack.packb(ormsgpack.Ext(5, data))
+        made = decode(data)
+        if ordinary.dumps_typed(sample) != ("msgpack", stored) or type(made) is not cls:
+            return False
+        if _state(made) != _state(ordinary.loads_typed(("msgpack", stored))):
+            return False
+    return True
+
+
+def _state(message: BaseModel) -> Any:
+    return list(message.__dict__.items()), message.__getstate__()
+
+
+def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], Decoder]]]:
+    """The functions of all classes that are known."""
+    encoders: dict[type, Encoder] = {}
+    decoders: dict[bytes, tuple[tuple[str, str], Decoder]] = {}
+    for cls in _CLASSES:
+        try:
+            if not _known(cls):
+                continue
+            encode, decode = _encoder(cls), _decoder(cls)
+            if not _agree(cls, encode, decode):
+                continue
+        except Exception:  # noqa: BLE001, S112 - whatever a langchain-core that is unlike those known raises: the ordinary road
+            continue
+        name = (cls.__module__, cls.__name__)
+        encoders[cls] = encode
+        decoders[ormsgpack.packb((*name, {}, ""))[:KEY_LENGTH]] = (name, decode)
+    return encoders, decoders
+
+
+ENCODERS, DECODERS = _build()
+"""By class, and by the first bytes of a payload with the class's module and name."""
