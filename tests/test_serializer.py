@@ -1,0 +1,852 @@
+"""`FastSerializer` writes and reads what `JsonPlusSerializer` does, whatever the value."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import itertools
+import pathlib
+import pickle
+import uuid
+import warnings
+from collections import deque
+from typing import Any, NamedTuple
+
+import langchain_core.messages as lc
+import numpy as np
+import ormsgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langgraph.checkpoint.serde import _msgpack, jsonplus
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Interrupt, Send
+from pydantic import BaseModel, SecretStr
+
+from redis_saver import messages as fast
+from redis_saver import serializer
+from redis_saver.serializer import FastSerializer
+
+JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
+
+often = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+# -- values of every kind
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Named(str, enum.Enum):
+    A = "a"
+
+
+class Text(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+class Real(float):
+    pass
+
+
+class Mapping(dict):
+    pass
+
+
+class Sequence(list):
+    pass
+
+
+class Inner(BaseModel):
+    a: int = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any = 2
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class MyMessage(lc.HumanMessage):
+    extra_field: int = 3
+
+
+class MyAIMessage(lc.AIMessage):
+    pass
+
+
+class Holder(BaseModel):
+    messages: list[Any]
+
+
+CLASSES = list(fast._CLASSES)
+NEEDED = {"role": "r", "tool_call_id": "t"}
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=8))
+odd = st.sampled_from(
+    [
+        "\ud800",
+        2**70,
+        b"bytes",
+        bytearray(b"array"),
+        (1, "a"),
+        (1, {2}),
+        {1, 2},
+        Color.RED,
+        Named.A,
+        Text("t"),
+        Number(3),
+        Real(1.5),
+        Mapping(a=1),
+        Sequence([1]),
+        Inner(),
+        Point(1),
+        Pair(1, [2]),
+        datetime.datetime(2020, 1, 1),
+        datetime.date(2020, 1, 1),
+        uuid.UUID(int=5),
+        decimal.Decimal("1.5"),
+        pathlib.Path("/tmp/x"),
+        deque([1]),
+        np.float64(2.5),
+        np.arange(3),
+        SecretStr("s"),
+        lc.HumanMessage("inner"),
+        {1: 2},
+        {None: 1},
+        {(1, 2): 3},
+        {Text("k"): 1},
+        {Named.A: 1},
+        {"\ud800": 1},
+        object(),
+        1j,
+        float("nan"),
+    ]
+)
+plain = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+anything = st.recursive(
+    scalars | odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+dicts = st.dictionaries(st.text(max_size=5), plain, max_size=3)
+odd_dicts = st.dictionaries(st.text(max_size=5), anything, max_size=3)
+calls = st.fixed_dictionaries(
+    {"name": st.text(max_size=5), "args": dicts, "id": st.none() | st.text(max_size=5)},
+    optional={"type": st.just("tool_call")},
+)
+counts = st.integers(0, 10**6)
+usage = st.fixed_dictionaries(
+    {"input_tokens": counts, "output_tokens": counts, "total_tokens": counts},
+    optional={
+        "input_token_details": st.fixed_dictionaries(
+            {}, optional={"cache_read": counts, "audio": counts, "cache_creation": counts, "flex": counts}
+        ),
+        "output_token_details": st.fixed_dictionaries({}, optional={"reasoning": counts, "audio": counts}),
+        "more": counts,
+    },
+)
+blocks = st.lists(st.text(max_size=8) | st.fixed_dictionaries({"type": st.just("text"), "text": plain}), max_size=3)
+openai_calls = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.text(max_size=3),
+            "function": st.fixed_dictionaries(
+                {"name": st.text(max_size=3), "arguments": st.sampled_from(['{"a": 1}', "{", "[]", ""])}
+            ),
+        }
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def messages(draw: Any, odd_values: bool = False) -> Any:
+    """A message as an application makes it, of any class."""
+    cls = draw(st.sampled_from([*CLASSES, lc.AIMessage, lc.AIMessage, MyMessage, MyAIMessage]))
+    maps = odd_dicts if odd_values else dicts
+    given_: dict[str, Any] = {key: draw(st.text(max_size=4)) for key in NEEDED if key in cls.model_fields}
+    optional: dict[str, Any] = {
+        "name": st.text(max_size=4),
+        "id": st.text(max_size=4) | st.integers(0, 9),
+        "additional_kwargs": maps | st.fixed_dictionaries({"tool_calls": openai_calls}),
+        "response_metadata": maps | st.just({"output_version": "v1"}),
+        "stamp": anything if odd_values else plain,
+        "example": st.booleans(),
+    }
+    if "tool_calls" in cls.model_fields:
+        optional["tool_calls"] = st.lists(calls, max_size=2)
+        optional["usage_metadata"] = usage
+        optional["invalid_tool_calls"] = st.just([{"name": "f", "args": "{", "id": None, "error": "e"}])
+    if "tool_call_chunks" in cls.model_fields:
+        chunk = {"name": "f", "args": '{"a":', "id": "1", "index": 0}
+        optional["tool_call_chunks"] = st.just([chunk])
+        optional["chunk_position"] = st.just("last")
+    if "artifact" in cls.model_fields:
+        optional["artifact"] = anything if odd_values else plain
+        optional["status"] = st.sampled_from(["success", "error"])
+    for key, strategy in optional.items():
+        if draw(st.integers(0, 2)) == 0:
+            given_[key] = draw(strategy)
+    if cls is lc.RemoveMessage:
+        given_.setdefault("id", "1")
+    else:
+        given_["content"] = draw(st.text(max_size=20) | blocks)
+    if cls in (lc.FunctionMessage, lc.FunctionMessageChunk):
+        given_.setdefault("name", "f")
+    return cls(**given_)
+
+
+# -- comparing
+
+
+def outcome(act: Any, *args: Any) -> Any:
+    """What a call answers, or the type of what it raises."""
+    try:
+        return act(*args)
+    except Exception as error:
+        return type(error)
+
+
+def parts(value: Any) -> Any:
+    """A value taken apart, with all that tells two values apart: types, order, and a message's inner state."""
+    if isinstance(value, BaseModel):
+        state = {
+            slot: getattr(value, slot)
+            for slot in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+        }
+        return type(value), parts(value.__dict__), parts(state)
+    if isinstance(value, dict):
+        return type(value), [(parts(key), parts(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple, deque)):
+        return type(value), [parts(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return type(value), sorted(map(repr, value))
+    if isinstance(value, np.ndarray):
+        return type(value), value.dtype.str, value.tolist()
+    if dataclasses.is_dataclass(value):
+        return type(value), [parts(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, Send):
+        return type(value), value.node, parts(value.arg)
+    return type(value), repr(value)
+
+
+def assert_reads_alike(stored: tuple[str, bytes]) -> Any:
+    wanted, found = outcome(JSONPLUS.loads_typed, stored), outcome(FAST.loads_typed, stored)
+    assert parts(found) == parts(wanted)
+    return found
+
+
+def assert_same(value: Any) -> None:
+    """Both write the same, or fail alike, and both read it alike."""
+    wanted = outcome(JSONPLUS.dumps_typed, value)
+    assert outcome(FAST.dumps_typed, value) == wanted
+    pieces = outcome(FAST.dumps_pieces, value)
+    if not isinstance(wanted, tuple):
+        assert pieces == wanted
+        return
+    assert (pieces[0], b"".join(pieces[1])) == wanted
+    assert_reads_alike(wanted)
+
+
+@often
+@given(messages())
+def test_messages(message: Any) -> None:
+    assert_same(message)
+    assert_same([message, message])
+
+
+@often
+@given(messages(odd_values=True))
+def test_messages_with_values_of_every_kind(message: Any) -> None:
+    assert_same([message, lc.HumanMessage("after")])
+
+
+@often
+@given(messages(), st.data())
+def test_messages_whose_fields_were_set_to_anything(message: Any, data: Any) -> None:
+    field = data.draw(st.sampled_from(sorted(message.__dict__)))
+    value = data.draw(anything | usage | st.lists(calls | odd_dicts | plain, max_size=2))
+    message.__dict__[field] = value
+    assert_same(message)
+
+
+@often
+@given(messages(), st.data())
+def test_messages_whose_inner_state_was_changed(message: Any, data: Any) -> None:
+    names = data.draw(st.permutations(sorted(message.__dict__)))
+    kept = names[data.draw(st.integers(0, 2)) :]
+    fields = dict(message.__dict__)
+    message.__dict__.clear()
+    message.__dict__.update({name: fields[name] for name in kept})
+    if data.draw(st.booleans()):
+        message.__dict__["foreign"] = 1
+    extra = data.draw(st.sampled_from([None, {}, {"content": "other"}, {"a": {1}}, {1: 2}, {"b": Text("x")}]))
+    object.__setattr__(message, "__pydantic_extra__", extra)
+    assert_same(message)
+
+
+@often
+@given(st.lists(messages(), max_size=4), plain, odd)
+def test_messages_inside_other_values(found: list[Any], value: Any, strange: Any) -> None:
+    for wrapped in (
+        {"messages": found, "n": value},
+        (*found, value),
+        Send("node", {"messages": found}),
+        [Send("node", found), Send("node", value)],
+        Command(update={"messages": found}, goto="x"),
+        Interrupt(value=found, id="i"),
+        Point(found, Point(found)),
+        Pair(found, value),
+        Holder(messages=found),
+        deque(found),
+        _DeltaSnapshot(found),
+        _DeltaSnapshot({"a": found, "b": value}),
+        [Document(page_content="p", metadata={"a": 1}), *found],
+        [*found, strange, *found],
+        {"a": strange, "b": found},
+    ):
+        assert_same(wrapped)
+
+
+@often
+@given(anything)
+def test_other_values(value: Any) -> None:
+    assert_same(value)
+    assert_same(_DeltaSnapshot(value))
+
+
+def test_values_that_are_no_msgpack() -> None:
+    for value in (None, b"", b"x", bytearray(b"x")):
+        assert_same(value)
+
+
+@pytest.mark.parametrize("depth", [*range(245, 258), 400])
+def test_deep_values(depth: int) -> None:
+    nested: Any = 1
+    for _ in range(depth):
+        nested = [nested]
+    message = lc.AIMessage("x", additional_kwargs={"a": nested})
+    call = lc.AIMessage("x", tool_calls=[{"name": "f", "args": {"a": nested}, "id": "1"}])
+    for value in (nested, message, call, [message, call], {"a": nested, "b": 1}, [1, nested], _DeltaSnapshot(nested)):
+        assert_same(value)
+
+
+def test_nested_exts() -> None:
+    for depth in (50, 200):
+        value: Any = [lc.HumanMessage("x")]
+        for _ in range(depth):
+            value = Point(value)
+        assert_same(value)
+
+
+def test_long_messages() -> None:
+    for size in [*range(100, 300), *range(1900, 2100), 65400, 65500, 65536, 70000]:
+        value = [lc.HumanMessage("x" * size), lc.HumanMessage("x")]
+        assert FAST.dumps_typed(value) == JSONPLUS.dumps_typed(value)
+        assert b"".join(FAST.dumps_pieces(value)[1]) == JSONPLUS.dumps_typed(value)[1]
+
+
+# -- the short road is taken, and left
+
+
+ORDINARY_MESSAGES = [
+    *[cls(**{key: "x" for key in NEEDED if key in cls.model_fields}, id="1", name="n", content="") for cls in CLASSES],
+    lc.HumanMessage([{"type": "text", "text": "a"}, "b"], additional_kwargs={"a": {"b": [1]}}),
+    lc.HumanMessage("with more", example=False),
+    lc.AIMessage(
+        "hello",
+        id="run-1",
+        tool_calls=[{"name": "f", "args": {"a": {"b": 1}}, "id": "1"}, {"name": "g", "args": {}, "id": None}],
+        usage_metadata={
+            "input_tokens": 1,
+            "output_tokens": 2,
+            "total_tokens": 3,
+            "input_token_details": {"audio": 0, "cache_read": 1},
+            "output_token_details": {"reasoning": 1},
+        },
+        response_metadata={"model_name": "m", "logprobs": None, "token_usage": {"n": 1.5}},
+        additional_kwargs={"refusal": None},
+    ),
+    lc.ToolMessage("result", tool_call_id="1", artifact={"rows": [1, 2]}, status="error"),
+    lc.AIMessageChunk("", chunk_position="last") if "chunk_position" in lc.AIMessageChunk.model_fields else None,
+]
+ORDINARY_MESSAGES = [message for message in ORDINARY_MESSAGES if message is not None]
+for number, one in enumerate(ORDINARY_MESSAGES):
+    one.id = one.id or f"id-{number}"
+
+
+@pytest.fixture
+def ordinary_road(monkeypatch: Any) -> list[str]:
+    """What passed through pydantic."""
+    passed: list[str] = []
+    dump, init = BaseModel.model_dump, BaseModel.__init__
+
+    def model_dump(self: Any, *args: Any, **kwargs: Any) -> Any:
+        passed.append("dump")
+        return dump(self, *args, **kwargs)
+
+    def __init__(self: Any, /, **data: Any) -> None:
+        passed.append("init")
+        init(self, **data)
+
+    monkeypatch.setattr(BaseModel, "model_dump", model_dump)
+    monkeypatch.setattr(BaseModel, "__init__", __init__)
+    return passed
+
+
+def test_every_class_has_the_short_road() -> None:
+    assert set(fast.ENCODERS) == set(CLASSES)
+    assert {name for name, _ in fast.DECODERS.values()} == {(cls.__module__, cls.__name__) for cls in CLASSES}
+
+
+@pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
+def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list[str]) -> None:
+    snapshot = [_DeltaSnapshot([message]), Send("n", {"m": [message]}), Command(update=[message])]
+    for value in (message, [message, message], {"m": [message]}, Point([message]), Pair(message, 1), *snapshot):
+        del ordinary_road[:]
+        stored = FAST.dumps_typed(value)
+        FAST.dumps_pieces(value)
+        assert ordinary_road == []
+        FAST.loads_typed(stored)
+        assert ordinary_road == []
+        assert JSONPLUS.dumps_typed(value) == stored
+        assert "dump" in ordinary_road
+        JSONPLUS.loads_typed(stored)
+        assert "init" in ordinary_road
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MyMessage("x"),
+        lc.HumanMessage("x", additional_kwargs={"a": Inner()}),
+        lc.HumanMessage("x", additional_kwargs={"a": Mapping()}),
+        lc.HumanMessage("x", additional_kwargs={1: 2}),
+        lc.ToolMessage("x", tool_call_id="1", artifact={1, 2}),
+        lc.AIMessage("x").model_copy(update={"tool_calls": [{"name": "f", "args": {}, "id": "1", "more": 1}]}),
+    ],
+    ids=range(6),
+)
+def test_other_messages_go_the_ordinary_road(message: Any, ordinary_road: list[str]) -> None:
+    stored = FAST.dumps_typed(message)
+    assert "dump" in ordinary_road
+    assert stored == JSONPLUS.dumps_typed(message)
+    assert_reads_alike(stored)
+
+
+def test_what_is_not_known_of_a_class_leaves_it_out() -> None:
+    assert fast._known(lc.HumanMessage)
+    assert not fast._known(MyMessage)
+
+    class Serialized(lc.HumanMessage):
+        def model_dump(self, **kwargs: Any) -> Any:
+            return {}
+
+    Serialized.__module__ = "langchain_core.messages.human"
+    assert not fast._known(Serialized)
+
+    class Typed(lc.HumanMessage):
+        when: datetime.datetime
+
+    with pytest.raises(fast.UnknownError):
+        fast._encoder(Typed)
+    with pytest.raises(fast.UnknownError):
+        fast._decoder(Typed)
+
+
+# -- what was written otherwise
+
+
+def stored_message(module: str, name: str, fields: Any, *rest: Any) -> tuple[str, bytes]:
+    payload = ormsgpack.packb((module, name, fields, *(rest or ("model_validate_json",))), option=jsonplus._option)
+    return "msgpack", ormsgpack.packb(ormsgpack.Ext(5, payload))
+
+
+@often
+@given(messages(odd_values=False), st.data())
+def test_payloads_of_other_shapes(message: Any, data: Any) -> None:
+    fields = message.model_dump()
+    for _ in range(data.draw(st.integers(1, 3))):
+        change = data.draw(st.sampled_from(["drop", "set", "add", "order", "nest"]))
+        if change == "drop" and fields:
+            fields.pop(data.draw(st.sampled_from(sorted(fields))))
+        elif change == "set" and fields:
+            value = data.draw(plain | usage | st.lists(calls | dicts, max_size=2) | st.lists(plain, max_size=2))
+            fields[data.draw(st.sampled_from(sorted(fields)))] = value
+        elif change == "add":
+            names = ["self", "cls", "content_blocks", "tool_calls", "tool_call_chunks", "example", "text", "type", "lc"]
+            names += ["invalid_tool_calls", "args", "data", "model_config", "__dict__", "name", "id"]
+            fields[data.draw(st.sampled_from(names))] = data.draw(plain | st.lists(calls, max_size=2))
+        elif change == "order":
+            fields = {name: fields[name] for name in data.draw(st.permutations(sorted(fields)))}
+        elif change == "nest":
+            for key in ("usage_metadata", "tool_calls"):
+                if isinstance(fields.get(key), dict):
+                    fields[key] = dict(reversed(fields[key].items()))
+                elif isinstance(fields.get(key), list):
+                    fields[key] = [dict(reversed(one.items())) if isinstance(one, dict) else one for one in fields[key]]
+    cls = type(message)
+    assert_reads_alike(stored_message(cls.__module__, cls.__name__, fields))
+
+
+@pytest.mark.parametrize("cls", [lc.AIMessage, lc.AIMessageChunk])
+def test_tool_calls_only_in_additional_kwargs(cls: Any) -> None:
+    for arguments in ('{"a": 1}', "{"):
+        call = {"id": "1", "function": {"name": "f", "arguments": arguments}, "type": "function"}
+        fields = {**cls("x").model_dump(), "additional_kwargs": {"tool_calls": [call]}}
+        found = assert_reads_alike(stored_message(cls.__module__, cls.__name__, fields))
+        assert found.tool_calls or found.invalid_tool_calls
+
+
+@pytest.mark.parametrize("position", [None, "last"])
+def test_chunks_that_their_validators_change(position: Any) -> None:
+    module, name = lc.AIMessageChunk.__module__, lc.AIMessageChunk.__name__
+    call = {"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}
+    chunk = {"name": "f", "args": '{"a": 1}', "id": "1", "index": 0, "type": "tool_call_chunk"}
+    wrong = {"name": "f", "args": "{", "id": "1", "error": None, "type": "invalid_tool_call"}
+    blocks = [{"type": "server_tool_call_chunk", "args": '{"a": 1}', "id": "1"}, {"type": "tool_call_chunk", "id": "1"}]
+    plain_fields = {**lc.AIMessageChunk("").model_dump(), "chunk_position": position}
+    for changes in (
+        {"tool_calls": [call]},
+        {"tool_call_chunks": [chunk]},
+        {"invalid_tool_calls": [wrong]},
+        {"content": blocks, "response_metadata": {"output_version": "v1"}},
+        {"content": blocks, "response_metadata": {"output_version": "v1"}, "tool_call_chunks": [chunk]},
+        {"content": blocks},
+    ):
+        assert_reads_alike(stored_message(module, name, {**plain_fields, **changes}))
+    changed = {"content": blocks, "response_metadata": {"output_version": "v1"}}
+    found = FAST.loads_typed(stored_message(module, name, {**plain_fields, **changed}))
+    assert (found.content[0]["type"] == "server_tool_call") == (position == "last")
+
+
+def test_payloads_that_are_no_message() -> None:
+    human = "langchain_core.messages.human"
+    fields = lc.HumanMessage("x").model_dump()
+    for stored in (
+        stored_message(human, "HumanMessage", {"content": "x"}),
+        stored_message(human, "HumanMessage", {}),
+        stored_message(human, "HumanMessage", {1: 2}),
+        stored_message(human, "HumanMessage", []),
+        stored_message(human, "HumanMessage", None),
+        stored_message(human, "HumanMessage", fields, "other method"),
+        stored_message(human, "HumanMessage", fields, "a", "b"),
+        stored_message(human, "NoMessage1234", fields),
+        stored_message(human, "HumanMessaga", fields),
+        stored_message("langchain_core.messages", "HumanMessage", fields),
+        stored_message("langchain.schema", "HumanMessage", fields),
+        stored_message(__name__, "MyMessage", fields),
+        stored_message("nowhere", "HumanMessage", fields),
+        stored_message("langchain_core.messages.ai", "AIMessageX", fields),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b"\x94\xbd"))),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b""))),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(99, b"x"))),
+        ("msgpack", JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1][:-1]),
+        (
+            "json",
+            b'{"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": ["00000000000000000000000000000005"]}',
+        ),
+        ("pickle", b""),
+    ):
+        assert_reads_alike(stored)
+    remove = lc.RemoveMessage(id="1").model_dump()
+    for content in ("", "x", [], ["a"]):
+        assert_reads_alike(
+            stored_message("langchain_core.messages.modifier", "RemoveMessage", {**remove, "content": content})
+        )
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_bytes_of_any_type(wrap: Any) -> None:
+    stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
+    assert FAST.loads_typed((stored[0], wrap(stored[1]))) == [lc.HumanMessage("x")]
+
+
+# -- a message read is a real one
+
+
+@pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_read_behaves(message: Any) -> None:
+    stored = JSONPLUS.dumps_typed(message)
+    found, wanted = FAST.loads_typed(stored), JSONPLUS.loads_typed(stored)
+    for act in (
+        lambda one: one,
+        lambda one: one.model_dump(),
+        lambda one: one.model_dump_json(),
+        lambda one: one.model_dump(exclude_unset=True),
+        lambda one: sorted(one.model_fields_set),
+        lambda one: one.model_extra,
+        lambda one: one.model_copy(),
+        lambda one: one.model_copy(deep=True, update={"content": "other"}),
+        copy.copy,
+        copy.deepcopy,
+        lambda one: pickle.loads(pickle.dumps(one)),
+        repr,
+        str,
+        lambda one: one.pretty_repr(),
+        lambda one: str(one.text),
+        lambda one: outcome(lambda: one.content_blocks),
+        lambda one: outcome(hash, one),
+        lambda one: outcome(lambda: one + one),
+        lambda one: one.to_json(),
+        lambda one: outcome(add_messages, [one], [one.model_copy(update={"content": "new"})]),
+        lambda one: outcome(setattr, one, "brand_new", 1),
+        lambda one: one,
+        lambda one: outcome(setattr, one, "content", "changed"),
+        lambda one: one,
+        lambda one: outcome(delattr, one, "name"),
+        lambda one: parts(one),
+    ):
+        assert parts(act(found)) == parts(act(wanted))
+
+
+def test_messages_read_share_nothing() -> None:
+    for message in ORDINARY_MESSAGES:
+        stored = FAST.dumps_typed([message, message])
+        one, two = FAST.loads_typed(stored)
+        (again, _) = FAST.loads_typed(stored)
+        before = parts(two)
+        one.additional_kwargs["new"] = 1
+        one.response_metadata["new"] = 1
+        one.new_field = 1
+        one.__pydantic_fields_set__.discard("content")
+        one.__pydantic_extra__["x"] = 2
+        one.__dict__["id"] = "other"
+        if "tool_calls" in one.__dict__:
+            one.tool_calls.append({})
+        assert parts(two) == parts(again) == before
+
+
+# -- allowlists, warnings, events
+
+
+@contextlib.contextmanager
+def fresh_warnings(caplog: Any) -> Any:
+    """The events and the log of what is read meanwhile."""
+    seen: list[Any] = []
+    for known in (jsonplus._warned_unregistered_types, jsonplus._warned_blocked_types):
+        known.clear()
+    jsonplus._warned_unreconstructable_types.clear()
+    caplog.clear()
+    unregister = register_serde_event_listener(seen.append)
+    try:
+        yield seen
+    finally:
+        unregister()
+
+
+def read(serde: Any, stored: tuple[str, bytes], caplog: Any) -> Any:
+    with fresh_warnings(caplog) as seen:
+        found = outcome(serde.loads_typed, stored)
+        return parts(found), list(seen), [record.getMessage() for record in caplog.records]
+
+
+MIXED = [
+    lc.HumanMessage("x"),
+    MyMessage("x"),
+    Point([lc.HumanMessage("y"), Point(MyAIMessage("z"))]),
+    Inner(),
+    Pair(1, [lc.AIMessage("x")]),
+    Color.RED,
+    lc.ToolMessage("x", tool_call_id="1", artifact={"a": Named.A, "b": {Color.RED}, "c": Pair(1, 2)}),
+    lc.HumanMessage("x", additional_kwargs={"a": Color.RED}),
+    Send("n", {"messages": [lc.HumanMessage("x"), MyMessage("y")]}),
+]
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"allowed_msgpack_modules": None},
+    {"allowed_msgpack_modules": True},
+    {"allowed_msgpack_modules": [Point, (Inner.__module__, "Inner")]},
+    {"allowed_json_modules": [("a", "b")]},
+    {"allowed_json_modules": True, "pickle_fallback": True},
+]
+
+
+@pytest.mark.parametrize("given_settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_allowlists_warnings_and_events(given_settings: dict[str, Any], caplog: Any) -> None:
+    stored = JSONPLUS.dumps_typed(MIXED)
+    assert FAST.dumps_typed(MIXED) == stored
+    ours, theirs = FastSerializer(**given_settings), JsonPlusSerializer(**given_settings)
+    wanted = read(theirs, stored, caplog)
+    assert read(ours, stored, caplog) == wanted
+    more_ours, more_theirs = (one.with_msgpack_allowlist([MyMessage, Color]) for one in (ours, theirs))
+    assert type(more_ours) is FastSerializer
+    assert (more_ours is ours) == (more_theirs is theirs)
+    assert more_ours._allowed_msgpack_modules == more_theirs._allowed_msgpack_modules
+    assert read(more_ours, stored, caplog) == read(more_theirs, stored, caplog)
+    assert read(ours, stored, caplog) == wanted
+    if theirs._allowed_msgpack_modules is not True:
+        assert read(more_theirs, stored, caplog) != wanted
+
+
+def test_a_serializer_with_a_longer_allowlist_is_fast(ordinary_road: list[str]) -> None:
+    serde = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([Point])
+    value = [lc.HumanMessage("x"), Point([lc.HumanMessage("y")])]
+    stored = JSONPLUS.dumps_typed(value)
+    del ordinary_road[:]
+    assert serde.loads_typed(stored) == value
+    assert ordinary_road == []
+
+
+def test_strict_mode_by_environment(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(_msgpack, "STRICT_MSGPACK_ENABLED", True)
+    stored = JSONPLUS.dumps_typed(MIXED)
+    assert read(FastSerializer(), stored, caplog) == read(JsonPlusSerializer(), stored, caplog)
+    assert FastSerializer()._allowed_msgpack_modules is None
+
+
+def test_a_message_that_is_not_safe_is_blocked_as_ever(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(_msgpack, "SAFE_MSGPACK_TYPES", frozenset())
+    stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
+    ours, theirs = (kind(allowed_msgpack_modules=None) for kind in (FastSerializer, JsonPlusSerializer))
+    wanted = read(theirs, stored, caplog)
+    assert wanted[1]
+    assert read(ours, stored, caplog) == wanted
+
+
+def test_a_hook_of_ones_own() -> None:
+    def hook(code: int, data: bytes) -> Any:
+        return code, len(data)
+
+    stored = FAST.dumps_typed([lc.HumanMessage("x")])
+    ours = FastSerializer(allowed_msgpack_modules=None, __unpack_ext_hook__=hook)
+    theirs = JsonPlusSerializer(allowed_msgpack_modules=None, __unpack_ext_hook__=hook)
+    assert ours.loads_typed(stored) == theirs.loads_typed(stored) != [lc.HumanMessage("x")]
+    assert ours.with_msgpack_allowlist([Point]).loads_typed(stored) == theirs.loads_typed(stored)
+
+
+def test_pickle_fallback() -> None:
+    ours, theirs = FastSerializer(pickle_fallback=True), JsonPlusSerializer(pickle_fallback=True)
+    for value in (1j, [lc.HumanMessage("x"), 2**70], [1, 1j], {"a": 1j, "b": 2}, _DeltaSnapshot([1, 1j]), {1: 1j}):
+        stored = theirs.dumps_typed(value)
+        assert stored[0] == "pickle"
+        assert ours.dumps_typed(value) == stored
+        assert ours.dumps_pieces(value) == ("pickle", [stored[1]])
+        assert ours.loads_typed(stored) == value
+        assert outcome(FAST.dumps_typed, value) is outcome(FAST.dumps_pieces, value) is TypeError
+
+
+def test_warnings_are_kept_for_what_changes_the_bytes() -> None:
+    message = lc.AIMessage("x")
+    message.__dict__["tool_calls"] = "no list"
+    for serde in (JSONPLUS, FAST):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            serde.dumps_typed(message)
+        assert caught
+
+
+# -- pieces
+
+
+def unpacked(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=FAST._unpack_ext_hook, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+@often
+@given(st.lists(messages(), min_size=2, max_size=20))
+def test_a_list_of_messages_is_cut_between_them(found: list[Any]) -> None:
+    header, *pieces = FAST.dumps_pieces(found)[1]
+    assert header == ormsgpack.packb([None] * len(found))[: -len(found)]
+    assert [FAST.dumps_typed(message)[1] for message in found] == pieces
+
+
+@often
+@given(
+    st.dictionaries(st.text(max_size=5), st.text(min_size=40) | st.lists(st.text(min_size=40), min_size=1), min_size=2)
+)
+def test_a_dict_is_cut_between_its_items(value: dict[str, Any]) -> None:
+    header, *pieces = FAST.dumps_pieces(value)[1]
+    assert header + b"".join(pieces) == FAST.dumps_typed(value)[1]
+    assert [unpacked(b"\x81" + piece) for piece in pieces] == [{key: each} for key, each in value.items()]
+
+
+@pytest.mark.parametrize("count", [2, 15, 16, 17, 31, 100, 65535, 65536, 70_000])
+@pytest.mark.parametrize("kind", [list, dict])
+def test_small_elements_share_pieces(kind: Any, count: int) -> None:
+    value = list(range(count)) if kind is list else {str(n): n for n in range(count)}
+    for whole in (value, _DeltaSnapshot(value)):
+        found = FAST.dumps_pieces(whole)[1]
+        assert b"".join(found) == JSONPLUS.dumps_typed(whole)[1]
+        assert len(found) <= 3 + count // 32
+        assert max(map(len, found)) < 16_000
+
+
+def test_the_pieces_of_a_list_that_grows_stay() -> None:
+    for value in (list(range(300, 2000)), [lc.HumanMessage(str(n) * 9) for n in range(100)], ["word"] * 900):
+        longest = FAST.dumps_pieces(value)[1][1:]
+        for length in range(20, len(value), 37):
+            pieces = FAST.dumps_pieces(value[:length])[1][1:]
+            assert pieces[:-1] == longest[: len(pieces) - 1]
+
+
+def test_elements_large_and_small() -> None:
+    for value in (
+        [1] * 16 + ["x" * 5000] * 20,
+        ["x" * 5000] * 16 + [1] * 50,
+        [lc.HumanMessage("x"), 1, None, Color.RED, lc.HumanMessage("y")],
+        [1, lc.HumanMessage("x")],
+        [("a", 1)] * 3,
+        [("x" * 100, 1)] * 3,
+        [(Color.RED, 1)] * 3,
+        [["x" * 70]] * 2,
+        {"a": lc.HumanMessage("x"), "b": 1},
+        {"": [], "b": {}},
+        {"x" * 300: 1, "b": 2},
+        {Text("a"): 1, "b": 2},
+        {1: "a", "b": 2},
+        Mapping(a=1, b=2),
+        Sequence([1, 2]),
+        (1, 2),
+        [],
+        {},
+        [1],
+        {"a": 1},
+        _DeltaSnapshot([]),
+        _DeltaSnapshot([1, 2]),
+        _DeltaSnapshot(list(range(14))),
+        _DeltaSnapshot(list(range(15))),
+        _DeltaSnapshot(list(range(300))),
+        _DeltaSnapshot(["x" * 40000] * 2),
+        _DeltaSnapshot(_DeltaSnapshot([lc.HumanMessage("x")] * 3)),
+        _DeltaSnapshot(None),
+    ):
+        assert_same(value)
+
+
+def test_what_is_not_cut() -> None:
+    for value in (None, b"x", "x", 1, [], [1], {}, {"a": 1}, {1: 2, 3: 4}, (1, 2), Mapping(a=1, b=2), Sequence([1, 2])):
+        assert len(FAST.dumps_pieces(value)[1]) == 1
+    for value in ([1, 2], {"a": 1, "b": 2}):
+        assert len(FAST.dumps_pieces(value)[1]) == 2
+
+
+def test_headers_of_exts() -> None:
+    for size in [*range(17, 300), 65535, 65536]:
+        data = b"x" * size
+        assert serializer._ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
+    assert len(set(itertools.starmap(serializer._ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
