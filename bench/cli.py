@@ -1,0 +1,126 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import time
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import results, table
+from bench.contestants import OPENERS, Setting, open_all
+from bench.measuring import Run
+from bench.workloads import DESCRIPTIONS, WORKLOADS
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Checkpoint savers of LangGraph, side by side.")
+    parser.add_argument("--quick", action="store_true", help="a rough answer within 90 seconds")
+    parser.add_argument("--smallest", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may be given again")
+    parser.add_argument("--savers", metavar="A,B", help="these savers; all are: " + ", ".join(OPENERS))
+    parser.add_argument("--list", action="store_true", help="say what workloads and savers there are")
+    parser.add_argument("--redis-url", help="a Redis or Valkey that nobody else uses; else one is started for each saver")
+    parser.add_argument("--redis-modules-url", help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis")
+    parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
+    parser.add_argument("--name", help="name of the result's file; by default date and time")
+    parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
+    commands = parser.add_subparsers(dest="command", metavar="plot | profile")
+    plot = commands.add_parser("plot", help="draw the plots of a result again")
+    plot.add_argument("file", type=Path)
+    profile = commands.add_parser("profile", help="where the time of our chat turn goes")
+    profile.add_argument("--messages", type=int, default=100)
+    profile.add_argument("--async", action="store_true", dest="asynchronous")
+    profile.add_argument("--seconds", type=float, default=10)
+    profile.add_argument("--saver", default="redis_saver", choices=list(OPENERS))
+    given = parser.parse_args(arguments)
+    for name in given.only or []:
+        if name not in WORKLOADS:
+            parser.error(f"--only {name}: there are {', '.join(WORKLOADS)}")
+    given.names = given.savers.split(",") if given.savers else list(OPENERS)
+    for name in given.names:
+        if name not in OPENERS:
+            parser.error(f"--savers {name}: there are {', '.join(OPENERS)}")
+    return given
+
+
+def setting_of(given: argparse.Namespace, stack: ExitStack) -> Setting:
+    """The servers' urls, and a loop that ends with the stack."""
+    loop = asyncio.new_event_loop()
+    stack.callback(loop.close)
+    return Setting(loop, stack, given.redis_url, given.redis_modules_url, given.postgres_url)
+
+
+def measure(given: argparse.Namespace, console: Console) -> results.Result:
+    """Run the workloads asked for."""
+    started, clock = results.now(), time.monotonic()
+    chosen = given.only or list(WORKLOADS)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ExitStack() as stack:
+        setting = setting_of(given, stack)
+        progress = stack.enter_context(Progress(*columns, console=console))
+        bar = progress.add_task("opening the savers", total=len(chosen))
+        contestants, absent = open_all(setting, given.names)
+        run = Run(contestants, setting.loop, quick=given.quick, smallest=given.smallest)
+        for contestant in contestants:
+            progress.console.print(f"{contestant.name}: {contestant.server or 'in this process'}")
+        for name, reason in absent.items():
+            progress.console.print(f"[yellow]{name} does not run: {reason}")
+
+        def advance(what: str) -> None:
+            progress.update(bar, description=what)
+
+        run.advance = advance
+        for name in chosen:
+            WORKLOADS[name](run)
+            run.finish(name)
+            progress.advance(bar)
+        for failure in run.failures:
+            progress.console.print(f"[red]{failure['saver']} failed in {failure['workload']}: {failure['reason']}")
+        return results.collect(run, absent, started, time.monotonic() - clock)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    given, console = parse(arguments), Console()
+    warnings.filterwarnings("ignore", module="langgraph|langchain")
+    signal.signal(signal.SIGTERM, _terminated)
+    if given.list:
+        for name, description in DESCRIPTIONS.items():
+            console.print(f"[bold]{name:12}[/] {description}")
+        console.print(f"[bold]{'savers':12}[/] {', '.join(OPENERS)}")
+    elif given.command == "plot":
+        from bench import plots
+
+        _say_plots(console, plots.draw(results.load(given.file), given.results))
+    elif given.command == "profile":
+        from bench import profiling
+
+        with ExitStack() as stack:
+            contestants, absent = open_all(setting_of(given, stack), [given.saver])
+            if absent:
+                raise SystemExit(f"{given.saver}: {absent[given.saver]}")
+            profiling.profile(contestants[0], given.messages, given.asynchronous, given.seconds, console)
+    else:
+        from bench import plots
+
+        result = measure(given, console)
+        file = results.save(result, given.results, given.name)
+        table.show(result, console)
+        console.print(f"written: {file}")
+        _say_plots(console, plots.draw(result, given.results))
+
+
+def _say_plots(console: Console, files: list[Path]) -> None:
+    for file in files:
+        console.print(f"written: {file}")
+
+
+def _terminated(*_: Any) -> None:
+    raise SystemExit(143)

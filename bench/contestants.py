@@ -1,0 +1,224 @@
+"""The savers that are compared: how each is opened, and how it is closed again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from bench import servers
+from bench.meters import PostgresMeter, RedisMeter, SqliteMeter
+from bench.nothing import NothingSaver
+from bench.servers import Unavailable
+
+OURS, MEMORY, NOTHING = "redis_saver", "InMemorySaver", "do-nothing"
+CONNECTIONS = 1000
+"""The most connections of a pool, for all alike."""
+
+
+@dataclass
+class Setting:
+    """What the command line says of servers, and what ends when the run ends."""
+
+    loop: asyncio.AbstractEventLoop
+    stack: ExitStack
+    redis_url: str | None = None
+    redis_modules_url: str | None = None
+    postgres_url: str | None = None
+
+    def redis(self) -> str:
+        """A Redis for one contestant alone, unless the user gave one."""
+        return self.redis_url or self.stack.enter_context(servers.redis_server())
+
+    def later(self, close: Callable[[], Awaitable[Any]]) -> None:
+        async def closing() -> None:
+            await close()
+
+        self.stack.callback(lambda: self.loop.run_until_complete(closing()))
+
+    def wait(self, awaitable: Awaitable[Any]) -> Any:
+        async def waiting() -> Any:
+            return await awaitable
+
+        return self.loop.run_until_complete(waiting())
+
+
+@dataclass
+class Contestant:
+    """A saver in both flavours, on the same storage."""
+
+    name: str
+    saver: BaseCheckpointSaver[Any]
+    asaver: BaseCheckpointSaver[Any]
+    server: str = ""
+    meter: RedisMeter | PostgresMeter | SqliteMeter | None = None
+    raw: tuple[Any, Any] | None = None
+    """The clients of both flavours, where they speak plain Redis."""
+    threads: list[str] = field(default_factory=list)
+    _numbers: Any = field(default_factory=itertools.count)
+
+    def thread(self) -> str:
+        """The id of a new thread."""
+        self.threads.append(f"bench-{next(self._numbers):06}")
+        return self.threads[-1]
+
+    def clear(self) -> None:
+        """Delete all threads made."""
+        for thread in self.threads:
+            self.saver.delete_thread(thread)
+        self.threads.clear()
+
+
+def _said(url: str) -> str:
+    import redis
+
+    info = redis.Redis.from_url(url, decode_responses=True).info("server")
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    return f"{name} {info.get('valkey_version', info.get('redis_version'))}"
+
+
+def _redis_clients(setting: Setting, url: str, package: Any) -> tuple[Any, Any, Callable[[], None]]:
+    """Clients of both flavours, as their users make them, with room for as many connections as there are callers."""
+    kind = "Redis" if package.__name__ == "redis" else "Valkey"
+    client = getattr(package, kind).from_url(url, max_connections=CONNECTIONS)
+    aclient = getattr(package.asyncio, kind).from_url(url, max_connections=CONNECTIONS)
+    setting.stack.callback(client.close)
+    setting.later(aclient.aclose)
+
+    def disconnect() -> None:
+        client.connection_pool.disconnect()
+        setting.wait(aclient.connection_pool.disconnect())
+
+    return client, aclient, disconnect
+
+
+def open_ours(setting: Setting) -> Contestant:
+    import redis.asyncio
+
+    from redis_saver import AsyncRedisSaver, RedisSaver
+
+    url = setting.redis()
+    client, aclient, disconnect = _redis_clients(setting, url, redis)
+    return Contestant(
+        OURS, RedisSaver(client), AsyncRedisSaver(aclient), _said(url), RedisMeter(url, disconnect), (client, aclient)
+    )
+
+
+def open_memory(setting: Setting) -> Contestant:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    saver = InMemorySaver()
+    return Contestant(MEMORY, saver, saver)
+
+
+def open_nothing(setting: Setting) -> Contestant:
+    saver = NothingSaver()
+    return Contestant(NOTHING, saver, saver)
+
+
+def open_valkey(setting: Setting) -> Contestant:
+    import valkey.asyncio
+    from langgraph_checkpoint_aws import AsyncValkeySaver, ValkeySaver
+
+    url = setting.redis()
+    client, aclient, disconnect = _redis_clients(setting, url, valkey)
+    return Contestant(
+        "ValkeySaver", ValkeySaver(client), AsyncValkeySaver(aclient), _said(url), RedisMeter(url, disconnect)
+    )
+
+
+def open_langgraph_redis(setting: Setting) -> Contestant:
+    import redis.asyncio
+    from langgraph.checkpoint.redis import RedisSaver
+    from langgraph.checkpoint.redis.aio import AsyncRedisSaver
+
+    url = setting.redis_modules_url
+    if url is None:
+        raise Unavailable("needs a server with RedisJSON and RediSearch; give one with --redis-modules-url")
+    client, aclient, disconnect = _redis_clients(setting, url, redis)
+    modules = {module[key].lower() for module in client.module_list() for key in ("name", b"name") if key in module}
+    names = {name.decode() if isinstance(name, bytes) else name for name in modules}
+    if missing := {"rejson", "search"} - names:
+        raise Unavailable(f"the server of --redis-modules-url has no module {' and '.join(sorted(missing))}")
+    saver, asaver = RedisSaver(redis_client=client), AsyncRedisSaver(redis_client=aclient)
+    saver.setup()
+    setting.wait(asaver.asetup())
+    return Contestant("langgraph-checkpoint-redis", saver, asaver, _said(url), RedisMeter(url, disconnect))
+
+
+def open_postgres(setting: Setting) -> Contestant:
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from psycopg.rows import dict_row
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+    url = setting.postgres_url or setting.stack.enter_context(servers.postgres_server())
+    options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    pool = ConnectionPool(url, min_size=1, max_size=20, open=True, kwargs=options)
+    setting.stack.callback(pool.close)
+
+    async def make() -> tuple[Any, Any]:
+        apool = AsyncConnectionPool(url, min_size=1, max_size=20, open=False, kwargs=options)
+        await apool.open()
+        return apool, AsyncPostgresSaver(apool)
+
+    apool, asaver = setting.wait(make())
+    setting.later(apool.close)
+    saver = PostgresSaver(pool)
+    saver.setup()
+    with psycopg.connect(url) as connection:
+        version = f"Postgres {connection.info.parameter_status('server_version')}"
+    meter = PostgresMeter(url)
+    setting.stack.callback(meter.connection.close)
+    return Contestant("PostgresSaver", saver, asaver, version, meter)
+
+
+def open_sqlite(setting: Setting) -> Contestant:
+    import aiosqlite
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    file = f"{setting.stack.enter_context(servers.folder())}/checkpoints.sqlite"
+    connection = sqlite3.connect(file, check_same_thread=False)
+    setting.stack.callback(connection.close)
+    saver = SqliteSaver(connection)
+    saver.setup()
+
+    async def make() -> tuple[Any, Any]:
+        aconnection = await aiosqlite.connect(file)
+        return aconnection, AsyncSqliteSaver(aconnection)
+
+    aconnection, asaver = setting.wait(make())
+    setting.later(aconnection.close)
+    return Contestant("SqliteSaver", saver, asaver, f"SQLite {sqlite3.sqlite_version}", SqliteMeter(connection))
+
+
+OPENERS: dict[str, Callable[[Setting], Contestant]] = {
+    OURS: open_ours,
+    MEMORY: open_memory,
+    NOTHING: open_nothing,
+    "ValkeySaver": open_valkey,
+    "langgraph-checkpoint-redis": open_langgraph_redis,
+    "PostgresSaver": open_postgres,
+    "SqliteSaver": open_sqlite,
+}
+
+
+def open_all(setting: Setting, names: list[str]) -> tuple[list[Contestant], dict[str, str]]:
+    """The contestants that can run here, and of each other one why not."""
+    opened, absent = [], {}
+    for name in names:
+        try:
+            opened.append(OPENERS[name](setting))
+        except (Unavailable, ImportError) as reason:
+            absent[name] = str(reason)
+        except Exception as error:
+            absent[name] = f"{type(error).__name__}: {error}"
+    return opened, absent

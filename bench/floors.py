@@ -1,0 +1,59 @@
+"""What the project promises of its speed and cost, and whether a run meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench.contestants import MEMORY, OURS
+
+Rows = list[dict[str, Any]]
+Floor = dict[str, Any]
+
+
+def median(rows: Rows, saver: str, **wanted: Any) -> float | None:
+    """The median of the one row with these fields."""
+    for row in rows:
+        if row["saver"] == saver and all(row.get(key) == value for key, value in wanted.items()):
+            return float(row["median"])
+    return None
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def judge(rows: Rows) -> list[Floor]:
+    """Each floor, what was measured, and whether it is met (None: not measured)."""
+    floors: list[Floor] = []
+
+    def floor(what: str, measured: float | None, limit: float, *, most: bool = True) -> None:
+        met = None if measured is None else (measured <= limit if most else measured >= limit)
+        said = f"{'<=' if most else '>='} {limit:g}"
+        shown = None if measured is None else round(measured, 3)
+        floors.append({"floor": what, "limit": said, "measured": shown, "met": met})
+
+    def against_memory(**wanted: Any) -> float | None:
+        return ratio(median(rows, OURS, **wanted), median(rows, MEMORY, **wanted))
+
+    def cost(metric: str) -> float | None:
+        found = [row for row in rows if row["workload"] == "cost" and row["metric"] == metric and row["saver"] == OURS]
+        return max(found, key=lambda row: int(row["turns"]))["median"] if found else None
+
+    for messages in (100, 400):
+        wanted = {"workload": "chat", "metric": "turn", "messages": messages, "flavour": "sync"}
+        for durability in ("sync", "async"):
+            measured = against_memory(**wanted, durability=durability)
+            floor(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
+    floor(f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False)
+    for flavour in ("sync", "async"):
+        for operation, raw in (("put", "SET"), ("get_tuple", "GET")):
+            wanted = {"workload": "operations", "flavour": flavour, "metric": operation}
+            measured = ratio(median(rows, OURS, **wanted), median(rows, "raw SET / GET", **wanted))
+            floor(f"{operation}, small, {flavour}, p50: x raw {raw}", measured, 2)
+    floor("server memory grown over the turns, MB", cost("memory grown"), 1.5)
+    floor("sent a turn on average, kB", cost("sent on average"), 15)
+    floor("server time a call on average, us", cost("server time a call"), 40)
+    sent: Callable[[int], float | None] = lambda n: median(rows, OURS, workload="growth", metric="sent by put", messages=n)
+    floor("bytes of a put, 1,000 messages: x 100 messages", ratio(sent(1000), sent(100)), 2)
+    return floors

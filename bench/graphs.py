@@ -1,0 +1,105 @@
+"""The graphs that run: an agent with a tool, a fan-out, and an editor of files."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any
+
+from langchain_core.messages import AnyMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from bench.history import following, text
+
+Saver = BaseCheckpointSaver[Any]
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def _next(state: Chat) -> dict[str, Any]:
+    """The model and the tool: what the chat says next, without thinking."""
+    return {"messages": [following(state["messages"][-1])]}
+
+
+def _route(state: Chat) -> str:
+    return "tools" if getattr(state["messages"][-1], "tool_calls", None) else END
+
+
+async def _anext(state: Chat) -> dict[str, Any]:
+    return _next(state)
+
+
+def chat(saver: Saver, *, asynchronous: bool = False) -> Any:
+    """An agent that calls one tool and answers: five checkpoints a turn, of which four have a new message."""
+    act = _anext if asynchronous else _next
+    graph = StateGraph(Chat)
+    graph.add_node("agent", act)
+    graph.add_node("tools", act)
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", _route, ["tools", END])
+    graph.add_edge("tools", "agent")
+    return graph.compile(checkpointer=saver)
+
+
+class Fan(TypedDict):
+    width: int
+    results: Annotated[list[str], operator.add]
+
+
+def _spread(state: Fan) -> list[Send]:
+    return [Send("work", {"n": n}) for n in range(state["width"])]
+
+
+def _work(task: dict[str, int]) -> dict[str, Any]:
+    return {"results": [f"{task['n']}: {text(str(task['n']))}"]}
+
+
+async def _awork(task: dict[str, int]) -> dict[str, Any]:
+    return _work(task)
+
+
+def fan_out(saver: Saver, *, asynchronous: bool = False) -> Any:
+    """One superstep of as many tasks as the state says."""
+    graph = StateGraph(Fan)
+    graph.add_node("work", _awork if asynchronous else _work)  # type: ignore[type-var]
+    graph.add_conditional_edges(START, _spread, ["work"])
+    return graph.compile(checkpointer=saver)
+
+
+def _merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
+    return {**old, **new}
+
+
+class Files(TypedDict):
+    change: int
+    files: Annotated[dict[str, str], _merge]
+
+
+def document(n: int, version: int) -> str:
+    """A document of some 2 kB."""
+    return f"# Document {n}, version {version}\n\n" + "\n\n".join(text(f"{n} {version} {part}") for part in range(7))
+
+
+def path(n: int) -> str:
+    return f"/notes/document-{n:04}.md"
+
+
+def _edit(state: Files) -> dict[str, Any]:
+    return {"files": {path(state["change"]): document(state["change"], 1)}}
+
+
+async def _aedit(state: Files) -> dict[str, Any]:
+    return _edit(state)
+
+
+def files(saver: Saver, *, asynchronous: bool = False) -> Any:
+    """An editor that changes one file of many: three checkpoints a turn."""
+    graph = StateGraph(Files)
+    graph.add_node("edit", _aedit if asynchronous else _edit)
+    graph.add_edge(START, "edit")
+    return graph.compile(checkpointer=saver)

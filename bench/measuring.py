@@ -1,0 +1,130 @@
+"""Measuring side by side: each repetition runs all contestants, in rotating order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.contestants import MEMORY, NOTHING, Contestant
+
+Case = dict[str, Any]
+Row = dict[str, Any]
+
+
+class WrongResult(Exception):
+    """A contestant's state is not what it has to be."""
+
+
+@dataclass
+class Run:
+    """One run of the benchmark: who takes part, and what was measured."""
+
+    contestants: list[Contestant]
+    loop: asyncio.AbstractEventLoop
+    quick: bool = False
+    smallest: bool = False
+    """As little as still runs everything once, for the tests."""
+    advance: Callable[[str], None] = lambda _: None
+    """Shows what goes on."""
+    rows: list[Row] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
+    _samples: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    _metrics: dict[str, tuple[Case, str, str]] = field(default_factory=dict)
+    _out: set[str] = field(default_factory=set)
+
+    def size(self, full: Any, quick: Any, smallest: Any) -> Any:
+        """How much to do."""
+        return smallest if self.smallest else quick if self.quick else full
+
+    def sample(self, who: Contestant | str, case: Case, metric: str, unit: str, value: float) -> None:
+        """Note one measurement. Less is better, save where the unit is 'per second'."""
+        key = json.dumps([metric, case])
+        self._metrics[key] = (case, metric, unit)
+        self._samples[key, who if isinstance(who, str) else who.name].append(value)
+
+    def finish(self, workload: str) -> None:
+        """Turn what was sampled into rows, and the threads made into nothing."""
+        for contestant in self.contestants:
+            contestant.clear()
+        self._out.clear()
+        for (key, name), values in self._samples.items():
+            case, metric, unit = self._metrics[key]
+            row: Row = {"workload": workload, **case, "metric": metric, "unit": unit, "saver": name}
+            row |= summary(values)
+            for field_name, other in (("of_memory", MEMORY), ("of_nothing", NOTHING)):
+                base = statistics.median(self._samples.get((key, other)) or [0])
+                row[field_name] = round(row["median"] / base, 3) if base else None
+            self.rows.append(row)
+        self._samples.clear()
+        self._metrics.clear()
+
+    def rotate(self, what: str, repetitions: int, act: Callable[[Contestant, int], None]) -> None:
+        """Let all contestants act, repetition by repetition, each time beginning with another.
+
+        Who fails is out for the rest of the workload.
+        """
+        alive = [contestant for contestant in self.contestants if contestant.name not in self._out]
+        for repetition in range(repetitions):
+            self.advance(f"{what}, {repetition + 1} of {repetitions}")
+            first = repetition % len(alive) if alive else 0
+            for contestant in alive[first:] + alive[:first]:
+                try:
+                    act(contestant, repetition)
+                except Exception as error:
+                    reason = f"{type(error).__name__}: {error}"[:300]
+                    self.failures.append({"workload": what, "saver": contestant.name, "reason": reason})
+                    alive.remove(contestant)
+                    self._out.add(contestant.name)
+
+    def wait(self, awaitable: Awaitable[Any]) -> Any:
+        """Run something asynchronous on the loop of the run."""
+
+        async def waiting() -> Any:
+            return await awaitable
+
+        return self.loop.run_until_complete(waiting())
+
+    def timed(self, act: Callable[[], Any]) -> tuple[float, Any]:
+        """Seconds that a call takes, and its result."""
+        with settled():
+            start = time.perf_counter()
+            result = act()
+            return time.perf_counter() - start, result
+
+    def atimed(self, act: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+        """`timed`, asynchronously; the clock runs inside the loop."""
+
+        async def timing() -> tuple[float, Any]:
+            start = time.perf_counter()
+            result = await act()
+            return time.perf_counter() - start, result
+
+        with settled():
+            return self.loop.run_until_complete(timing())
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """The garbage collector on, as in production, and nobody paying for objects that others made before."""
+    gc.collect(1)
+    gc.freeze()
+    yield
+
+
+def summary(values: Iterable[float]) -> Row:
+    """Median and percentiles."""
+    ordered = sorted(values)
+    percentiles = {
+        f"p{percent}": round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 4)
+        for percent in (25, 75, 90, 99)
+    }
+    return {"median": round(statistics.median(ordered), 4), **percentiles, "samples": len(ordered)}

@@ -1,0 +1,136 @@
+"""What a contestant's server says of itself: memory, bytes in and out, commands and their time."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import redis
+
+
+class Traffic(NamedTuple):
+    """Bytes the server received and sent, and its calls and microseconds by command (those of scripts too)."""
+
+    sent: int
+    received: int
+    commands: dict[str, tuple[int, int]]
+
+
+class Seen(NamedTuple):
+    """Commands by name: those a client sent, and those scripts called."""
+
+    outer: Counter[str]
+    inner: Counter[str]
+
+
+class RedisMeter:
+    """The INFO of a Redis or Valkey that nobody else uses meanwhile."""
+
+    def __init__(self, url: str, disconnect: Callable[[], None]) -> None:
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.disconnect = disconnect
+        """Closes the contestant's idle connections, whose buffers would count as memory."""
+        self._own = Traffic(0, 0, {})
+        self.traffic()
+        first, second = self.traffic(), self.traffic()
+        self._own = Traffic(second.sent - first.sent, second.received - first.received, {})
+
+    def traffic(self) -> Traffic:
+        stats = self.client.info("all")
+        commands = {
+            name.removeprefix("cmdstat_"): (value["calls"], value["usec"])
+            for name, value in stats.items()
+            if name.startswith("cmdstat_")
+        }
+        return Traffic(stats["total_net_input_bytes"], stats["total_net_output_bytes"], commands)
+
+    def between(self, first: Traffic, second: Traffic) -> Traffic:
+        """What happened from one reading to the next, without the reading itself."""
+        own = self._own
+        commands = {
+            name: (calls - first.commands.get(name, (0, 0))[0], usec - first.commands.get(name, (0, 0))[1])
+            for name, (calls, usec) in second.commands.items()
+        }
+        commands = {name: counts for name, counts in commands.items() if counts[0] and name != "info"}
+        sent = max(0, second.sent - first.sent - own.sent)
+        return Traffic(sent, max(0, second.received - first.received - own.received), commands)
+
+    def memory(self) -> int:
+        self.disconnect()
+        return int(self.client.info("memory")["used_memory"])
+
+    def keys(self) -> tuple[int, int]:
+        """How many keys there are, and their MEMORY USAGE in all."""
+        keys = [key.encode() if isinstance(key, str) else key for key in self.client.scan_iter(count=1000)]
+        with self.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.memory_usage(key, samples=0)
+            return len(keys), sum(size or 0 for size in pipeline.execute())
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Seen]:
+        """The commands by name while the `with` lasts, by MONITOR, which slows the server down."""
+        seen = Seen(Counter(), Counter())
+        address = self.client.connection_pool.connection_kwargs
+        connection = redis.Redis(**address)
+        with connection.monitor() as monitor:
+            done, failed = threading.Event(), list[Exception]()
+
+            def follow() -> None:
+                try:
+                    for entry in monitor.listen():
+                        name = entry["command"].split(" ")[0].upper()
+                        if name == "ECHO" and "end of the watch" in entry["command"]:
+                            break
+                        (seen.inner if entry["client_type"] == "lua" else seen.outer)[name] += 1
+                except (redis.RedisError, OSError, socket.timeout) as error:
+                    failed.append(error)
+                done.set()
+
+            threading.Thread(target=follow, daemon=True).start()
+            yield seen
+            self.client.echo("end of the watch")
+            done.wait(10)
+        connection.close()
+        if failed:
+            raise failed[0]
+
+
+class PostgresMeter:
+    """The size of the tables, with their indexes and TOAST."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    def memory(self) -> int:
+        tables = "('checkpoints', 'checkpoint_blobs', 'checkpoint_writes')"
+        row = self.connection.execute(
+            f"SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relname IN {tables} AND relkind = 'r'"
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def prepare(self) -> None:
+        """Give back what deleted rows leave, which would hide growth."""
+        self.connection.execute("VACUUM FULL")
+
+
+class SqliteMeter:
+    """The size of the file, with what the write-ahead log holds moved into it."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def memory(self) -> int:
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = self.connection.execute("PRAGMA page_count").fetchone()[0]
+        return int(pages * self.connection.execute("PRAGMA page_size").fetchone()[0])
+
+    def prepare(self) -> None:
+        """Give back what deleted rows leave, which would hide growth."""
+        self.connection.execute("VACUUM")

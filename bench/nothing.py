@@ -1,0 +1,86 @@
+"""The saver that does nothing: what it is given it holds by reference. No real saver can be faster."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.base import CheckpointTuple as Tuple
+
+
+class NothingSaver(BaseCheckpointSaver[str]):
+    """Holds checkpoints and pending writes as the objects they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: dict[tuple[str, str], dict[str, Tuple]] = defaultdict(dict)
+
+    def get_tuple(self, config: RunnableConfig) -> Tuple | None:
+        where = config["configurable"]
+        held = self.threads[where["thread_id"], where.get("checkpoint_ns", "")]
+        if wanted := where.get("checkpoint_id"):
+            return held.get(wanted)
+        return held[next(reversed(held))] if held else None
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        where = config["configurable"]
+        thread, ns = where["thread_id"], where.get("checkpoint_ns", "")
+        mine: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
+        parent = config if where.get("checkpoint_id") else None
+        self.threads[thread, ns][checkpoint["id"]] = Tuple(mine, checkpoint, metadata, parent, [])
+        return mine
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        if (found := self.get_tuple(config)) and found.pending_writes is not None:
+            found.pending_writes.extend((task_id, channel, value) for channel, value in writes)
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[Tuple]:
+        raise NotImplementedError
+
+    def delete_thread(self, thread_id: str) -> None:
+        for key in [key for key in self.threads if key[0] == thread_id]:
+            del self.threads[key]
+
+    async def aget_tuple(self, config: RunnableConfig) -> Tuple | None:
+        return self.get_tuple(config)
+
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        return self.put(config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self.put_writes(config, writes, task_id, task_path)
+
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[Tuple]:
+        raise NotImplementedError
+        yield
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """As `InMemorySaver` makes them."""
+        return f"{1 + int((current or '0').split('.')[0]):032}.{random.random():016}"
+
+
+class Recorder(NothingSaver):
+    """Keeps what is put, in order, to be put again into a contestant, in whose versions it counts."""
+
+    def __init__(self, contestant: BaseCheckpointSaver[Any]) -> None:
+        super().__init__()
+        self.get_next_version = contestant.get_next_version  # type: ignore[method-assign]
+        self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        self.puts.append((checkpoint, metadata, new_versions))
+        return super().put(config, checkpoint, metadata, new_versions)

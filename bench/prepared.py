@@ -1,0 +1,84 @@
+"""Threads prepared outside the clock, and set back to the same state before each measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from bench import graphs
+from bench.contestants import Contestant
+from bench.history import following, history
+from bench.measuring import WrongResult
+from bench.nothing import Recorder
+
+MOST_STEPS = 100
+
+
+class Recording:
+    """Checkpoints LangGraph made of a sequence of updates, in a contestant's channel versions, to be put any number of times."""
+
+    def __init__(self, contestant: Contestant, build: Any, updates: Sequence[dict[str, Any]], node: str) -> None:
+        recorder = Recorder(contestant.saver)
+        graph = build(recorder)
+        config: Any = {"configurable": {"thread_id": "recording"}}
+        for update in updates:
+            graph.update_state(config, update, as_node=node)
+        self.puts = recorder.puts
+        self.contestant = contestant
+
+    def play(self) -> Prepared:
+        """Put the checkpoints into a new thread."""
+        thread = self.contestant.thread()
+        config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+        parent = config
+        for checkpoint, metadata, new_versions in self.puts:
+            parent, config = config, self.contestant.saver.put(config, checkpoint.copy(), metadata, new_versions)
+        return Prepared(self, thread, parent)
+
+
+class Prepared:
+    """A thread with a state, to begin from again and again."""
+
+    def __init__(self, recording: Recording, thread: str, parent: Any) -> None:
+        self.recording, self.thread, self._parent = recording, thread, parent
+        self.config: Any = {"configurable": {"thread_id": thread}}
+
+    def reset(self) -> None:
+        """Make the prepared state the thread's newest again.
+
+        As LangGraph does when it forks: a new checkpoint that names the channel versions already stored, so no value is
+        written anew, and what a turn loads lies in the storage as a real chat left it.
+        """
+        checkpoint, metadata, _ = self.recording.puts[-1]
+        fork: Any = {**checkpoint, "id": empty_checkpoint()["id"]}
+        self.recording.contestant.saver.put(self._parent, fork, {**metadata, "source": "fork"}, {})
+
+    def stored(self) -> dict[str, Any]:
+        """The values of the thread's newest checkpoint."""
+        found = self.recording.contestant.saver.get_tuple(self.config)
+        return dict(found.checkpoint["channel_values"]) if found else {}
+
+
+def chat_recording(contestant: Contestant, length: int, most_steps: int = MOST_STEPS) -> Recording:
+    """A chat of so many messages, grown turn by turn; a long one in as many steps as is bearable."""
+    messages = history(length)
+    stride = max(4, -(-length // most_steps))
+    updates = [{"messages": messages[first : first + stride]} for first in range(0, length, stride)]
+    return Recording(contestant, graphs.chat, updates, "agent")
+
+
+def check_chat(found: Any, length: int) -> None:
+    """Check that a state has the messages of `history`, then those of whole turns, up to a length.
+
+    Raises:
+        WrongResult: It has others.
+    """
+    messages = found.get("messages", [])
+    if len(messages) != length:
+        raise WrongResult(f"{len(messages)} messages where there have to be {length}")
+    for earlier, later in zip(messages, messages[1:], strict=False):
+        wanted = following(earlier)
+        if (later.id, later.content, later.type) != (wanted.id, wanted.content, wanted.type):
+            raise WrongResult(f"{later.id} behind {earlier.id}")

@@ -1,0 +1,94 @@
+"""A run's result as JSON: the machine, versions, rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any
+
+from bench.floors import judge
+from bench.measuring import Run
+
+FOLDER = Path(__file__).parent / "results"
+Result = dict[str, Any]
+
+
+def cpu() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What the run ran on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": cpu(),
+        "cores": cores,
+        "memory_gib": round(memory / 2**30, 1),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+def packages() -> dict[str, str]:
+    """All that is installed, by name."""
+    found = {str(each.metadata["Name"]).lower(): each.version for each in distributions()}
+    return dict(sorted(found.items()))
+
+
+def package_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float) -> Result:
+    """Everything a reader of the numbers needs."""
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(seconds),
+        "command": shlex.join(["python", "-m", "bench", *_without_secrets(sys.argv[1:])]),
+        "machine": machine(),
+        "servers": {each.name: each.server for each in run.contestants if each.server},
+        "packages": packages(),
+        "savers": [each.name for each in run.contestants],
+        "not_run": absent,
+        "failures": run.failures,
+        "notes": run.notes,
+        "floors": judge(run.rows),
+        "rows": run.rows,
+    }
+
+
+def _without_secrets(arguments: list[str]) -> list[str]:
+    return ["(url)" if "://" in argument else argument for argument in arguments]
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def save(result: Result, folder: Path, name: str | None) -> Path:
+    """Write the result under its name (by default its time), and as the latest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name or result['started'][:16].replace(':', '')}.json"
+    text = json.dumps(result, indent=1).replace("\n   ", " ").replace("\n  }", "}")
+    file.write_text(text + "\n")
+    (folder / "latest.json").write_text(text + "\n")
+    return file
+
+
+def load(file: Path) -> Result:
+    found: Result = json.loads(file.read_text())
+    return found

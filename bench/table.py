@@ -1,0 +1,58 @@
+"""A result as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Result
+
+_FIXED = {
+    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "samples", "of_memory", "of_nothing",
+}  # fmt: skip
+
+
+def case_of(row: dict[str, Any]) -> str:
+    """The fields of a row that say what was measured."""
+    return ", ".join(f"{key} {value}" for key, value in row.items() if key not in _FIXED)
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def show(result: Result, console: Console) -> None:
+    """All rows, grouped; who did not run and why; the floors."""
+    for workload in dict.fromkeys(row["workload"] for row in result["rows"]):
+        show_workload([row for row in result["rows"] if row["workload"] == workload], workload, console)
+    for name, reason in result["not_run"].items():
+        console.print(f"[yellow]{name} did not run: {reason}")
+    for failure in result["failures"]:
+        console.print(f"[red]{failure['saver']} failed in {failure['workload']}: {failure['reason']}")
+    for note in result["notes"]:
+        console.print(f"{note['workload']}, {note['saver']}: {note['note']}")
+    floors = Table("floor", "limit", "measured", "met", title="Floors")
+    for floor in result["floors"]:
+        met = {True: "[green]yes", False: "[red]no", None: "not measured"}[floor["met"]]
+        floors.add_row(floor["floor"], floor["limit"], number(floor["measured"]), met)
+    console.print(floors)
+
+
+def show_workload(rows: list[dict[str, Any]], workload: str, console: Console) -> None:
+    savers = list(dict.fromkeys(row["saver"] for row in rows))
+    shown = Table(title=f"{workload}: medians, and in brackets times InMemorySaver", title_justify="left")
+    shown.add_column("")
+    for saver in savers:
+        shown.add_column(saver, justify="right")
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        bracket = "" if row["of_memory"] is None else f" ({row['of_memory']:.2f})"
+        line = f"{row['metric']}, {row['unit']}; {case_of(row)}"
+        lines.setdefault(line, {})[row["saver"]] = number(row["median"]) + bracket
+    for line, cells in lines.items():
+        shown.add_row(line, *(cells.get(saver, "-") for saver in savers))
+    console.print(shown)

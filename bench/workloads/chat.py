@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+from bench import graphs
+from bench.contestants import Contestant
+from bench.history import following
+from bench.measuring import Run
+from bench.prepared import Prepared, chat_recording, check_chat
+
+REPETITIONS = {10: 40, 100: 40, 400: 20, 1000: 10}
+MODES = [(flavour, durability) for flavour in ("sync", "async") for durability in ("sync", "async")]
+
+
+def run(run: Run) -> None:
+    """A turn of an agent with one tool call, five checkpoints, on histories of several lengths; milliseconds."""
+    lengths = run.size(list(REPETITIONS), [10, 100, 400], [10])
+    for length in lengths:
+        prepared: dict[str, Prepared] = {}
+
+        def prepare(contestant: Contestant, _: int, length: int = length, prepared: Any = prepared) -> None:
+            prepared[contestant.name] = chat_recording(contestant, length).play()
+
+        run.rotate(f"chat: preparing {length} messages", 1, prepare)
+        repetitions = run.size(REPETITIONS[length], 6, 1)
+        for flavour, durability in MODES:
+            measure(run, prepared, length, flavour, durability, repetitions)
+        for contestant in run.contestants:
+            contestant.clear()
+
+
+def measure(
+    run: Run, prepared: dict[str, Prepared], length: int, flavour: str, durability: str, repetitions: int
+) -> None:
+    case = {"messages": length, "flavour": flavour, "durability": durability}
+    makers = {
+        contestant.name: graphs.chat(contestant.asaver, asynchronous=True)
+        if flavour == "async"
+        else graphs.chat(contestant.saver)
+        for contestant in run.contestants
+    }
+
+    def act(contestant: Contestant, repetition: int) -> None:
+        thread, graph = prepared[contestant.name], makers[contestant.name]
+        thread.reset()
+        question = {"messages": [following(thread.recording.puts[-1][0]["channel_values"]["messages"][-1])]}
+        if flavour == "async":
+            seconds, state = run.atimed(lambda: graph.ainvoke(question, thread.config, durability=durability))
+        else:
+            seconds, state = run.timed(lambda: graph.invoke(question, thread.config, durability=durability))
+        check_chat(state, length + 4)
+        if repetition in (0, 1, repetitions - 1):
+            check_chat(thread.stored(), length + 4)
+        if repetition or run.smallest:  # the first warms up
+            run.sample(contestant, case, "turn", "ms", seconds * 1000)
+
+    what = f"chat: {length} messages, {flavour}, durability {durability}"
+    run.rotate(what, repetitions + (not run.smallest), act)
