@@ -19,16 +19,25 @@ from bench.contestants import OPENERS, Setting, open_all
 from bench.measuring import Run
 from bench.workloads import DESCRIPTIONS, WORKLOADS
 
+WIDTH = 160
+"""Of the tables, where the output is no terminal."""
+
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Checkpoint savers of LangGraph, side by side.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Checkpoint savers of LangGraph, side by side."
+    )
     parser.add_argument("--quick", action="store_true", help="a rough answer within 90 seconds")
     parser.add_argument("--smallest", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may be given again")
     parser.add_argument("--savers", metavar="A,B", help="these savers; all are: " + ", ".join(OPENERS))
     parser.add_argument("--list", action="store_true", help="say what workloads and savers there are")
-    parser.add_argument("--redis-url", help="a Redis or Valkey that nobody else uses; else one is started for each saver")
-    parser.add_argument("--redis-modules-url", help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis")
+    parser.add_argument(
+        "--redis-url", help="a Redis or Valkey that nobody else uses; else one is started for each saver"
+    )
+    parser.add_argument(
+        "--redis-modules-url", help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis"
+    )
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
@@ -89,6 +98,8 @@ def measure(given: argparse.Namespace, console: Console) -> results.Result:
 
 def main(arguments: list[str] | None = None) -> None:
     given, console = parse(arguments), Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     warnings.filterwarnings("ignore", module="langgraph|langchain")
     signal.signal(signal.SIGTERM, _terminated)
     if given.list:

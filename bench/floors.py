@@ -45,7 +45,9 @@ def judge(rows: Rows) -> list[Floor]:
         for durability in ("sync", "async"):
             measured = against_memory(**wanted, durability=durability)
             floor(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
-    floor(f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False)
+    floor(
+        f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False
+    )
     for flavour in ("sync", "async"):
         for operation, raw in (("put", "SET"), ("get_tuple", "GET")):
             wanted = {"workload": "operations", "flavour": flavour, "metric": operation}
@@ -54,6 +56,8 @@ def judge(rows: Rows) -> list[Floor]:
     floor("server memory grown over the turns, MB", cost("memory grown"), 1.5)
     floor("sent a turn on average, kB", cost("sent on average"), 15)
     floor("server time a call on average, us", cost("server time a call"), 40)
-    sent: Callable[[int], float | None] = lambda n: median(rows, OURS, workload="growth", metric="sent by put", messages=n)
+    sent: Callable[[int], float | None] = lambda n: median(
+        rows, OURS, workload="growth", metric="sent by put", messages=n
+    )
     floor("bytes of a put, 1,000 messages: x 100 messages", ratio(sent(1000), sent(100)), 2)
     return floors

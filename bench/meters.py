@@ -31,7 +31,7 @@ class RedisMeter:
     """The INFO of a Redis or Valkey that nobody else uses meanwhile."""
 
     def __init__(self, url: str, disconnect: Callable[[], None]) -> None:
-        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.url, self.client = url, redis.Redis.from_url(url, decode_responses=True)
         self.disconnect = disconnect
         """Closes the contestant's idle connections, whose buffers would count as memory."""
         self._own = Traffic(0, 0, {})
@@ -60,7 +60,6 @@ class RedisMeter:
         return Traffic(sent, max(0, second.received - first.received - own.received), commands)
 
     def memory(self) -> int:
-        self.disconnect()
         return int(self.client.info("memory")["used_memory"])
 
     def keys(self) -> tuple[int, int]:
@@ -75,8 +74,7 @@ class RedisMeter:
     def watch(self) -> Iterator[Seen]:
         """The commands by name while the `with` lasts, by MONITOR, which slows the server down."""
         seen = Seen(Counter(), Counter())
-        address = self.client.connection_pool.connection_kwargs
-        connection = redis.Redis(**address)
+        connection = redis.Redis.from_url(self.url)
         with connection.monitor() as monitor:
             done, failed = threading.Event(), list[Exception]()
 

@@ -12,6 +12,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, Chec
 from langgraph.checkpoint.base import CheckpointTuple as Tuple
 
 
+def _own(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint whose bookkeeping LangGraph does not change under our hands; the values are the same objects."""
+    seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
+    return {**checkpoint, "channel_versions": dict(checkpoint["channel_versions"]), "versions_seen": seen}
+
+
 class NothingSaver(BaseCheckpointSaver[str]):
     """Holds checkpoints and pending writes as the objects they are."""
 
@@ -22,18 +28,22 @@ class NothingSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> Tuple | None:
         where = config["configurable"]
         held = self.threads[where["thread_id"], where.get("checkpoint_ns", "")]
-        if wanted := where.get("checkpoint_id"):
-            return held.get(wanted)
-        return held[next(reversed(held))] if held else None
+        wanted = where.get("checkpoint_id") or (next(reversed(held)) if held else None)
+        found = held.get(wanted) if wanted else None
+        return found._replace(checkpoint=_own(found.checkpoint)) if found else None
 
     def put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         where = config["configurable"]
         thread, ns = where["thread_id"], where.get("checkpoint_ns", "")
         mine: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
         parent = config if where.get("checkpoint_id") else None
-        self.threads[thread, ns][checkpoint["id"]] = Tuple(mine, checkpoint, metadata, parent, [])
+        self.threads[thread, ns][checkpoint["id"]] = Tuple(mine, _own(checkpoint), metadata, parent, [])
         return mine
 
     def put_writes(
@@ -53,7 +63,11 @@ class NothingSaver(BaseCheckpointSaver[str]):
         return self.get_tuple(config)
 
     async def aput(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         return self.put(config, checkpoint, metadata, new_versions)
 
@@ -80,7 +94,11 @@ class Recorder(NothingSaver):
         self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
 
     def put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         self.puts.append((checkpoint, metadata, new_versions))
         return super().put(config, checkpoint, metadata, new_versions)

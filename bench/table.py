@@ -10,13 +10,16 @@ from rich.table import Table
 from bench.results import Result
 
 _FIXED = {
-    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "samples", "of_memory", "of_nothing",
+    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory", "of_nothing",
 }  # fmt: skip
 
 
 def case_of(row: dict[str, Any]) -> str:
     """The fields of a row that say what was measured."""
-    return ", ".join(f"{key} {value}" for key, value in row.items() if key not in _FIXED)
+    case = {key: value for key, value in row.items() if key not in _FIXED}
+    told = [f"{value:,} {key}" for key, value in case.items() if isinstance(value, int)]
+    told += [value if key == "flavour" else f"{key} {value}" for key, value in case.items() if isinstance(value, str)]
+    return ", ".join(told)
 
 
 def number(value: float | None) -> str:
@@ -28,7 +31,9 @@ def number(value: float | None) -> str:
 def show(result: Result, console: Console) -> None:
     """All rows, grouped; who did not run and why; the floors."""
     for workload in dict.fromkeys(row["workload"] for row in result["rows"]):
-        show_workload([row for row in result["rows"] if row["workload"] == workload], workload, console)
+        rows = [row for row in result["rows"] if row["workload"] == workload]
+        others = {row["saver"] for row in rows if row["saver"] not in result["savers"]}
+        show_workload(rows, [*result["savers"], *sorted(others)], workload, console)
     for name, reason in result["not_run"].items():
         console.print(f"[yellow]{name} did not run: {reason}")
     for failure in result["failures"]:
@@ -42,16 +47,15 @@ def show(result: Result, console: Console) -> None:
     console.print(floors)
 
 
-def show_workload(rows: list[dict[str, Any]], workload: str, console: Console) -> None:
-    savers = list(dict.fromkeys(row["saver"] for row in rows))
+def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
     shown = Table(title=f"{workload}: medians, and in brackets times InMemorySaver", title_justify="left")
-    shown.add_column("")
+    shown.add_column("", min_width=30)
     for saver in savers:
-        shown.add_column(saver, justify="right")
+        shown.add_column(saver, justify="right", no_wrap=True)
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
         bracket = "" if row["of_memory"] is None else f" ({row['of_memory']:.2f})"
-        line = f"{row['metric']}, {row['unit']}; {case_of(row)}"
+        line = f"{row['metric']}, {row['unit']}: {case_of(row)}"
         lines.setdefault(line, {})[row["saver"]] = number(row["median"]) + bracket
     for line, cells in lines.items():
         shown.add_row(line, *(cells.get(saver, "-") for saver in savers))

@@ -49,6 +49,8 @@ def run(run: Run) -> None:
             run.sample(contestant, so_far, "sent a turn", "kB", account.traffic[-1].sent / WINDOW / 1000)
             run.sample(contestant, so_far, "received a turn", "kB", account.traffic[-1].received / WINDOW / 1000)
         if meter is not None and account.memory is not None:
+            if isinstance(meter, RedisMeter) and so_far["turns"] == turns:
+                meter.disconnect()
             grown = meter.memory() - account.memory
             run.sample(contestant, so_far, "memory grown", "MB", grown / 1e6)
 
@@ -74,8 +76,14 @@ def opened(contestant: Contestant) -> Account:
     prepared = recording.play()
     if meter is not None and not isinstance(meter, RedisMeter):
         meter.prepare()
-    keys = meter.keys() if isinstance(meter, RedisMeter) else None
-    return Account(prepared, graph, newest, meter.memory() if meter else None, keys)
+    keys = memory = None
+    if isinstance(meter, RedisMeter):
+        meter.disconnect()
+        keys = meter.keys()
+    if meter is not None:
+        memory = meter.memory()
+    contestant.saver.get_tuple(prepared.config)  # connects again
+    return Account(prepared, graph, newest, memory, keys)
 
 
 def turn(run: Run, account: Account) -> float:
@@ -99,6 +107,7 @@ def report(run: Run, name: str, account: Account, meter: RedisMeter, case: dict[
         for command, (calls, usec) in each.commands.items():
             before = total.get(command, (0, 0))
             total[command] = (before[0] + calls, before[1] + usec)
+    turn(run, account)  # connects again
     with meter.watch() as seen:
         for _ in range(WATCHED):
             turn(run, account)

@@ -24,10 +24,9 @@ def run(run: Run) -> None:
     for flavour in ("sync", "async"):
         sizes = {operation: 0 for operation in OPERATIONS}
 
-        def act(
-            contestant: Contestant, repetition: int, flavour: str = flavour, sizes: dict[str, int] = sizes
-        ) -> None:
-            if not repetition:  # warms up, and learns how many bytes each call sends or receives
+        def act(contestant: Contestant, repetition: int, flavour: str = flavour, sizes: dict[str, int] = sizes) -> None:
+            if not repetition:  # warms up, then learns how many bytes each call sends or receives
+                act_once(run, contestant, flavour, None)
                 act_once(run, contestant, flavour, sizes if contestant.name == OURS else None)
                 return
             raw = contestant.raw if contestant.name == OURS else None
@@ -58,9 +57,7 @@ def small(contestant: Contestant, before: dict[str, Any] | None) -> tuple[dict[s
     return {**empty_checkpoint(), **made}, new
 
 
-def act_once(
-    run: Run, contestant: Contestant, flavour: str, sizes: dict[str, int] | None
-) -> dict[str, list[float]]:
+def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, int] | None) -> dict[str, list[float]]:
     """Some calls of each operation in a new thread; seconds of each call."""
     where: dict[str, Any] = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
     first, new = small(contestant, None)
