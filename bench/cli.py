@@ -88,8 +88,10 @@ def measure(given: argparse.Namespace, console: Console) -> results.Result:
 
         run.advance = advance
         for name in chosen:
+            begun = time.monotonic()
             WORKLOADS[name](run)
             run.finish(name)
+            progress.console.print(f"{name}: {time.monotonic() - begun:.0f} s")
             progress.advance(bar)
         for failure in run.failures:
             progress.console.print(f"[red]{failure['saver']} failed in {failure['workload']}: {failure['reason']}")
@@ -107,29 +109,31 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"[bold]{name:12}[/] {description}")
         console.print(f"[bold]{'savers':12}[/] {', '.join(OPENERS)}")
     elif given.command == "plot":
-        from bench import plots
-
-        _say_plots(console, plots.draw(results.load(given.file), given.results))
+        draw(results.load(given.file), given, console)
     elif given.command == "profile":
         from bench import profiling
 
         with ExitStack() as stack:
-            contestants, absent = open_all(setting_of(given, stack), [given.saver])
+            setting = setting_of(given, stack)
+            contestants, absent = open_all(setting, [given.saver])
             if absent:
                 raise SystemExit(f"{given.saver}: {absent[given.saver]}")
-            profiling.profile(contestants[0], given.messages, given.asynchronous, given.seconds, console)
+            profiling.profile(contestants[0], setting.loop, given.messages, given.asynchronous, given.seconds, console)
     else:
-        from bench import plots
-
         result = measure(given, console)
         file = results.save(result, given.results, given.name)
         table.show(result, console)
         console.print(f"written: {file}")
-        _say_plots(console, plots.draw(result, given.results))
+        draw(result, given, console)
 
 
-def _say_plots(console: Console, files: list[Path]) -> None:
-    for file in files:
+def draw(result: results.Result, given: argparse.Namespace, console: Console) -> None:
+    try:
+        from bench import plots
+    except ImportError as missing:
+        console.print(f"[yellow]no plots: {missing}")
+        return
+    for file in plots.draw(result, given.results):
         console.print(f"written: {file}")
 
 

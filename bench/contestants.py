@@ -129,7 +129,12 @@ def open_valkey(setting: Setting) -> Contestant:
     url = setting.redis()
     client, aclient, disconnect = _redis_clients(setting, url, valkey)
     return Contestant(
-        "ValkeySaver", ValkeySaver(client), AsyncValkeySaver(aclient), _said(url), RedisMeter(url, disconnect)
+        "ValkeySaver",
+        ValkeySaver(client),
+        AsyncValkeySaver(aclient),
+        _said(url),
+        RedisMeter(url, disconnect),
+        (client, aclient),
     )
 
 

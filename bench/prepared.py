@@ -52,8 +52,13 @@ class Prepared:
         written anew, and what a turn loads lies in the storage as a real chat left it.
         """
         checkpoint, metadata, _ = self.recording.puts[-1]
-        fork: Any = {**checkpoint, "id": empty_checkpoint()["id"]}
+        fork: Any = {**checkpoint, "id": self.new_id()}
         self.recording.contestant.saver.put(self._parent, fork, {**metadata, "source": "fork"}, {})
+
+    @staticmethod
+    def new_id() -> str:
+        """The id of a checkpoint newer than all others."""
+        return empty_checkpoint()["id"]
 
     def stored(self) -> dict[str, Any]:
         """The values of the thread's newest checkpoint."""

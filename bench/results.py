@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ def cpu() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
+def system() -> str:
+    """The operating system, and the first two numbers of its version."""
+    kernel = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+    try:
+        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
+    except OSError:
+        return kernel
+
+
 def machine() -> dict[str, Any]:
     """What the run ran on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -35,7 +44,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu(),
         "cores": cores,
         "memory_gib": round(memory / 2**30, 1),
-        "os": f"{platform.system()} {platform.release()}",
+        "os": system(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
 
@@ -46,19 +55,12 @@ def packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def package_version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float) -> Result:
     """Everything a reader of the numbers needs."""
     return {
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds),
-        "command": shlex.join(["python", "-m", "bench", *_without_secrets(sys.argv[1:])]),
+        "command": shlex.join(["python", "-m", "bench", *_said(sys.argv[1:])]),
         "machine": machine(),
         "servers": {each.name: each.server for each in run.contestants if each.server},
         "packages": packages(),
@@ -71,8 +73,9 @@ def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float)
     }
 
 
-def _without_secrets(arguments: list[str]) -> list[str]:
-    return ["(url)" if "://" in argument else argument for argument in arguments]
+def _said(arguments: list[str]) -> list[str]:
+    """The command line without what is nobody's business: where servers and folders are."""
+    return ["..." if "://" in argument or "/" in argument else argument for argument in arguments]
 
 
 def now() -> datetime:

@@ -9,6 +9,7 @@ from bench.measuring import Run
 from bench.prepared import Prepared, chat_recording, check_chat
 
 REPETITIONS = {10: 40, 100: 40, 400: 20, 1000: 10}
+PROCESSOR = "turn, processor time of this process"
 MODES = [(flavour, durability) for flavour in ("sync", "async") for durability in ("sync", "async")]
 
 
@@ -48,11 +49,13 @@ def measure(
             seconds, state = run.atimed(lambda: graph.ainvoke(question, thread.config, durability=durability))
         else:
             seconds, state = run.timed(lambda: graph.invoke(question, thread.config, durability=durability))
+        processor = run.processor
         check_chat(state, length + 4)
         if repetition in (0, 1, repetitions - 1):
             check_chat(thread.stored(), length + 4)
         if repetition or run.smallest:  # the first warms up
             run.sample(contestant, case, "turn", "ms", seconds * 1000)
+            run.sample(contestant, case, PROCESSOR, "ms", processor * 1000)
 
     what = f"chat: {length} messages, {flavour}, durability {durability}"
     run.rotate(what, repetitions + (not run.smallest), act)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from langgraph.checkpoint.base import empty_checkpoint
-
 from bench.contestants import Contestant
 from bench.history import following
 from bench.measuring import Run
@@ -44,7 +42,7 @@ def measure(run: Run, contestant: Contestant, thread: Prepared, length: int, *, 
     new = {"messages": saver.get_next_version(checkpoint["channel_versions"]["messages"], None)}
     following_checkpoint: Any = {
         **checkpoint,
-        "id": empty_checkpoint()["id"],
+        "id": thread.new_id(),
         "channel_values": {**checkpoint["channel_values"], "messages": [*messages, following(messages[-1])]},
         "channel_versions": {**checkpoint["channel_versions"], **new},
     }
