@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+PLOTS = {"chat.svg", "throughput.svg", "memory.svg", "sent.svg"}
 ROOT = Path(__file__).parent.parent
 SAVERS = {"redis_saver", "InMemorySaver", "do-nothing"}
 FIELDS = {
@@ -45,19 +44,22 @@ def bench(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
-    folder = tmp_path_factory.mktemp("results")
+def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS])
-    said = bench("--smallest", "--savers", asked_for, "--results", str(folder), "--name", "smallest")
-    return json.loads((folder / "smallest.json").read_text()), said, folder
+    said = bench("--smallest", "--savers", asked_for, "--results", str(tmp_path), "--name", "smallest")
+    found = json.loads((tmp_path / "smallest.json").read_text())
+    assert found == json.loads((tmp_path / "latest.json").read_text())
+    check_rows(found)
+    check_what_it_says_of_itself(found, said)
+    assert str(tmp_path) not in found["command"]
+    if find_spec("matplotlib"):
+        assert {file.name for file in tmp_path.glob("*.svg")} == PLOTS
+    else:
+        assert "no plots" in said
 
 
-@pytest.mark.xdist_group("bench")
-def test_every_row_and_field(result: tuple[dict[str, Any], str, Path]) -> None:
-    found, said, folder = result
+def check_rows(found: dict[str, Any]) -> None:
     assert found["failures"] == []
-    assert found == json.loads((folder / "latest.json").read_text())
     seen: dict[tuple[str, str], set[str]] = {}
     for row in found["rows"]:
         assert row.keys() >= FIELDS, row
@@ -79,13 +81,10 @@ def test_every_row_and_field(result: tuple[dict[str, Any], str, Path]) -> None:
     }
 
 
-@pytest.mark.xdist_group("bench")
-def test_what_the_result_says_of_itself(result: tuple[dict[str, Any], str, Path]) -> None:
-    found, said, folder = result
+def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert str(folder) not in found["command"]
     assert len(found["floors"]) == 13
     measured = [floor for floor in found["floors"] if floor["met"] is not None]
     assert len(measured) == 7  # the others take more than the smallest run has
@@ -95,24 +94,6 @@ def test_what_the_result_says_of_itself(result: tuple[dict[str, Any], str, Path]
     assert "langgraph-checkpoint-redis did not run" in said
 
 
-@pytest.mark.xdist_group("bench")
-def test_plots(result: tuple[dict[str, Any], str, Path]) -> None:
-    pytest.importorskip("matplotlib")
-    _, _, folder = result
-    for file in folder.glob("*.svg"):
-        file.unlink()
-    bench("--results", str(folder), "plot", str(folder / "smallest.json"))
-    assert {file.name for file in folder.glob("*.svg")} == {"chat.svg", "throughput.svg", "memory.svg", "sent.svg"}
-
-
-@pytest.mark.xdist_group("bench")
-def test_list() -> None:
-    said = bench("--list")
-    assert all(workload in said for workload in OF_ALL)
-    assert all(saver in said for saver in SAVERS)
-
-
-@pytest.mark.xdist_group("bench")
 def test_profile() -> None:
     said = bench("profile", "--messages", "10", "--seconds", "0.3", "--async")
     assert "the saver's own code" in said
