@@ -52,6 +52,9 @@ def plot(rows: Rows, x: str, title: str, xlabel: str, file: Path, shape: Callabl
         axes.set_xlabel(xlabel)
         axes.grid(True, which="major")
         shape(axes)
+        axes.xaxis.set_major_locator(mpl.ticker.FixedLocator(sorted({row[x] for row in rows})))
+        if axes.get_yscale() == "log":
+            axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.4g}"))
         for axis in (axes.xaxis, axes.yaxis):
@@ -90,7 +93,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
             "callers at once", folder / "throughput.svg", _log_x,
         ),
         plot(
-            rows(workload="cost", metric="memory grown"), "turns", "What 100 turns leave in the server, MB",
+            rows(workload="cost", metric="memory grown"), "turns", "What turns leave in the server, MB",
             "turns, from 100 messages on", folder / "memory.svg", _log_y,
         ),
         plot(

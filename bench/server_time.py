@@ -2,7 +2,7 @@
 
 Writes a thread of 2,000 checkpoints (12 channels, headers of some 5 kB, 3 tasks each) under a prefix of its own, runs each
 operation, and prints the average and the longest call of each script in microseconds, by the server's own SLOWLOG (whose
-settings it changes, so use a server of yours). The full benchmark is to come.
+settings it changes, so use a server of yours).
 """
 
 from __future__ import annotations
