@@ -1,3 +1,6 @@
 from bench.cli import main
 
-main()
+try:
+    main()
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
