@@ -33,8 +33,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--savers", metavar="A,B", help="these savers; all are: " + ", ".join(OPENERS))
     parser.add_argument("--list", action="store_true", help="say what workloads and savers there are")
     parser.add_argument(
-        "--redis-url", help="a Redis or Valkey that nobody else uses; else one is started for each saver"
+        "--redis-url", help="for redis_saver: a Redis or Valkey that nobody else uses; else one is started"
     )
+    parser.add_argument("--valkey-saver-url", help="for ValkeySaver: another one; else one is started")
     parser.add_argument(
         "--redis-modules-url", help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis"
     )
@@ -64,7 +65,7 @@ def setting_of(given: argparse.Namespace, stack: ExitStack) -> Setting:
     """The servers' urls, and a loop that ends with the stack."""
     loop = asyncio.new_event_loop()
     stack.callback(loop.close)
-    return Setting(loop, stack, given.redis_url, given.redis_modules_url, given.postgres_url)
+    return Setting(loop, stack, given.redis_url, given.valkey_saver_url, given.redis_modules_url, given.postgres_url)
 
 
 def measure(given: argparse.Namespace, console: Console) -> results.Result:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import secrets
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -29,12 +31,13 @@ class Setting:
     loop: asyncio.AbstractEventLoop
     stack: ExitStack
     redis_url: str | None = None
+    valkey_saver_url: str | None = None
     redis_modules_url: str | None = None
     postgres_url: str | None = None
 
-    def redis(self) -> str:
-        """A Redis for one contestant alone, unless the user gave one."""
-        return self.redis_url or self.stack.enter_context(servers.redis_server())
+    def redis(self, given: str | None) -> str:
+        """A Redis for one contestant alone: the user's, or one started."""
+        return given or self.stack.enter_context(servers.redis_server())
 
     def later(self, close: Callable[[], Awaitable[Any]]) -> None:
         async def closing() -> None:
@@ -60,13 +63,20 @@ class Contestant:
     meter: RedisMeter | PostgresMeter | SqliteMeter | None = None
     raw: tuple[Any, Any] | None = None
     """The clients of both flavours, where they speak plain Redis."""
+    another: Callable[[], BaseCheckpointSaver[Any]] | None = None
+    """Makes a saver on the same storage that has not seen any thread yet, where that is another one."""
     threads: list[str] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
+    _mark: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def thread(self) -> str:
         """The id of a new thread."""
-        self.threads.append(f"bench-{next(self._numbers):06}")
+        self.threads.append(f"bench-{self._mark}-{next(self._numbers):06}")
         return self.threads[-1]
+
+    def unacquainted(self) -> BaseCheckpointSaver[Any]:
+        """A saver that has not seen any thread yet, as in a process that just started."""
+        return self.another() if self.another else self.saver
 
     def clear(self) -> None:
         """Delete all threads made."""
@@ -103,11 +113,12 @@ def open_ours(setting: Setting) -> Contestant:
 
     from redis_saver import AsyncRedisSaver, RedisSaver
 
-    url = setting.redis()
+    url = setting.redis(setting.redis_url)
     client, aclient, disconnect = _redis_clients(setting, url, redis)
     return Contestant(
-        OURS, RedisSaver(client), AsyncRedisSaver(aclient), _said(url), RedisMeter(url, disconnect), (client, aclient)
-    )
+        OURS, RedisSaver(client), AsyncRedisSaver(aclient), _said(url), RedisMeter(url, disconnect),
+        (client, aclient), lambda: RedisSaver(client),
+    )  # fmt: skip
 
 
 def open_memory(setting: Setting) -> Contestant:
@@ -126,16 +137,12 @@ def open_valkey(setting: Setting) -> Contestant:
     import valkey.asyncio
     from langgraph_checkpoint_aws import AsyncValkeySaver, ValkeySaver
 
-    url = setting.redis()
+    url = setting.redis(setting.valkey_saver_url)
     client, aclient, disconnect = _redis_clients(setting, url, valkey)
     return Contestant(
-        "ValkeySaver",
-        ValkeySaver(client),
-        AsyncValkeySaver(aclient),
-        _said(url),
-        RedisMeter(url, disconnect),
-        (client, aclient),
-    )
+        "ValkeySaver", ValkeySaver(client), AsyncValkeySaver(aclient), _said(url), RedisMeter(url, disconnect),
+        (client, aclient), lambda: ValkeySaver(client),
+    )  # fmt: skip
 
 
 def open_langgraph_redis(setting: Setting) -> Contestant:
@@ -147,10 +154,9 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
     if url is None:
         raise Unavailable("needs a server with RedisJSON and RediSearch; give one with --redis-modules-url")
     client, aclient, disconnect = _redis_clients(setting, url, redis)
-    modules = {module[key].lower() for module in client.module_list() for key in ("name", b"name") if key in module}
-    names = {name.decode() if isinstance(name, bytes) else name for name in modules}
-    if missing := {"rejson", "search"} - names:
-        raise Unavailable(f"the server of --redis-modules-url has no module {' and '.join(sorted(missing))}")
+    modules = str(client.execute_command("MODULE LIST")).lower()
+    if missing := [name for name in ("ReJSON", "search") if name.lower() not in modules]:
+        raise Unavailable(f"the server of --redis-modules-url has no module {' and '.join(missing)}")
     saver, asaver = RedisSaver(redis_client=client), AsyncRedisSaver(redis_client=aclient)
     saver.setup()
     setting.wait(asaver.asetup())
@@ -182,7 +188,7 @@ def open_postgres(setting: Setting) -> Contestant:
         version = f"Postgres {connection.info.parameter_status('server_version')}"
     meter = PostgresMeter(url)
     setting.stack.callback(meter.connection.close)
-    return Contestant("PostgresSaver", saver, asaver, version, meter)
+    return Contestant("PostgresSaver", saver, asaver, version, meter, another=lambda: PostgresSaver(pool))
 
 
 def open_sqlite(setting: Setting) -> Contestant:
@@ -202,7 +208,8 @@ def open_sqlite(setting: Setting) -> Contestant:
 
     aconnection, asaver = setting.wait(make())
     setting.later(aconnection.close)
-    return Contestant("SqliteSaver", saver, asaver, f"SQLite {sqlite3.sqlite_version}", SqliteMeter(connection))
+    version, meter = f"SQLite {sqlite3.sqlite_version}", SqliteMeter(connection)
+    return Contestant("SqliteSaver", saver, asaver, version, meter)
 
 
 OPENERS: dict[str, Callable[[Setting], Contestant]] = {
@@ -222,8 +229,15 @@ def open_all(setting: Setting, names: list[str]) -> tuple[list[Contestant], dict
     for name in names:
         try:
             opened.append(OPENERS[name](setting))
+            setting.stack.callback(_clear_what_is_left, opened[-1])
         except (Unavailable, ImportError) as reason:
             absent[name] = str(reason)
         except Exception as error:
             absent[name] = f"{type(error).__name__}: {error}"
     return opened, absent
+
+
+def _clear_what_is_left(contestant: Contestant) -> None:
+    """After a run that was broken off: the server may be the user's."""
+    with contextlib.suppress(Exception):
+        contestant.clear()

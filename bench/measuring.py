@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.contestants import MEMORY, NOTHING, Contestant
 
+RAW = "raw SET / GET"
 Case = dict[str, Any]
 Row = dict[str, Any]
 
@@ -64,9 +65,8 @@ class Run:
             case, metric, unit = self._metrics[key]
             row: Row = {"workload": workload, **case, "metric": metric, "unit": unit, "saver": name}
             row |= summary(values)
-            for field_name, other in (("of_memory", MEMORY), ("of_nothing", NOTHING)):
-                base = statistics.median(self._samples.get((key, other)) or [0])
-                row[field_name] = round(row["median"] / base, 3) if base else None
+            for field_name, other in (("of_memory", MEMORY), ("of_nothing", NOTHING), ("of_raw", RAW)):
+                row[field_name] = ratio(values, self._samples.get((key, other), []))
             self.rows.append(row)
         self._samples.clear()
         self._metrics.clear()
@@ -126,6 +126,15 @@ def settled() -> Iterator[None]:
     gc.collect(1)
     gc.freeze()
     yield
+
+
+def ratio(values: list[float], base: list[float]) -> float | None:
+    """The median of the ratios of measurements made side by side, which what else the machine does distorts least."""
+    if not base or not all(base):
+        return None
+    if len(values) != len(base):  # one of them fell out
+        return round(statistics.median(values) / statistics.median(base), 3)
+    return round(statistics.median(value / other for value, other in zip(values, base, strict=True)), 3)
 
 
 def summary(values: Iterable[float]) -> Row:

@@ -36,7 +36,7 @@ def lines(rows: Rows, x: str) -> dict[str, tuple[list[float], list[float]]]:
         xs, ys = found.setdefault(row["saver"], ([], []))
         xs.append(row[x])
         ys.append(row["median"])
-    return found
+    return {saver: found[saver] for saver in COLORS if saver in found}
 
 
 def plot(rows: Rows, x: str, title: str, xlabel: str, file: Path, shape: Callable[[Any], None]) -> Path | None:
@@ -85,7 +85,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
     def rows(**wanted: Any) -> Rows:
         return [row for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]
 
-    chat = rows(workload="chat", metric="turn", flavour="sync", durability="sync")
+    chat = rows(workload="chat", metric="turn", flavour="sync", durability="sync", start="warm")
     drawn = [
         plot(chat, "messages", "A turn of an agent, ms", "messages of history", folder / "chat.svg", _log_log),
         plot(

@@ -66,7 +66,9 @@ def folder(user: str | None = None) -> Iterator[str]:
 def redis_program() -> str:
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
-        raise Unavailable("neither redis-server nor valkey-server is on the PATH, and no --redis-url was given")
+        raise Unavailable(
+            "neither redis-server nor valkey-server is on the PATH, and no URL of a server was given (see --help)"
+        )
     return found
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from bench.results import Result
 
 _FIXED = {
-    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory", "of_nothing",
+    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory", "of_nothing", "of_raw",
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
-    shown = Table(title=f"{workload}: medians, and in brackets times InMemorySaver", title_justify="left")
+    shown = Table(title=f"{workload}: medians, and in brackets the ratio to InMemorySaver", title_justify="left")
     shown.add_column("", min_width=30)
     for saver in savers:
         shown.add_column(saver, justify="right", no_wrap=True)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SAVERS = {"redis_saver", "InMemorySaver", "do-nothing"}
 FIELDS = {
     "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory",
-    "of_nothing",
+    "of_nothing", "of_raw",
 }  # fmt: skip
 OF_ALL = {
     "chat": {"turn", "turn, processor time of this process"},

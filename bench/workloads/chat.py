@@ -13,6 +13,9 @@ PROCESSOR = "turn, processor time of this process"
 MODES = [(flavour, durability) for flavour in ("sync", "async") for durability in ("sync", "async")]
 
 
+COLD_LENGTHS, COLD_REPETITIONS = (10, 100, 400), 15
+
+
 def run(run: Run) -> None:
     """A turn of an agent with one tool call, five checkpoints, on histories of several lengths; milliseconds."""
     lengths = run.size(list(REPETITIONS), [10, 100, 400], [10])
@@ -25,37 +28,35 @@ def run(run: Run) -> None:
         run.rotate(f"chat: preparing {length} messages", 1, prepare)
         repetitions = run.size(REPETITIONS[length], 6, 1)
         for flavour, durability in MODES:
-            measure(run, prepared, length, flavour, durability, repetitions)
+            case = {"messages": length, "flavour": flavour, "durability": durability}
+            measure(run, prepared, {**case, "start": "warm"}, repetitions)
+            if (flavour, durability) == MODES[0] and length in COLD_LENGTHS:
+                measure(run, prepared, {**case, "start": "cold"}, min(repetitions, COLD_REPETITIONS))
         for contestant in run.contestants:
             contestant.clear()
 
 
-def measure(
-    run: Run, prepared: dict[str, Prepared], length: int, flavour: str, durability: str, repetitions: int
-) -> None:
-    case = {"messages": length, "flavour": flavour, "durability": durability}
-    makers = {
-        contestant.name: graphs.chat(contestant.asaver, asynchronous=True)
-        if flavour == "async"
-        else graphs.chat(contestant.saver)
-        for contestant in run.contestants
-    }
+def measure(run: Run, prepared: dict[str, Prepared], case: dict[str, Any], repetitions: int) -> None:
+    """Measure one case: warm, with a saver that has served the thread before; cold, with one that never saw it."""
+    length, durability, asynchronous = case["messages"], case["durability"], case["flavour"] == "async"
 
     def act(contestant: Contestant, repetition: int) -> None:
-        thread, graph = prepared[contestant.name], makers[contestant.name]
+        thread = prepared[contestant.name]
         thread.reset()
+        saver = contestant.saver if case["start"] == "warm" else contestant.unacquainted()
+        graph = graphs.chat(contestant.asaver if asynchronous else saver, asynchronous=asynchronous)
         question = {"messages": [following(thread.recording.puts[-1][0]["channel_values"]["messages"][-1])]}
-        if flavour == "async":
+        if asynchronous:
             seconds, state = run.atimed(lambda: graph.ainvoke(question, thread.config, durability=durability))
         else:
             seconds, state = run.timed(lambda: graph.invoke(question, thread.config, durability=durability))
         processor = run.processor
         check_chat(state, length + 4)
-        if repetition in (0, 1, repetitions - 1):
+        if repetition in (0, 1, repetitions):
             check_chat(thread.stored(), length + 4)
         if repetition or run.smallest:  # the first warms up
             run.sample(contestant, case, "turn", "ms", seconds * 1000)
             run.sample(contestant, case, PROCESSOR, "ms", processor * 1000)
 
-    what = f"chat: {length} messages, {flavour}, durability {durability}"
+    what = f"chat: {length} messages, {case['flavour']}, durability {durability}, {case['start']}"
     run.rotate(what, repetitions + (not run.smallest), act)

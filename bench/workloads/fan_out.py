@@ -7,7 +7,7 @@ from bench.measuring import Run, WrongResult
 
 def run(run: Run) -> None:
     """One superstep of 100 parallel tasks (Send) in a new thread; milliseconds."""
-    repetitions, width = run.size(20, 4, 1), run.size(100, 100, 4)
+    repetitions, width = run.size(20, 2, 1), run.size(100, 100, 4)
     for flavour in ("sync", "async"):
         case = {"tasks": width, "flavour": flavour, "durability": "sync"}
 

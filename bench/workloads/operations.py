@@ -8,12 +8,11 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from bench.contestants import OURS, Contestant
 from bench.history import text
-from bench.measuring import Run, WrongResult, settled
+from bench.measuring import RAW, Run, WrongResult, settled
 from bench.meters import RedisMeter
 
 CALLS = 20
 OPERATIONS = ("put", "put_writes", "get_tuple")
-RAW = "raw SET / GET"
 PROTOCOL = 45
 """Bytes of a SET, or of the reply to a GET, besides the value; so many that a raw call never gets more than ours."""
 
