@@ -32,8 +32,7 @@ def judge(rows: Rows) -> list[Floor]:
         return ours(rows, "of_memory", **wanted)
 
     def cost(metric: str) -> float | None:
-        found = [row for row in rows if row["workload"] == "cost" and row["metric"] == metric and row["saver"] == OURS]
-        return max(found, key=lambda row: int(row["turns"]))["median"] if found else None
+        return ours(rows, "median", workload="cost", metric=metric, turns=100)
 
     for messages in (100, 400):
         wanted = {"workload": "chat", "metric": "turn", "messages": messages, "flavour": "sync", "start": "warm"}
@@ -48,9 +47,9 @@ def judge(rows: Rows) -> list[Floor]:
             wanted = {"workload": "operations", "flavour": flavour, "metric": operation}
             measured = ours(rows, "of_raw", **wanted)
             floor(f"{operation}, small, {flavour}, p50: x raw {raw}", measured, 2)
-    floor("server memory grown over the turns, MB", cost("memory grown"), 1.5)
-    floor("sent a turn on average, kB", cost("sent on average"), 15)
-    floor("server time a call on average, us", cost("server time a call"), 40)
+    floor("server memory grown over 100 turns, MB", cost("memory grown"), 1.5)
+    floor("sent a turn on average of 100, kB", cost("sent on average"), 15)
+    floor("server time a call on average of 100 turns, us", cost("server time a call"), 40)
     few, many = (
         ours(rows, "median", workload="growth", metric="sent by put", messages=messages) for messages in (100, 1000)
     )

@@ -87,7 +87,7 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
     assert len(found["floors"]) == 13
     measured = [floor for floor in found["floors"] if floor["met"] is not None]
-    assert len(measured) == 7  # the others take more than the smallest run has
+    assert len(measured) == 4  # the others take more than the smallest run has
     for floor in found["floors"]:
         assert floor["floor"] in said
     assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None
