@@ -6,6 +6,7 @@
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
 -- ARGV[3] refresh    '1' to move the deadline as a write does
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5..]          fields of parts that the caller has, with all that is below them
 --
 -- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint; values in the order of the
 -- entries, parts a flat list of (field, bytes) of what the names and the values are made of.
@@ -25,6 +26,7 @@ if not meta then return false end
 if id == '' then id = newest_id(index, ns) end
 if not id then return false end
 local answer, parts = nil, new_parts(true)
+for i = 5, #ARGV do parts.seen[ARGV[i]] = true end
 answer, problem = read_checkpoint(index, data, ns, id, parts)
 if problem then return problem end
 if not answer then return false end

@@ -29,7 +29,7 @@ local function names_in(data, field, parts)
   if names_read[field] then return names_read[field], nil end
   local packed = redis.call('HGET', data, field)
   if not packed then return nil, gone(data, field) end
-  if parts then add_part(parts, field, packed) end
+  if parts and not parts.seen[field] then add_part(parts, field, packed) end
   local list = {}
   for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
   names_read[field] = list

@@ -1,7 +1,8 @@
 -- Shared by the scripts (included, after lib_frames): the parts that long values are made of, see lua/README.md.
 --
 -- A part is a field: a kind (n: a list of parts; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of parts
--- is the kind of its children and their digests; in a value, frames of type and head stand between the two.
+-- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
+-- stand between the two.
 
 local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
@@ -53,7 +54,7 @@ end
 -- too. Where parts is lenient, it takes what is there. Returns a problem or nil.
 local function read_parts(data, value, parts)
   if not in_parts(value) then return nil end
-  local lists = { children(value, skip(value, 2, 2)) }
+  local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}
     if parts.leaves or string.byte(list[1] or '', 1) == 110 then -- 'n'

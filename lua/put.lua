@@ -18,7 +18,9 @@
 -- ARGV[13] aside     frames: values to store that are not of this checkpoint, each by its channel and version
 -- ARGV[14] n         how many values follow
 -- ARGV[15..14+n]     the values of the entries flagged v, then those of aside
--- ARGV[15+n..]       pairs: field and bytes of parts of these values
+-- ARGV[15+n..14+2n]  for each of them the stored version that has all the parts which are not sent of it: the digest in its
+--                    root, and its field; '' where none is known, or it is not in parts
+-- ARGV[15+2n..]      pairs: field and bytes of parts of these values
 --
 -- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of parts; then nothing
 -- was written, and the caller sends again with those. An empty list: done.
@@ -48,7 +50,7 @@ end
 
 -- Parts: those that are stored already stay as they are; each one that is only named must be there.
 local sent = {}
-for i = 15 + n, #ARGV, 2 do sent[ARGV[i]] = true end
+for i = 15 + 2 * n, #ARGV, 2 do sent[ARGV[i]] = true end
 if known then
   sent[named] = true
 elseif names == '' then
@@ -66,10 +68,21 @@ local function check_children(list, pos)
     end
   end
 end
-for i = 15 + n, #ARGV, 2 do
+-- Where a version is there, all its parts are.
+local check = false
+for i = 1, n do
+  local base = ARGV[14 + n + i]
+  if base ~= '' then
+    local root = redis.call('HGET', data, string.sub(base, 17))
+    if not root or string.sub(root, 2, 17) ~= string.sub(base, 1, 16) then check = true end
+  elseif in_parts(ARGV[14 + i]) then
+    check = true
+  end
+end
+for i = 15 + 2 * n, #ARGV, 2 do
   local field, part = ARGV[i], ARGV[i + 1]
   if not meta or redis.call('HEXISTS', data, field) == 0 then
-    if string.byte(field, 1) == 110 then check_children(part, 2) end -- 'n'
+    if check and string.byte(field, 1) == 110 then check_children(part, 2) end -- 'n'
     store(field, part, 0)
   end
 end
@@ -77,7 +90,7 @@ end
 -- Values. One that takes the place of another that is in parts leaves those for prune to look after.
 local stray = ''
 local function store_value(field, value)
-  if in_parts(value) then check_children(value, skip(value, 2, 2)) end
+  if check and in_parts(value) then check_children(value, skip(value, 18, 2)) end
   local old = meta and redis.call('HGET', data, field)
   if not old then added = added + 1 end
   if old and old ~= value and in_parts(old) then stray = stray .. pack(old) end

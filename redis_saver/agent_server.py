@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -43,7 +44,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
             'the server\'s environment, or by "env" in langgraph.json'
         )
     serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
-    prefix = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
+    prefix: dict[str, Any] = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
     async with AsyncRedisSaver.from_conn_string(url, serde=serde, ttl=_ttl(), **prefix) as saver:
         await saver.asetup()
         yield saver

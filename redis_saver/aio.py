@@ -14,6 +14,7 @@ from typing_extensions import Self
 from redis_saver import clients, drivers
 from redis_saver.errors import WrongThread, from_reply
 from redis_saver.expiry import TTL
+from redis_saver.known import CACHE_BYTES
 from redis_saver.requests import Argument, Batch, Call, Command, Operation, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 from redis_saver.sync import KEYS_A_SCAN
@@ -79,23 +80,36 @@ class AsyncRedisSaver(Saver):
     """
 
     def __init__(
-        self, client: Any, *, serde: SerializerProtocol | None = None, prefix: str = "langgraph", ttl: TTL = None
+        self,
+        client: Any,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: TTL = None,
+        compression: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
         Args:
             client: A `redis.asyncio.Redis` (a Sentinel's `master_for` too), a `redis.asyncio.RedisCluster`, or valkey-py's
                 twins; with `decode_responses=True` too.
-            serde: Turns values into bytes; by default LangGraph's `JsonPlusSerializer`.
+            serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
+                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next.
             prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
             ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
+            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the parts of long values (extra
+                `zstd`). Every saver reads them, whatever its own setting.
+            cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
+                what it knows to be the same. 0: nothing.
 
         Raises:
+            ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
         clients.check(client, asynchronous=True)
-        super().__init__(serde=serde, prefix=prefix, ttl=ttl)
+        super().__init__(serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
         self._home = Home(client)
         self._cluster = clients.is_cluster(client)
         self._exceptions: Any = clients.exceptions_of(client)
@@ -110,6 +124,8 @@ class AsyncRedisSaver(Saver):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
+        compression: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -117,7 +133,7 @@ class AsyncRedisSaver(Saver):
         The arguments are those of `RedisSaver.from_conn_string`.
         """
         client = clients.connect(url, asynchronous=True, **options)
-        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl)
+        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
         try:
             yield saver
         finally:

@@ -18,7 +18,8 @@ from redis_saver.config import Address, to_config
 from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
-from redis_saver.parts import Stored
+from redis_saver.known import Version
+from redis_saver.parts import ZSTD, Leaf, Stored
 
 Parts = Mapping[bytes, bytes]
 """Parts as a reading script answers them: bytes by field."""
@@ -35,22 +36,24 @@ class Write(NamedTuple):
     data: bytes
 
 
-def encode_value(context: Context, value: Any, what: str) -> Stored:
-    """A channel's value as it is stored."""
+def encode_value(context: Context, value: Any, what: str, before: Sequence[Leaf] = ()) -> Stored:
+    """A channel's value as it is stored; the leaves of its last version, where they are known, save work."""
     kind = parted.PLAIN if context.compression is None else parted.ZSTD
     with encoding(what):
         if (dumps_pieces := getattr(context.serde, "dumps_pieces", None)) is None:
             said, data = context.serde.dumps_typed(value)
         else:
             said, pieces = dumps_pieces(value)
-            if (stored := parted.cut(said, pieces, kind)) is not None:
+            if (stored := parted.cut(said, pieces, kind, before)) is not None:
                 return stored
             data = b"".join(pieces)
     named, data = _shortened(context, said, data)
     return Stored(b"%d:%b%b" % (len(named), named, data), {})
 
 
-def decode_value(context: Context, stored: bytes, parts: Parts, what: str, used: set[bytes] | None = None) -> Any:
+def decode_value(
+    context: Context, stored: bytes, parts: Parts, what: str, used: dict[bytes, bytes] | None = None
+) -> Any:
     """The inverse of `encode_value`.
 
     Args:
@@ -58,11 +61,11 @@ def decode_value(context: Context, stored: bytes, parts: Parts, what: str, used:
         stored: What the value's field holds.
         parts: Its parts, and maybe others.
         what: Whose value it is, for the message.
-        used: Takes the fields of its parts.
+        used: Takes its parts.
     """
     with decoding(what):
         if parted.in_parts(stored):
-            return context.serde.loads_typed(parted.join(stored, parts, set() if used is None else used))
+            return context.serde.loads_typed(parted.join(stored, parts, {} if used is None else used))
         (named,), start = take(stored, 0, 1)
         return context.serde.loads_typed(_lengthened(named, stored[start:]))
 
@@ -124,9 +127,13 @@ def encode_writes(
     return b"".join(regular), special
 
 
-def as_parts(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Parts as scripts answer them: field, bytes, field, bytes, ..."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
+    """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ..."""
+    parts = dict(zip(flat[::2], flat[1::2], strict=True))
+    for field in [field for field in parts if field[:1] == ZSTD]:
+        with decoding(f"a part of a value of thread {thread!r}"):
+            parts[field] = compression.decompress(parts[field])
+    return parts
 
 
 def decode_tuple(
@@ -134,7 +141,7 @@ def decode_tuple(
     thread_id: str,
     stored: Sequence[Any],
     parts: Parts,
-    used: dict[str, set[bytes]] | None = None,
+    used: dict[str, Version] | None = None,
 ) -> CheckpointTuple:
     """A checkpoint as a script answers it, as LangGraph takes it.
 
@@ -143,18 +150,20 @@ def decode_tuple(
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
         parts: What its names and its values are made of.
-        used: Takes the fields of the parts of each channel that is in parts.
+        used: Takes the values that are in parts, by channel.
     """
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.components(raw_ns)[0], names.components(raw_id)[0])
     place = said(where)
     parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, place)
     checkpoint["channel_values"] = found = {}
-    for channel, value in zip(checkpoint["channel_versions"], values, strict=True):
+    for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
-            what = f"the value of channel {channel!r} of {place}"
-            mine = used.setdefault(channel, set()) if used is not None and parted.in_parts(value) else None
-            found[channel] = decode_value(context, value, parts, what, mine)
+            mine: dict[bytes, bytes] = {}
+            found[channel] = decode_value(context, value, parts, f"the value of channel {channel!r} of {place}", mine)
+            if mine and used is not None:
+                field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
+                used[channel] = Version(field, value, mine)
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

@@ -173,6 +173,11 @@ def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) ->
     return seen
 
 
+def named(header: bytes) -> bytes:
+    """The field of the part with the names in a header."""
+    return take(header, 0, 4)[0][3]
+
+
 def decode_time(links: bytes, thread: str) -> str:
     """The time (`ts`) in a header's links."""
     with decoding(f"the header of a checkpoint of thread {thread!r}"):

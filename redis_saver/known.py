@@ -1,30 +1,71 @@
-"""What the server has, as far as this process has seen.
+"""What this process has seen of the threads it works on: values in parts, as they were last put or read.
 
-A hint that saves bytes: `put` leaves out the parts that are believed to be stored, and the script refuses where one of
-them is not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon it is sent. So what is
-remembered here may be wrong, and may be forgotten at any time.
+It saves bytes and time. `put` leaves out the parts the server is believed to have, and the script refuses where it has
+not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon they are sent. `get_tuple` names the
+parts it need not be told again: a part is named by its bytes, so what is remembered of it is right, whatever happened
+since. Nothing here is ever an answer by itself, and all of it may be forgotten at any time.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-FIELDS = 250_000
-"""How many names of parts are remembered, of all threads together; each takes about a hundred bytes."""
+from redis_saver.parts import Leaf, spine
 
-Seen: TypeAlias = Mapping[tuple[str, str | None], frozenset[bytes]]
-"""Of a thread: by namespace and channel, the parts of the channel's last value. The channel None stands for the part with
-the names of the last checkpoint, and says that of the channels of that namespace none is left out here."""
+CACHE_BYTES = 64 * 2**20
+"""Bytes that are remembered at the most, of all threads of a saver together."""
+
+_OVERHEAD = 150
+"""Bytes that Python takes for a part beside its own."""
+
+
+class Version(NamedTuple):
+    """A version of a value that is in parts."""
+
+    field: bytes
+    """Where it is stored."""
+    root: bytes
+    """What is stored there."""
+    parts: Mapping[bytes, bytes]
+    """By field, not compressed."""
+    leaves: Sequence[Leaf] = ()
+
+    def size(self) -> int:
+        """The memory it takes, about."""
+        return sum(map(len, self.parts.values())) + (len(self.parts) + 2) * _OVERHEAD
+
+    def spine(self) -> list[bytes]:
+        """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""
+        return spine(self.root, self.parts) if self.root else [self.field]
+
+
+def names_of(field: bytes, part: bytes) -> Version:
+    """The part with the names of a checkpoint, as a version of None."""
+    return Version(field, b"", {field: part})
+
+
+Place: TypeAlias = "tuple[str, str | None]"
+"""A namespace and a channel. The channel None stands for the names of the last checkpoint, and says that no other channel
+of that namespace was in parts."""
+Seen: TypeAlias = Mapping[Place, Version]
 
 
 class Known:
-    """The parts that threads were last seen to have; those of the threads used last."""
+    """The last versions of values in parts, of the threads used last."""
 
-    def __init__(self) -> None:
-        self._threads: OrderedDict[bytes, dict[tuple[str, str | None], frozenset[bytes]]] = OrderedDict()
+    def __init__(self, limit: int) -> None:
+        """Remember so many bytes at the most.
+
+        Raises:
+            ValueError: The limit is no number of bytes.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise ValueError(f"cache_bytes={limit!r}: a number of bytes; 0 remembers nothing")
+        self._limit = limit
+        self._threads: OrderedDict[bytes, dict[Place, Version]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
@@ -38,10 +79,10 @@ class Known:
         with self._lock:
             entries = self._threads.setdefault(thread, {})
             self._threads.move_to_end(thread)
-            for place, fields in seen.items():
-                self._size += len(fields) + 1 - (len(entries[place]) + 1 if place in entries else 0)
-                entries[place] = fields
-            while self._size > FIELDS and self._threads:
+            for place, version in seen.items():
+                self._size += version.size() - (entries[place].size() if place in entries else 0)
+                entries[place] = version
+            while self._size > self._limit:
                 self._drop(next(iter(self._threads)))
 
     def forget(self, thread: bytes) -> None:
@@ -50,4 +91,4 @@ class Known:
             self._drop(thread)
 
     def _drop(self, thread: bytes) -> None:
-        self._size -= sum(len(fields) + 1 for fields in self._threads.pop(thread, {}).values())
+        self._size -= sum(version.size() for version in self._threads.pop(thread, {}).values())

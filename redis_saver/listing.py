@@ -104,7 +104,7 @@ def _passes(context: Context, matches: Predicate | None, thread: str, stored: Se
 
 
 def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
-    parts = codec.as_parts(flat)
+    parts = codec.as_parts(flat, thread)
     return [codec.decode_tuple(context, thread, one, parts) for one in stored if one is not None]
 
 

@@ -65,6 +65,11 @@ def version_text(channel: str, version: object) -> bytes:
     )
 
 
+def entry(channel: str, version: object) -> bytes:
+    """A channel and its version, as fields and headers name them."""
+    return component(channel) + version_text(channel, version)
+
+
 @lru_cache(maxsize=4096)
 def _text_of(version: str) -> bytes:
     if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple
 from zlib import crc32
 
-from redis_saver import compression, names
+from redis_saver import names
 from redis_saver.frames import pack, take
 
 BYTES_A_PART = 1024
@@ -31,10 +31,25 @@ PARTS_A_LIST, LONGEST_LIST, LONGEST_ROOT = 12, 48, 20
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of parts: a list of parts, bytes, compressed bytes."""
 DIGEST = 16
+_FRAMES = 1 + DIGEST
+"""Where the frames begin in a root, behind its kind and a digest of the rest."""
 
 _KINDS = frozenset((LIST, PLAIN, ZSTD))
 _CUT = 2**32 // BYTES_A_PART
 _CUT_LIST = 256 // PARTS_A_LIST
+
+
+class PartMissing(LookupError):
+    """A part was not read along with the value that is made of it."""
+
+
+class Leaf(NamedTuple):
+    """A part that is no list."""
+
+    field: bytes
+    bytes: bytes
+    pieces: int
+    """Of how many elements it is made."""
 
 
 class Stored(NamedTuple):
@@ -43,9 +58,9 @@ class Stored(NamedTuple):
     value: bytes
     """What the value's field holds: the value, or the root of its parts."""
     parts: dict[bytes, bytes]
-    """Its parts by field, not compressed yet."""
-    last: bytes = b""
-    """The field of its last part, the likeliest to be new."""
+    """Its parts by field, not compressed."""
+    leaves: Sequence[Leaf] = ()
+    """Those that are no lists, in order, where it was cut here."""
 
 
 def digest(part: bytes) -> bytes:
@@ -53,44 +68,66 @@ def digest(part: bytes) -> bytes:
     return sha256(part).digest()[:DIGEST]
 
 
-def cut(serializer_type: str, pieces: Sequence[bytes], kind: bytes) -> Stored | None:
+def cut(serializer_type: str, pieces: Sequence[bytes], kind: bytes, before: Sequence[Leaf] = ()) -> Stored | None:
     """A value in parts; None where it is to be stored whole.
 
     Args:
         serializer_type: The first half of what the serializer gave.
         pieces: The second half: the container's head, then its elements.
         kind: PLAIN or ZSTD.
+        before: The leaves of an earlier version, which saves work where they are the same. They change nothing else.
     """
     if len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE:
         return None
-    leaves = _leaves(pieces)
+    leaves = _same(pieces, kind, before)
+    leaves += _leaves(pieces, 1 + sum(leaf.pieces for leaf in leaves), kind)
     if len(leaves) < 2:
         return None
-    digests = [digest(leaf) for leaf in leaves]
-    parts = {kind + name: leaf for name, leaf in zip(digests, leaves, strict=True)}
-    last = kind + digests[-1]
+    parts = {leaf.field: leaf.bytes for leaf in leaves}
+    digests = [leaf.field[1:] for leaf in leaves]
     while len(digests) > LONGEST_ROOT:
         lists = [kind + b"".join(group) for group in _groups(digests)]
         digests, kind = [digest(one) for one in lists], LIST
         parts.update((LIST + name, one) for name, one in zip(digests, lists, strict=True))
-    root = kind + pack([names.encode(serializer_type), pieces[0]]) + b"".join(digests)
-    return Stored(root, parts, last)
+    below = pack([names.encode(serializer_type), pieces[0]]) + b"".join(digests)
+    return Stored(kind + digest(kind + below) + below, parts, leaves)
 
 
-def _leaves(pieces: Sequence[bytes]) -> list[bytes]:
-    leaves, start, size = [], 1, 0
-    for position in range(1, len(pieces)):
+def _same(pieces: Sequence[bytes], kind: bytes, before: Sequence[Leaf]) -> list[Leaf]:
+    """The first leaves, as far as they are those of an earlier version: where one ends, the next begins in any case.
+
+    The last leaf ended with the value, not by a rule, so it does not count.
+    """
+    same, start = [], 1
+    for leaf in before[:-1]:
+        end = start + leaf.pieces
+        if leaf.field[:1] != kind or b"".join(pieces[start:end]) != leaf.bytes:
+            break
+        same.append(leaf)
+        start = end
+    return same
+
+
+def _leaves(pieces: Sequence[bytes], start: int, kind: bytes) -> list[Leaf]:
+    """Cut pieces from a position on."""
+    leaves, size = [], 0
+
+    def end_at(end: int) -> None:
+        leaf = b"".join(pieces[start:end])
+        leaves.append(Leaf(kind + digest(leaf), leaf, end - start))
+
+    for position in range(start, len(pieces)):
         piece = pieces[position]
         length = len(piece)
         if size and length >= BYTES_A_PART:
-            leaves.append(b"".join(pieces[start:position]))
+            end_at(position)
             start, size = position, 0
         size += length
         if size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < length * _CUT):
-            leaves.append(b"".join(pieces[start : position + 1]))
+            end_at(position + 1)
             start, size = position + 1, 0
     if size:
-        leaves.append(b"".join(pieces[start:]))
+        end_at(len(pieces))
     return leaves
 
 
@@ -111,42 +148,58 @@ def in_parts(value: bytes) -> bool:
     return value[:1] in _KINDS
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes], used: set[bytes]) -> tuple[str, bytes]:
+def join(value: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes]) -> tuple[str, bytes]:
     """What the serializer gave, from a root and the parts below it.
 
     Args:
         value: The root.
-        parts: Parts by field, these among them.
-        used: Takes the fields of the parts of this value.
+        parts: Parts by field, these among them, not compressed.
+        used: Takes the parts of this value.
 
     Raises:
-        KeyError: A part is missing.
+        PartMissing: A part is not among them.
     """
-    (serializer_type, head), start = take(value, 1, 2)
+    (serializer_type, head), start = take(value, _FRAMES, 2)
     leaves = [head]
-    for field in _walk(value[:1], value[start:], parts, used):
-        leaf = parts[field]
-        leaves.append(compression.decompress(leaf) if field[:1] == ZSTD else leaf)
+    try:
+        _collect(value[:1], value[start:], parts, used, leaves)
+    except KeyError as error:
+        raise PartMissing(error.args[0]) from error
     return names.decode(serializer_type), b"".join(leaves)
 
 
-def _walk(kind: bytes, digests: bytes, lists: Mapping[bytes, bytes], used: set[bytes]) -> Iterator[bytes]:
-    """The fields of the leaves, in order; those of all parts go to used."""
-    fields = [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
-    used.update(fields)
-    if kind != LIST:
-        yield from fields
-        return
-    for field in fields:
-        below = lists[field]
-        yield from _walk(below[:1], below[1:], lists, used)
+def _collect(
+    kind: bytes, digests: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes], leaves: list[bytes]
+) -> None:
+    for field in children(kind, digests):
+        part = used[field] = parts[field]
+        if kind == LIST:
+            _collect(part[:1], part[1:], parts, used, leaves)
+        else:
+            leaves.append(part)
+
+
+def children(kind: bytes, digests: bytes) -> list[bytes]:
+    """The fields in a list of parts."""
+    return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
+
+
+def spine(value: bytes, parts: Mapping[bytes, bytes]) -> list[bytes]:
+    """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
+    kind, digests = value[:1], value[take(value, _FRAMES, 2)[1] :]
+    fields = children(kind, digests)
+    while kind == LIST:
+        last = parts[fields[-1]]
+        kind, digests = last[:1], last[1:]
+        fields += children(kind, digests)
+    return fields
 
 
 def holdings(value: bytes, lists: Mapping[bytes, bytes]) -> set[bytes]:
     """The fields of all parts of a stored value. Where a list is not in `lists`, those below it are left out."""
     found: set[bytes] = set()
     if in_parts(value):
-        open_lists = [value[:1] + value[take(value, 1, 2)[1] :]]
+        open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
         while open_lists:
             one = open_lists.pop()
             below = {one[:1] + one[start : start + DIGEST] for start in range(1, len(one), DIGEST)} - found

@@ -78,6 +78,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
     for thread in thread_ids:
         if kept is None:
             keys = context.keyspace.keys(thread)
+            context.known.forget(keys.data_key)
             total = total.plus((yield Call(scripts.WIPE, keys, (b"count" if dry_run else b"sound",))))
         else:
             total = total.plus((yield from _prune_thread(context, thread, kept, dry_run)))

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
-from redis_saver import codec, config, names, scripts
+from redis_saver import codec, config, headers, names, scripts
+from redis_saver import parts as parted
 from redis_saver.context import Context, refresh_arguments
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import ThreadDamaged, UndecodableValue
+from redis_saver.known import Place, Version, names_of
 from redis_saver.requests import Argument, Call, Operation
 
 ANCESTORS_A_PAGE = 200
+MOST_TOLD = 100
+"""How many parts `get_tuple` says it has; the server answers those it does not know of."""
 BYTES_A_PAGE = 4_000_000
 """A reading script ends its page behind the checkpoint with which it holds so many bytes, so that the server is not held."""
 
@@ -39,17 +43,28 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
     keys = context.keyspace.keys(thread)
-    stored = yield Call(scripts.GET, keys, arguments)
-    if stored is None:
-        return None
-    parts, used = codec.as_parts(stored[5]), dict[str, set[bytes]]()
-    found = codec.decode_tuple(context, thread, stored, parts, used)
-    seen: dict[tuple[str, str | None], frozenset[bytes]] = {
-        (ns, channel): frozenset(fields) for channel, fields in used.items()
-    }
-    seen[ns, None] = frozenset(parts).difference(*used.values())
-    context.known.remember(keys.data_key, seen)
-    return found
+    had = {place: version for place, version in context.known.of(keys.data_key).items() if place[0] == ns}
+    while True:
+        told = [field for version in had.values() for field in version.spine()]
+        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MOST_TOLD]))
+        if stored is None:
+            return None
+        parts: dict[bytes, bytes] = {}
+        for version in had.values():
+            parts.update(version.parts)
+        parts.update(codec.as_parts(stored[5], thread))
+        used: dict[str, Version] = {}
+        try:
+            found = codec.decode_tuple(context, thread, stored, parts, used)
+        except UndecodableValue as error:
+            if not had or not isinstance(error.__cause__, parted.PartMissing):
+                raise
+            had = {}  # another version of these lists, which the server believed to be known: ask for all of it
+            continue
+        named = headers.named(stored[2])
+        seen: dict[Place, Version] = {(ns, channel): version for channel, version in used.items()}
+        context.known.remember(keys.data_key, {(ns, None): names_of(named, parts[named]), **seen})
+        return found
 
 
 def walk(
@@ -77,7 +92,7 @@ def walk(
         for escaped, channel in remaining.items():
             arguments += (names.encode(channel), escaped)
         position, of_page, *page = yield Call(scripts.HISTORY, keys, arguments)
-        parts.update(codec.as_parts(of_page))
+        parts.update(codec.as_parts(of_page, thread))
         for raw_id, raw_seeds, raw_writes in page:
             if raw_id in seen:
                 which = names.components(raw_id)[0]

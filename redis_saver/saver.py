@@ -25,6 +25,7 @@ from redis_saver.copying import copy_thread
 from redis_saver.known import Known
 from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
+from redis_saver.serializer import FastSerializer
 from redis_saver.thread_methods import ThreadMethods
 
 
@@ -36,12 +37,20 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
     and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
     """
 
+    serde: SerializerProtocol = FastSerializer()
+
     def __init__(
-        self, *, serde: SerializerProtocol | None, prefix: str, ttl: expiry.TTL, compression: str | None = None
+        self,
+        *,
+        serde: SerializerProtocol | None,
+        prefix: str,
+        ttl: expiry.TTL,
+        compression: str | None,
+        cache_bytes: int,
     ) -> None:
         super().__init__(serde=serde)
         self.compression = compressions.check(compression)
-        self.known = Known()
+        self.known = Known(cache_bytes)
         self.keyspace = Keyspace(prefix)
         self.expiry = expiry.parse(ttl)
 

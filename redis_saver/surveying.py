@@ -40,7 +40,7 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
         if page is None:
             return None
         revision = revision or page[0]
-        parts = codec.as_parts(page[1])
+        parts = codec.as_parts(page[1], thread)
         for member, head in zip(page[2::2], page[3::2], strict=True):
             ns, checkpoint_id = names.components(member[1:])
             links[ns, checkpoint_id] = headers.decode_links(head, parts, thread)
@@ -79,7 +79,7 @@ def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]
     while left:
         arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
         flat, *roots = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
-        found.lists.update(codec.as_parts(flat))
+        found.lists.update(codec.as_parts(flat, thread))
         with decoding(f"the parts of values of thread {thread!r}"):
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:

@@ -38,7 +38,9 @@ class ThreadInfo(NamedTuple):
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Remove a thread, a damaged one too: both of its keys, at once."""
-    yield Call(scripts.WIPE, context.keyspace.keys(thread), (b"any",))
+    keys = context.keyspace.keys(thread)
+    context.known.forget(keys.data_key)
+    yield Call(scripts.WIPE, keys, (b"any",))
 
 
 def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:

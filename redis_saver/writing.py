@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from redis_saver import codec, compression, config, headers, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.frames import pack
-from redis_saver.known import Seen
-from redis_saver.parts import LIST, ZSTD, Stored
+from redis_saver.known import Place, Seen, Version, names_of
+from redis_saver.parts import DIGEST, LIST, ZSTD, Stored
 from redis_saver.requests import Argument, Call, Operation
 
 
@@ -77,7 +77,7 @@ class _Update:
         self._outline = outline
         self._complete = is_root or (ns, None) in seen
         self._aside = {
-            channel: names.component(channel) + names.version_text(channel, version)
+            channel: names.entry(channel, version)
             for channel, version in new_versions.items()
             if channel in self._values and self._versions.get(channel) != version
         }
@@ -105,9 +105,11 @@ class _Update:
                 parts[field] = one.parts[field]
         parts.pop(self._outline.named, None)
         sent: list[Argument] = [len(stored), *(one.value for one in stored)]
+        sent += [self._base(channel, one) for channel, one in zip(channels, stored, strict=True)]
         for field, part in parts.items():
             sent += (field, compression.compress(part) if field[:1] == ZSTD else part)
-        listed = b"" if self._outline.named in self._believed(None) - self._asked else self._outline.names
+        named = self._outline.named
+        listed = b"" if named in self._believed(None) and named not in self._asked else self._outline.names
         return listed, flags, sent
 
     def _flags(self) -> Iterator[tuple[str, bytes]]:
@@ -120,12 +122,21 @@ class _Update:
 
     def _stored(self, channel: str) -> Stored:
         if (stored := self._encoded.get(channel)) is None:
-            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}")
+            last = self._seen.get((self._ns, channel))
+            leaves = last.leaves if last else ()
+            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}", leaves)
             self._encoded[channel] = stored
         return stored
 
-    def _believed(self, channel: str | None) -> frozenset[bytes]:
-        return self._seen.get((self._ns, channel), frozenset())
+    def _believed(self, channel: str | None) -> Mapping[bytes, bytes]:
+        """The parts that the server is believed to have, of the last version seen."""
+        last = self._seen.get((self._ns, channel))
+        return last.parts if last else {}
+
+    def _base(self, channel: str, stored: Stored) -> bytes:
+        """The version that has all the parts which are not sent of a value: its digest and its field, or nothing."""
+        last = self._seen.get((self._ns, channel)) if stored.parts and channel not in self._whole else None
+        return last.root[1 : 1 + DIGEST] + last.field if last else b""
 
     def _chosen(self, channel: str, stored: Stored) -> Iterable[bytes]:
         """The parts to send of a value: those the server is not believed to have.
@@ -137,8 +148,9 @@ class _Update:
             return stored.parts
         believed = self._believed(channel)
         if believed or self._complete:
-            return stored.parts.keys() - (believed - self._asked)
-        return [field for field in stored.parts if field[:1] == LIST or field == stored.last or field in self._asked]
+            return [field for field in stored.parts if field not in believed or field in self._asked]
+        last = stored.leaves[-1].field
+        return [field for field in stored.parts if field[:1] == LIST or field == last or field in self._asked]
 
     def take(self, missing: Sequence[int | bytes]) -> None:
         """Note what the server lacks."""
@@ -153,13 +165,16 @@ class _Update:
         self._whole |= self._again
         self._complete = False
 
-    def seen_now(self) -> Mapping[tuple[str, str | None], frozenset[bytes]]:
+    def seen_now(self) -> Seen:
         """What is known of the thread once all this is stored."""
-        seen: dict[tuple[str, str | None], frozenset[bytes]] = {
-            (self._ns, channel): frozenset(stored.parts) for channel, stored in self._encoded.items() if stored.parts
-        }
+        seen: dict[Place, Version] = {}
+        for channel, stored in self._encoded.items():
+            if stored.parts:
+                entry = self._aside.get(channel) or names.entry(channel, self._versions[channel])
+                field = names.blob(self._ns, b"1" + entry)
+                seen[self._ns, channel] = Version(field, stored.value, stored.parts, stored.leaves)
         if self._complete:
-            seen[self._ns, None] = frozenset((self._outline.named,))
+            seen[self._ns, None] = names_of(self._outline.named, self._outline.names)
         return seen
 
 
