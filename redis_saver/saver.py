@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,21 @@ from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
 from redis_saver.serializer import FastSerializer
 from redis_saver.thread_methods import ThreadMethods
+
+
+_drawn: list[int] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def _random() -> int:
+    """64 bits from the operating system; asked for many at a time, as each call lets another thread take the interpreter."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        first, *others = struct.unpack("256Q", os.urandom(2048))
+        _drawn.extend(others)
+        return int(first)
 
 
 class Saver(ThreadMethods, BaseCheckpointSaver[str]):
@@ -204,7 +220,7 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
         follows it comes from the operating system: `random.seed()` in a graph, or a fork of the process, repeats nothing.
         """
         counter = 0 if current is None else int(str(current).partition(".")[0])
-        return f"{counter + 1:032}.{int.from_bytes(os.urandom(8), 'big'):020}"
+        return f"{counter + 1:032}.{_random():020}"
 
     # -- threads
 
