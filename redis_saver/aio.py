@@ -12,10 +12,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver import clients, drivers
-from redis_saver.errors import WrongThread, from_reply
+from redis_saver.batching import Batcher
+from redis_saver.errors import WrongThread
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
-from redis_saver.requests import Argument, Batch, Call, Command, Operation, Request, Scan, Stream, T
+from redis_saver.requests import Call, Command, Operation, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 from redis_saver.sync import KEYS_A_SCAN
 
@@ -28,18 +29,14 @@ class Home:
     """
 
     def __init__(self, client: Any) -> None:
-        self.client = client
-        self.opened = not clients.is_cluster(client)
-        self._opening = asyncio.Lock()
+        self.batcher = Batcher(client)
         self._lock = threading.Lock()
         self._loop = _running_loop()
 
-    async def open(self) -> None:
-        """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
-        async with self._opening:
-            if not self.opened:
-                await self.client.initialize()
-                self.opened = True
+    @property
+    def client(self) -> Any:
+        """The client in use."""
+        return self.batcher.client
 
     def loop_for(self, caller: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
         """The loop to send on, for a caller on a loop or (None) on none."""
@@ -48,8 +45,7 @@ class Home:
         with self._lock:
             if self._loop is None or not self._loop.is_running():
                 if self._loop is not None and self._loop is not caller:
-                    self.client = clients.renewed(self.client)
-                    self.opened, self._opening = not clients.is_cluster(self.client), asyncio.Lock()
+                    self.batcher = Batcher(clients.renewed(self.client))
                 self._loop = caller or _start_loop()
             return self._loop
 
@@ -111,9 +107,6 @@ class AsyncRedisSaver(Saver):
         clients.check(client, asynchronous=True)
         super().__init__(serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
         self._home = Home(client)
-        self._cluster = clients.is_cluster(client)
-        self._exceptions: Any = clients.exceptions_of(client)
-        self._options = clients.raw_options(client)
 
     @classmethod
     @asynccontextmanager
@@ -154,8 +147,8 @@ class AsyncRedisSaver(Saver):
     def _run(self, operation: Operation[T]) -> T:
         return drivers.run(operation, self._exchange)
 
-    async def _arun(self, operation: Operation[T]) -> T:
-        return await drivers.arun(operation, self._aexchange)
+    def _arun(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+        return drivers.arun(operation, self._aexchange)
 
     def _stream(self, stream: Stream[T]) -> Iterator[T]:
         for page in drivers.pages(stream, self._exchange):
@@ -167,7 +160,7 @@ class AsyncRedisSaver(Saver):
                 yield item
 
     def _exchange(self, request: Request) -> Any:
-        return self._from_outside(self._answer(request))
+        return self._from_outside(self._answer_at_home(request))
 
     def _from_outside(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the home loop, for a thread that runs no loop."""
@@ -180,66 +173,40 @@ class AsyncRedisSaver(Saver):
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self._home.loop_for(None)).result()
 
-    async def _aexchange(self, request: Request) -> Any:
-        return await self._at_home(self._answer(request))
+    def _aexchange(self, request: Request) -> Awaitable[Any]:
+        loop = asyncio.get_running_loop()
+        if self._home.loop_for(loop) is loop:
+            return self._answer(request)
+        return self._at_home(self._answer_at_home(request))
 
-    async def _at_home(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _at_home(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Run a coroutine on the home loop, for a caller on any loop."""
         loop = asyncio.get_running_loop()
         home = self._home.loop_for(loop)
-        if home is loop:
-            return await coroutine
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
+        return coroutine if home is loop else asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))
 
-    async def _answer(self, request: Request) -> Any:
-        if not self._home.opened:
-            await self._home.open()
-        if isinstance(request, Scan):
-            return await self._scan(request)
-        if isinstance(request, Batch):
-            return await self._batch(request.requests)
-        try:
-            return await self._send(*drivers.wire(request))
-        except self._exceptions.ResponseError as reply:
-            return await self._again(request, reply)
+    async def _answer_at_home(self, request: Request) -> Any:
+        return await self._answer(request)
 
-    async def _again(self, request: Call | Command, reply: Exception) -> Any:
-        """What to do with an error reply: teach the server a script it does not know, else raise."""
-        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
-            try:
-                return await self._send(*drivers.wire_with_text(request))
-            except self._exceptions.ResponseError as second:
-                reply = second
-        if isinstance(request, Call) and (ours := from_reply(reply, request.keys, self._exceptions)) is not None:
-            raise ours from reply
-        raise reply
-
-    def _send(self, *arguments: Argument, **options: Any) -> Awaitable[Any]:
-        return self._home.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
+    def _answer(self, request: Request) -> Awaitable[Any]:
+        """The reply to a request; to be called on the home loop."""
+        if isinstance(request, Call | Command):
+            return self._home.batcher.answer(request)
+        return self._scan(request) if isinstance(request, Scan) else self._batch(request.requests)
 
     async def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
-        """Answer requests in one round trip (a node). What is refused, as a script not known, is sent again by itself."""
-        async with self._home.client.pipeline(transaction=False) as pipeline:
-            for request in requests:
-                pipeline.execute_command(*drivers.wire(request), **self._options)
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        for position, again in drivers.refused(replies, self._exceptions.ResponseError):
-            replies[position] = await self._answer(requests[position])
-            for other, reply in zip(again, await self._batch([requests[other] for other in again]), strict=True):
-                replies[other] = reply
-        return replies
-
-    def _nodes(self) -> list[Any]:
-        """The primaries of a cluster; of a single server, one nameless node."""
-        return list(self._home.client.get_primaries()) if self._cluster else [None]
+        return await self._home.batcher.answer_all(requests)
 
     async def _check_version(self) -> None:
-        await self._home.open()
-        for node in self._nodes():
-            clients.check_version(await self._send("HELLO", **clients.target(node)))
+        batcher = self._home.batcher
+        await batcher.open()
+        for node in batcher.nodes():
+            clients.check_version(await batcher.send("HELLO", **clients.target(node)))
 
     async def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
-        nodes, cursor = request.position or (self._nodes(), 0)
+        batcher = self._home.batcher
+        await batcher.open()
+        nodes, cursor = request.position or (batcher.nodes(), 0)
         page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
-        return clients.next_position(nodes, await self._send(*page, **clients.target(nodes[0])))
+        return clients.next_position(nodes, await batcher.send(*page, **clients.target(nodes[0])))

@@ -26,6 +26,7 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 """The oldest version of each server that has what the scripts use."""
 
 _FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
+UNLIMITED = 2**31
 _memory: dict[str, Any] = {}
 
 
@@ -150,6 +151,13 @@ def exceptions_of(client: Any) -> ModuleType:
     return import_module("valkey.exceptions" if "valkey" in packages else "redis.exceptions")
 
 
+def failures_of(client: Any) -> tuple[type[Exception], ...]:
+    """What a client raises when it fails, apart from what is wrong in this program."""
+    module = exceptions_of(client)
+    names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
+    return (OSError, *(getattr(module, name) for name in names if hasattr(module, name)))
+
+
 def raw_options(client: Any) -> dict[str, Any]:
     """What to pass with each command so that replies come as bytes, also from a client with decode_responses=True."""
     return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
@@ -199,6 +207,12 @@ def of_node(cluster: Any, node: Any) -> Any:
     """The blocking client of one node of a cluster, by redis-py's name for it or valkey-py's."""
     method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
     return method(node)
+
+
+def most_connections(client: Any, node: Any) -> int:
+    """How many connections to a node an asyncio client opens before it refuses calls; one that has them wait has no limit."""
+    pool = client.connection_pool if node is None and not is_cluster(client) else node
+    return UNLIMITED if hasattr(pool, "timeout") else getattr(pool, "max_connections", UNLIMITED)
 
 
 def target(node: Any) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from redis_saver.pruning import Pruned
 from redis_saver.serializer import FastSerializer
 from redis_saver.thread_methods import ThreadMethods
 
-
 _drawn: list[int] = []
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_drawn.clear)

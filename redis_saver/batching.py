@@ -1,0 +1,294 @@
+"""Operations that are issued together travel together: many callers of one event loop share a few round trips.
+
+The first to ask lets all others that are ready go before it, for one turn of the loop (`sleep(0)`; never a timer), and then
+sends what they asked and its own in one pipeline, in the order it was asked. With 50 callers a request then costs a quarter of
+what it costs by itself. Where nobody else came, it sends its request as if there were no queue.
+
+**To be sent by itself** is also the answer to all that goes wrong in a pipeline, so that no request ever pays for another: its
+caller then does what it would have done without the queue, with the client's own rules for trying again, and gets its own
+reply or its own error. That is right for requests that a broken connection left unanswered, as every request may be sent twice
+(those of one caller, a `Batch` with no neighbours, fail together instead, as one request does); and for one that got an error reply, which the client may want to try again (`retry_on_error`, MOVED). Only what needs no second
+look is settled here: a reply, an error that one of our scripts raised, and NOSCRIPT, which is answered by one more pipeline
+of those that met it, the first of each script with its text.
+
+A caller that stops waiting (is cancelled) leaves nothing behind but its future: what was not sent is not sent, and what was
+sent is read to its end by the task of the pipeline, for the neighbours. The last to leave stops that task.
+
+The pipelines are redis-py's. One level below them, with a connection's `send_packed_command` and `read_response`, a request
+would be cheaper by less than a fifth; but what wraps `execute_command` and `Pipeline.execute` to trace them would see nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from redis_saver import clients, drivers
+from redis_saver.errors import from_reply
+from redis_saver.requests import Argument, Call, Command, T
+from redis_saver.scripts import Script
+
+REQUESTS_A_PIPELINE = 64
+BYTES_A_PIPELINE = 256_000
+"""What holds more bytes than this goes by itself, beside the others, so that it keeps none of them waiting."""
+
+_BY_ITSELF: Any = object()
+"""The reply that tells a caller to send its request itself."""
+
+
+class Waiting(NamedTuple):
+    """A request, what its caller asked for in all, where it goes, its bytes, and the future that its caller waits on."""
+
+    request: Call | Command
+    asked: object
+    node: Any
+    size: int
+    future: asyncio.Future[Any]
+
+    def settle(self, reply: Any) -> None:
+        """Hand over a reply, or an error, unless the caller has gone."""
+        if self.future.done():
+            return
+        if isinstance(reply, BaseException):
+            self.future.set_exception(reply)
+        else:
+            self.future.set_result(reply)
+
+
+class Batcher:
+    """An asyncio client on the event loop where its connections live, and the requests of the loop's present turn."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._cluster = clients.is_cluster(client)
+        self._opened = not self._cluster
+        self._opening = asyncio.Lock()
+        self._exceptions: Any = clients.exceptions_of(client)
+        self._failures = clients.failures_of(client)
+        self._options = clients.raw_options(client)
+        self._queue: list[Waiting] | None = None
+        self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
+        self._gates: dict[str | None, asyncio.Semaphore] = {}
+
+    async def open(self) -> None:
+        """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
+        async with self._opening:
+            if not self._opened:
+                await self.client.initialize()
+                self._opened = True
+
+    async def answer(self, request: Call | Command) -> Any:
+        """The reply to a request; what else is asked before the turn of the loop ends travels with it."""
+        if not self._opened:
+            await self.open()
+        if self._queue is None:
+            reply = await self._lead(request)
+        else:
+            waiting = self._waiting(request, request)
+            self._queue.append(waiting)
+            reply = await self._wait_for(waiting.future)
+        return await self._answer_by_itself(request) if reply is _BY_ITSELF else reply
+
+    async def answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
+        """The replies to requests that may travel together; the first error where one has one."""
+        if not self._opened:
+            await self.open()
+        mine = [self._waiting(request, requests) for request in requests]
+        if self._queue is not None:
+            self._queue += mine
+        else:
+            self._queue = list(mine)
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                for waiting in mine:
+                    waiting.future.cancel()
+                raise
+            finally:
+                self._depart()
+        replies = await self._wait_for(asyncio.gather(*(waiting.future for waiting in mine)))
+        again = [position for position, reply in enumerate(replies) if reply is _BY_ITSELF]
+        answers = await asyncio.gather(*(self._answer_by_itself(requests[position]) for position in again))
+        for position, answer in zip(again, answers, strict=True):
+            replies[position] = answer
+        return replies
+
+    def send(self, *arguments: Argument, **options: Any) -> Awaitable[Any]:
+        """Send one command, now."""
+        return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
+
+    def nodes(self) -> list[Any]:
+        """The primaries of a cluster; of a single server, one nameless node."""
+        return list(self.client.get_primaries()) if self._cluster else [None]
+
+    # -- by itself
+
+    async def _answer_by_itself(self, request: Call | Command) -> Any:
+        gate = self._gate(self._node_of(request))
+        await gate.acquire()
+        try:
+            return await self.send(*drivers.wire(request))
+        except self._exceptions.ResponseError as reply:
+            return await self._again(request, reply)
+        finally:
+            gate.release()
+
+    async def _again(self, request: Call | Command, reply: Exception) -> Any:
+        """What to do with an error reply: teach the server a script it does not know, else raise."""
+        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
+            try:
+                return await self.send(*drivers.wire_with_text(request))
+            except self._exceptions.ResponseError as second:
+                reply = second
+        if (ours := self._ours(request, reply)) is not None:
+            raise ours from reply
+        raise reply
+
+    def _ours(self, request: Call | Command, reply: Exception) -> Exception | None:
+        return from_reply(reply, request.keys, self._exceptions) if isinstance(request, Call) else None
+
+    # -- together
+
+    async def _lead(self, request: Call | Command) -> Any:
+        """Be the first of a turn: send, at its end, what came after, and the own request with it, unless that is alone."""
+        followers: list[Waiting] = []
+        self._queue = followers
+        try:
+            await asyncio.sleep(0)
+            if followers:
+                followers.insert(0, self._waiting(request, request))
+        except BaseException:
+            self._depart()
+            raise
+        if not followers:
+            self._queue = None
+            return _BY_ITSELF
+        self._depart()
+        return await self._wait_for(followers[0].future)
+
+    async def _wait_for(self, future: asyncio.Future[T]) -> T:
+        """Wait; whoever leaves as the last of a pipeline's callers stops it, so that nothing waits for a server that hangs."""
+        try:
+            return await future
+        except asyncio.CancelledError:
+            for task, together in self._under_way.items():
+                if all(waiting.future.done() for waiting in together):
+                    task.cancel()
+            raise
+
+    def _waiting(self, request: Call | Command, asked: object) -> Waiting:
+        future = asyncio.get_running_loop().create_future()
+        return Waiting(request, asked, self._node_of(request), _size(request), future)
+
+    def _depart(self) -> None:
+        """Send what was asked in this turn: a task for each node."""
+        queue, self._queue = self._queue, None
+        together: dict[str | None, list[Waiting]] = {}
+        for waiting in queue or ():
+            if waiting.future.done():  # its caller has gone
+                continue
+            if (self._cluster and waiting.node is None) or waiting.size > BYTES_A_PIPELINE:
+                waiting.settle(_BY_ITSELF)
+            else:
+                together.setdefault(_name(waiting.node), []).append(waiting)
+        for some in together.values():
+            if len(some) == 1:
+                some[0].settle(_BY_ITSELF)
+                continue
+            task = asyncio.get_running_loop().create_task(self._carry(some))
+            self._under_way[task] = some
+            task.add_done_callback(self._arrived)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        """See to it that nobody waits for a task that is over, should it have been cancelled or have failed."""
+        error = None if task.cancelled() else task.exception()
+        for waiting in self._under_way.pop(task):
+            if error is not None:
+                waiting.settle(error)
+            else:
+                waiting.future.cancel()  # does nothing to one that has its reply
+
+    async def _carry(self, together: Sequence[Waiting]) -> None:
+        for some in _loads(together):
+            if unknown := await self._exchange(some):
+                await self._exchange(unknown, teaching=True)
+
+    async def _exchange(self, together: Sequence[Waiting], *, teaching: bool = False) -> list[Waiting]:
+        """Send requests in one pipeline and settle them, save those whose script is unknown, which are answered."""
+        together = [waiting for waiting in together if not waiting.future.done()]
+        if not together:
+            return []
+        neighbours = len({id(waiting.asked) for waiting in together}) > 1
+        unknown = []
+        for waiting, reply in zip(together, await self._replies(together, teaching), strict=True):
+            if not isinstance(reply, Exception):
+                waiting.settle(reply)
+            elif isinstance(reply, self._exceptions.NoScriptError) and not teaching:
+                unknown.append(waiting)
+            elif (ours := self._ours(waiting.request, reply)) is not None:
+                ours.__cause__ = reply
+                waiting.settle(ours)
+            elif neighbours or isinstance(reply, self._exceptions.ResponseError):
+                waiting.settle(_BY_ITSELF)
+            else:
+                waiting.settle(reply)
+        return unknown
+
+    async def _replies(self, together: Sequence[Waiting], teaching: bool) -> Sequence[Any]:
+        """The replies to requests of one node, error replies too; to each, what kept all of them from being answered."""
+        node = together[0].node
+        options = {**self._options, **clients.target(node)}
+        taught: set[Script] = set()
+        try:
+            async with self._gate(node), self.client.pipeline(transaction=False) as pipeline:
+                for request, *_ in together:
+                    if teaching and isinstance(request, Call) and request.script not in taught:
+                        taught.add(request.script)
+                        pipeline.execute_command(*drivers.wire_with_text(request), **options)
+                    else:
+                        pipeline.execute_command(*drivers.wire(request), **options)
+                return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+        except self._failures as failure:
+            return [failure] * len(together)
+
+    # -- where to
+
+    def _node_of(self, request: Call | Command) -> Any:
+        """The node that has a request's thread, so that one that hangs keeps only its own waiting. None: not known."""
+        if not self._cluster:
+            return None
+        key = request.keys[0] if isinstance(request, Call) else request.arguments[1]
+        try:
+            return self.client.get_node_from_key(key)
+        except self._failures:  # the slots are being learned anew
+            return None
+
+    def _gate(self, node: Any) -> asyncio.Semaphore:
+        """What keeps a request waiting while all connections to its node are taken; the client would refuse it."""
+        name = _name(node)
+        if name not in self._gates:
+            self._gates[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
+        return self._gates[name]
+
+
+def _name(node: Any) -> str | None:
+    """What tells nodes apart: the nodes of redis-py 5.2 have no hash, and each look at a cluster makes new ones."""
+    return None if node is None else node.name
+
+
+def _size(request: Call | Command) -> int:
+    return sum(len(argument) for argument in request.arguments if not isinstance(argument, int))
+
+
+def _loads(together: Sequence[Waiting]) -> Iterator[list[Waiting]]:
+    """Divide requests into what one pipeline takes."""
+    load: list[Waiting] = []
+    room = BYTES_A_PIPELINE
+    for waiting in together:
+        if load and (len(load) == REQUESTS_A_PIPELINE or waiting.size > room):
+            yield load
+            load, room = [], BYTES_A_PIPELINE
+        load.append(waiting)
+        room -= waiting.size
+    yield load
