@@ -28,9 +28,10 @@ def configurable(config: RunnableConfig) -> Mapping[str, Any]:
     Raises:
         TypeError: there is none.
     """
-    if not isinstance(config, Mapping) or not isinstance(config.get("configurable"), Mapping):
+    found: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
+    if not isinstance(found, (dict, Mapping)):
         raise TypeError(f'config={config!r}: pass {{"configurable": {{"thread_id": ...}}}}')
-    return config["configurable"]
+    return found
 
 
 def name(value: object, what: str) -> str:

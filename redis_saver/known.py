@@ -66,6 +66,7 @@ class Known:
             raise ValueError(f"cache_bytes={limit!r}: a number of bytes; 0 remembers nothing")
         self._limit = limit
         self._threads: OrderedDict[bytes, dict[Place, Version]] = OrderedDict()
+        self._sizes: dict[bytes, int] = {}
         self._size = 0
         self._lock = threading.Lock()
 
@@ -79,9 +80,10 @@ class Known:
         with self._lock:
             entries = self._threads.setdefault(thread, {})
             self._threads.move_to_end(thread)
-            for place, version in seen.items():
-                self._size += version.size() - (entries[place].size() if place in entries else 0)
-                entries[place] = version
+            entries.update(seen)
+            size = sum(version.size() for version in entries.values())
+            self._size += size - self._sizes.get(thread, 0)
+            self._sizes[thread] = size
             while self._size > self._limit:
                 self._drop(next(iter(self._threads)))
 
@@ -91,4 +93,5 @@ class Known:
             self._drop(thread)
 
     def _drop(self, thread: bytes) -> None:
-        self._size -= sum(version.size() for version in self._threads.pop(thread, {}).values())
+        self._threads.pop(thread, None)
+        self._size -= self._sizes.pop(thread, 0)
