@@ -5,7 +5,7 @@
 -- ARGV[1] root       the root namespace, escaped
 -- ARGV[2] interrupt  how the member of a pending interrupt ends
 --
--- Returns {id and namespace of the newest checkpoint or '', its links or '', checkpoints, bytes, milliseconds left (-1: no
+-- Returns {id of the newest checkpoint or '', its links or '', checkpoints, bytes, milliseconds left (-1: no
 -- deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned}; nil where there is no thread.
 -- Errors: DAMAGED, FOREIGNKEY.
 
@@ -21,12 +21,12 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
-local newest = redis.call('ZREVRANGEBYLEX', index, '(j', '[i', 'LIMIT', 0, 1)[1] or ''
-local head = ''
-if newest ~= '' then
-  local first = string.find(newest, '%z')
-  local header = redis.call('HGET', data, 'c' .. string.sub(newest, first + 1) .. string.sub(newest, 2, first))
-  if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+local newest, head = newest_first(index, '(i\255', '[i', 1)[1], ''
+if newest then
+  local header
+  header, problem = read_header(index, data, newest[2], newest[1])
+  if problem then return problem end
+  if not header then return gone(data, 'c' .. newest[2] .. newest[1]) end
   head = string.sub(header, 1, links(header).behind - 1)
 end
 
@@ -40,6 +40,6 @@ if id then
   end
 end
 return {
-  string.sub(newest, 2), head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
+  newest and newest[1] or '', head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
   meta.bytes, redis.call('PTTL', data), waits, meta.ttl == '0' and 1 or 0,
 }

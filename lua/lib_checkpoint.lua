@@ -8,6 +8,46 @@ local function newest_id(index, ns)
   return member and string.sub(member, #ns + 2)
 end
 
+-- Whether a sorts above b, by bytes. (Lua's own comparison asks the server's locale.)
+local function above(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- Finds up to limit checkpoints, newest first: those of one namespace, where the bounds are c..., or of all, where they are
+-- i...; the root's are in the order of its namespace alone, and are merged with the others here.
+-- Returns a list of {id, namespace, where to go on below it}.
+local function newest_first(index, upper, lower, limit)
+  local found, others, roots = {}, {}, {}
+  if string.sub(upper, 2, 2) == 'c' then
+    local members = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
+    for i = 1, #members do
+      local first = string.find(members[i], '%z')
+      found[i] = { string.sub(members[i], first + 1), string.sub(members[i], 2, first), members[i] }
+    end
+    return found
+  end
+  local function of_root(bound) return string.sub(bound, 1, 1) .. 'c\0' .. string.sub(bound, 3) end
+  others = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
+  roots = redis.call('ZREVRANGEBYLEX', index, of_root(upper), of_root(lower), 'LIMIT', 0, limit)
+  local other, root = 1, 1
+  while #found < limit and (others[other] or roots[root]) do
+    local member, id = others[other], roots[root] and string.sub(roots[root], 3)
+    if id and not (member and above(member, 'i' .. id)) then
+      found[#found + 1] = { id, '\0', 'i' .. id }
+      root = root + 1
+    else
+      local first = string.find(member, '%z')
+      found[#found + 1] = { string.sub(member, 2, first), string.sub(member, first + 1), member }
+      other = other + 1
+    end
+  end
+  return found
+end
+
 -- The links of a header: {parent = id or '', names = field of the channels' names, flags, slots, tokens, held (packed as
 -- they are stored), behind = position behind the links}.
 local function links(header)

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... members of one namespace, or i... of all
+-- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
 -- ARGV[2] lower      lower bound of the range
 -- ARGV[3] limit      how many checkpoints at the most
 -- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes
@@ -10,7 +10,7 @@
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {next, parts, checkpoint...}: next is the member to go on below ('' at the end); a checkpoint is as get answers
+-- Returns {next, parts, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
 -- it, or as much of that as was asked for; the parts of all are in one list, each once.
 -- Errors: DAMAGED, FOREIGNKEY.
 
@@ -27,14 +27,11 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return { '', {} } end
 
-local members = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
+local checkpoints = newest_first(index, upper, lower, limit)
 local parts, bytes = new_parts(true), 0
 local page = { '', parts.flat }
-for i = 1, #members do
-  local member = members[i]
-  local first = string.find(member, '%z')
-  local ns, id = string.sub(member, 2, first), string.sub(member, first + 1)
-  if string.sub(member, 1, 1) == 'i' then ns, id = id, ns end
+for i = 1, #checkpoints do
+  local id, ns, following = unpack(checkpoints[i])
   local answer, size = { id, ns }, 0
   if what == 'whole' then
     answer, problem, size = read_checkpoint(index, data, ns, id, parts)
@@ -46,7 +43,7 @@ for i = 1, #members do
   page[#page + 1] = answer
   bytes = bytes + size
   if bytes + parts.bytes >= budget or i == limit then
-    page[1] = member
+    page[1] = following
     break
   end
 end

@@ -167,7 +167,8 @@ meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
 fields[#fields + 1] = '@state'
 fields[#fields + 1] = state_of(meta)
 for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
-if not before then redis.call('ZADD', index, 0, '', 0, checkpoint, 0, 'i' .. id .. ns) end
+if not before then redis.call('ZADD', index, 0, '', 0, checkpoint) end
+if not before and ns ~= '\0' then redis.call('ZADD', index, 0, 'i' .. id .. ns) end
 if run ~= '' then redis.call('ZADD', index, 0, run) end
 touch(index, data, meta, default, own)
 return missing

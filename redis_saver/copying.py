@@ -59,7 +59,7 @@ def _fields(seen: Survey, held: Holdings, writes: Sequence[bytes]) -> dict[bytes
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
-        fields[header] = [header, names.by_age(*place)]
+        fields[header] = [header, names.by_age(*place)] if place[0] else [header]
         fields[links.named] = []
         fields.update((names.blob(place[0], entry), []) for entry in links.entries)
     for parts in held.of_value.values():

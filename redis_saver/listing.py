@@ -64,7 +64,7 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
     """The range of the index, as ZREVRANGEBYLEX takes it, in which a thread's matching checkpoints lie."""
     order = b"i" if ns is None else b"c" + names.component(ns)
-    lower, upper = order, (b"j" if ns is None else names.after(order))
+    lower, upper = order, (b"i\xff" if ns is None else names.after(order))
     if checkpoint_id is not None:
         lower = order + names.component(checkpoint_id)
         upper = names.after(lower)

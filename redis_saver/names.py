@@ -145,7 +145,7 @@ def checkpoint(ns: str, checkpoint_id: str) -> bytes:
 
 
 def by_age(ns: str, checkpoint_id: str) -> bytes:
-    """A checkpoint's member in the order (id, namespace)."""
+    """A checkpoint's member in the order (id, namespace); those of the root have none, see `lua/README.md`."""
     return b"i" + component(checkpoint_id) + component(ns)
 
 

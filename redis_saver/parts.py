@@ -1,7 +1,7 @@
 """Long values in parts, so that the versions of a value share what did not change.
 
 A serializer that offers `dumps_pieces` says where the elements of a list or dict end. Elements are joined to parts of about
-a kilobyte, cut where the bytes of an element say so, not where it stands: an edit changes the part around it, and all
+half a kilobyte, cut where the bytes of an element say so, not where it stands: an edit changes the part around it, and all
 others stay what they were. A part's field is its kind and a digest of its bytes, so that equal parts are stored once. The
 digests of a value are a list of parts; while that is long it is cut in the same way, and becomes a tree whose root is what
 the value's field holds. `lua/README.md` shows the form.
@@ -19,14 +19,14 @@ from zlib import crc32
 from redis_saver import names
 from redis_saver.frames import pack, take
 
-BYTES_A_PART = 1024
+BYTES_A_PART = 512
 """The size to aim at. Smaller parts store less for each change, and cost more of everything else."""
 LONGEST_PART = 4 * BYTES_A_PART
 """Where no element says so, a part ends here. (An element longer than that is one part.)"""
 SHORTEST_PART = BYTES_A_PART // 4
-SHORTEST_VALUE = 2 * BYTES_A_PART
+SHORTEST_VALUE = 4 * BYTES_A_PART
 """Values below are stored whole."""
-PARTS_A_LIST, LONGEST_LIST, LONGEST_ROOT = 12, 48, 20
+PARTS_A_LIST, LONGEST_LIST, LONGEST_ROOT = 6, 24, 10
 
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of parts: a list of parts, bytes, compressed bytes."""

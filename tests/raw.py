@@ -52,7 +52,7 @@ def check_sound(target: Target, thread: str = "thread") -> None:
     for (ns, checkpoint_id), links in all_links(fields).items():
         known |= {names.blob(ns, entry) for entry in links.entries}
         needed |= {names.blob(ns, entry) for entry in links.entries if entry[:1] != headers.ABSENT}
-        ages.add(names.by_age(ns, checkpoint_id))
+        ages |= {names.by_age(ns, checkpoint_id)} if ns else set()
         runs |= {links.run} - {b""}
         parts.add(links.named)
     stored = {kind: {field for field in fields if field[:1] == kind} for kind in (b"c", b"b", b"w", b"@")}
