@@ -48,18 +48,23 @@ local function newest_first(index, upper, lower, limit)
   return found
 end
 
--- The links of a header: {parent = id or '', names = field of the channels' names, flags, slots, tokens, held (packed as
--- they are stored), behind = position behind the links}.
+-- The links of a header: {parent = id or '', run, names = field of the channels' names, flags, slots, tokens, held (packed as
+-- they are stored), and positions: flags_from, flags_to, held_from = where its frame begins, behind = behind the links}.
 local function links(header)
-  local function text(first, last) return string.sub(header, first, last) end
   local first, last, pos = frame(header, 1)
-  local found = { parent = text(first, last) }
-  pos = skip(header, pos, 2) -- over the time and the run
-  for _, name in ipairs({ 'names', 'flags', 'slots', 'tokens', 'held' }) do
-    first, last, pos = frame(header, pos)
-    found[name] = text(first, last)
-  end
-  found.behind = pos
+  local found = { parent = string.sub(header, first, last) }
+  first, last, pos = frame(header, skip(header, pos, 1)) -- over the time
+  found.run = string.sub(header, first, last)
+  first, last, pos = frame(header, pos)
+  found.names = string.sub(header, first, last)
+  first, last, pos = frame(header, pos)
+  found.flags, found.flags_from, found.flags_to = string.sub(header, first, last), first, last
+  first, last, pos = frame(header, pos)
+  found.slots = string.sub(header, first, last)
+  first, last, pos = frame(header, pos)
+  found.tokens, found.held_from = string.sub(header, first, last), pos
+  first, last, pos = frame(header, pos)
+  found.held, found.behind = string.sub(header, first, last), pos
   return found
 end
 

@@ -125,23 +125,55 @@ def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[i
     return numbers
 
 
-def head(parent: str | None, time: str, run: bytes) -> bytes:
-    """The frames in front of the links."""
-    return pack([names.component(parent) if parent else b"", names.encode(time), run])
+def encode(
+    serde: SerializerProtocol,
+    parent: str | None,
+    run: bytes,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    outline: Outline,
+    held: bytes,
+) -> bytes:
+    """A header as `lua/put.lua` takes it.
 
-
-def tail(serde: SerializerProtocol, checkpoint: Checkpoint, metadata: CheckpointMetadata, seen: bytes) -> bytes:
-    """The frames behind the links."""
+    Args:
+        serde: The serializer.
+        parent: The parent's id.
+        run: The run's member of the index, or nothing.
+        checkpoint: The checkpoint; channels that have a value are flagged as present.
+        metadata: Its metadata.
+        outline: Its outline.
+        held: Frames of what it holds beside its own.
+    """
+    time = checkpoint.get("ts")
     rest = {key: value for key, value in checkpoint.items() if key not in _OPEN_KEYS}
-    if not seen and "versions_seen" in checkpoint:
+    if not outline.seen and "versions_seen" in checkpoint:
         rest["versions_seen"] = checkpoint["versions_seen"]
-    if "ts" in checkpoint and (not isinstance(checkpoint["ts"], str) or not checkpoint["ts"]):
-        rest["ts"] = checkpoint["ts"]
+    if "ts" in checkpoint and (not isinstance(time, str) or not time):
+        rest["ts"] = time
     with encoding(f"checkpoint {checkpoint['id']!r}"):
         kind, body = serde.dumps_typed(rest)
     with encoding(f"the metadata of checkpoint {checkpoint['id']!r}"):
         about_kind, about = serde.dumps_typed(metadata)
-    return pack([seen, names.encode(kind), body, names.encode(about_kind), about])
+    values = checkpoint["channel_values"]
+    flags = b"".join([PRESENT if channel in values else ABSENT for channel in checkpoint["channel_versions"]])
+    return pack(
+        (
+            names.component(parent) if parent else b"",
+            b"" if time is None else names.encode(str(time)),
+            run,
+            outline.named,
+            flags,
+            outline.slots,
+            outline.tokens,
+            held,
+            outline.seen,
+            names.encode(kind),
+            body,
+            names.encode(about_kind),
+            about,
+        )
+    )
 
 
 def decode(

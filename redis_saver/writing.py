@@ -32,24 +32,12 @@ def put(
     outline = headers.outline(checkpoint)
     keys = context.keyspace.keys(thread)
     update = _Update(context, checkpoint, new_versions, outline, ns, context.known.of(keys.data_key), parent is None)
-    before: tuple[Argument, ...] = (
-        names.component(ns),
-        names.component(checkpoint_id),
-        headers.head(parent, str(checkpoint.get("ts", "")), run),
-        outline.named,
-    )
-    behind: tuple[Argument, ...] = (
-        outline.slots,
-        outline.tokens,
-        headers.tail(context.serde, checkpoint, merged, outline.seen),
-        run,
-        default_ttl(context),
-        config.thread_ttl(given) or b"",
-        update.aside,
-    )
+    header = headers.encode(context.serde, parent, run, checkpoint, merged, outline, update.aside)
+    place = (names.component(ns), names.component(checkpoint_id), header)
+    ttl = (default_ttl(context), config.thread_ttl(given) or b"")
     while True:
         listed, flags, sent = update.arguments()
-        missing = yield Call(scripts.PUT, keys, [*before, listed, flags, *behind, *sent])
+        missing = yield Call(scripts.PUT, keys, [*place, listed, flags, *ttl, *sent])
         if not missing:
             context.known.remember(keys.data_key, update.seen_now())
             return config.to_config(thread, ns, checkpoint_id)
@@ -105,7 +93,7 @@ class _Update:
                 parts[field] = one.parts[field]
         parts.pop(self._outline.named, None)
         sent: list[Argument] = [len(stored), *(one.value for one in stored)]
-        sent += [self._base(channel, one) for channel, one in zip(channels, stored, strict=True)]
+        sent += [self._base(channel) for channel, one in zip(channels, stored, strict=True) if one.parts]
         for field, part in parts.items():
             sent += (field, compression.compress(part) if field[:1] == ZSTD else part)
         named = self._outline.named
@@ -133,9 +121,9 @@ class _Update:
         last = self._seen.get((self._ns, channel))
         return last.parts if last else {}
 
-    def _base(self, channel: str, stored: Stored) -> bytes:
+    def _base(self, channel: str) -> bytes:
         """The version that has all the parts which are not sent of a value: its digest and its field, or nothing."""
-        last = self._seen.get((self._ns, channel)) if stored.parts and channel not in self._whole else None
+        last = self._seen.get((self._ns, channel)) if channel not in self._whole else None
         return last.root[1 : 1 + DIGEST] + last.field if last else b""
 
     def _chosen(self, channel: str, stored: Stored) -> Iterable[bytes]:
