@@ -32,9 +32,9 @@ Decoder = Callable[[bytes], Any]
 KEY_LENGTH: Final = 36
 """So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
 
-_METHOD: Final = "model_validate_json"
+METHOD: Final = "model_validate_json"
 
-_PLAIN: Final = (
+PLAIN: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
     | ormsgpack.OPT_PASSTHROUGH_ENUM
@@ -117,11 +117,11 @@ class _Source:
         """
         if annotation is Any:
             return []
-        test = _test(annotation, value)
+        test = expression(annotation, value)
         if test:
             return [] if self.shapes_only else [f"if not ({test}): return None"]
         if get_origin(annotation) in (Union, UnionType):
-            tests = {arg: _test(arg, value) for arg in get_args(annotation)}
+            tests = {arg: expression(arg, value) for arg in get_args(annotation)}
             others = [arg for arg, test in tests.items() if not test]
             if len(others) == 1 and others[0] is not Any:
                 known = " or ".join(test for test in tests.values() if test)
@@ -136,15 +136,9 @@ class _Source:
 
     def typed_dict(self, annotation: Any, value: str) -> list[str]:
         """The statements that return None unless a variable holds a plain `TypedDict`, its keys in validation's order."""
-        kinds, optional = {}, set()
-        for key, hint in get_type_hints(annotation, include_extras=True).items():
-            origin: Any = get_origin(hint)
-            kinds[key] = get_args(hint)[0] if origin in (NotRequired, Required) else hint
-            # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
-            if key not in annotation.__required_keys__ and get_origin(kinds[key]) is not Literal:
-                optional.add(key)
-        orders = self.name(_orders(tuple(kinds), optional))
-        lines = [f"if type({value}) is not dict or tuple({value}) not in {orders}: return None"]
+        kinds, optional = typed_dict_keys(annotation)
+        known = self.name(orders(tuple(kinds), optional))
+        lines = [f"if type({value}) is not dict or tuple({value}) not in {known}: return None"]
         for key, kind in kinds.items():
             item = self.name()
             checks = self.checks(kind, item)
@@ -159,7 +153,7 @@ def _block(head: str, lines: list[str]) -> list[str]:
     return [head, *_indented(lines)] if lines else []
 
 
-def _test(annotation: Any, value: str) -> str:
+def expression(annotation: Any, value: str) -> str:
     """An expression that is true for plain values of an annotation only; nothing if it takes more than an expression."""
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation in (None, NoneType):
@@ -171,7 +165,7 @@ def _test(annotation: Any, value: str) -> str:
     if origin is Literal and all(type(arg) is str for arg in args):
         return "(" + " or ".join(f"{value} == {arg!r}" for arg in args) + ")"
     if origin in (Union, UnionType):
-        tests = [_test(arg, value) for arg in args]
+        tests = [expression(arg, value) for arg in args]
         # None first, as most of what may be None is.
         return " or ".join(sorted(tests, key=lambda test: not test.endswith("None"))) if all(tests) else ""
     return ""
@@ -181,7 +175,19 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return ["    " + line for line in lines]
 
 
-def _orders(keys: tuple[str, ...], optional: Collection[str]) -> frozenset[tuple[str, ...]]:
+def typed_dict_keys(annotation: Any) -> tuple[dict[str, Any], set[str]]:
+    """The keys of a `TypedDict` with their annotations, and those of them that may be missing."""
+    kinds, optional = {}, set()
+    for key, hint in get_type_hints(annotation, include_extras=True).items():
+        origin: Any = get_origin(hint)
+        kinds[key] = get_args(hint)[0] if origin in (NotRequired, Required) else hint
+        # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
+        if key not in annotation.__required_keys__ and get_origin(kinds[key]) is not Literal:
+            optional.add(key)
+    return kinds, optional
+
+
+def orders(keys: tuple[str, ...], optional: Collection[str]) -> frozenset[tuple[str, ...]]:
     """Each way in which some of the optional keys may be there, in the order of the keys."""
     if len(optional) > 6:
         raise UnknownError(keys)
@@ -252,16 +258,14 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
         UnknownError: If a field's annotation is not known.
     """
     source = _Source(cls, shapes_only=False)
-    validators = (_VALIDATORS[name] for name in cls.__pydantic_decorators__.model_validators)
-    conditions = (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)
-    made_of = ", ".join(f"{name!r}: {_local(name)}" for name in cls.model_fields)
+    made_of = ", ".join(f"{name!r}: {local(name)}" for name in cls.model_fields)
     body = [
         # No hook and no other option: an Ext inside, or a key that is no string, is not plain. It fails before any hook
         # is called, as a hook that warns has to be called once.
         "module, name, fields, method = unpackb(data)",
         "if name != NAME: return None",
         *_field_checks(cls, source),
-        *(f"if not ({condition}): return None" for condition in conditions if condition),
+        *(f"if not ({condition}): return None" for condition in conditions(cls)),
         "if len(fields) == count:",
         "    extra = {}",
         "    names = NAMES.copy()",
@@ -280,15 +284,21 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
     return made
 
 
+def conditions(cls: type[BaseModel]) -> list[str]:
+    """What must hold of the fields for constructor and validators to leave them as they are."""
+    validators = (_VALIDATORS[name] for name in cls.__pydantic_decorators__.model_validators)
+    return list(filter(None, (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)))
+
+
 def _field_checks(cls: type[BaseModel], source: _Source) -> list[str]:
     """The statements that bring the fields into variables, and return None unless they are plain."""
-    lines = [", ".join(map(_local, cls.model_fields)) + " = pick(fields)"]
+    lines = [", ".join(map(local, cls.model_fields)) + " = pick(fields)"]
     for name, field in cls.model_fields.items():
-        lines += source.checks(field.annotation, _local(name))
+        lines += source.checks(field.annotation, local(name))
     return lines
 
 
-def _local(field: str) -> str:
+def local(field: str) -> str:
     """The variable of a field; not its very name, as `type` and others have other meanings there."""
     return field + "_"
 
@@ -300,13 +310,13 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
         "CLASS": cls,
         "MODULE": cls.__module__,
         "NAME": cls.__name__,
-        "METHOD": _METHOD,
+        "METHOD": METHOD,
         "NAMES": set(cls.model_fields),
         "RESERVED": _RESERVED,
         "FAILURES": _FAILURES,
         "count": len(cls.model_fields),
         "pick": operator.itemgetter(*cls.model_fields),
-        "PLAIN": _PLAIN,
+        "PLAIN": PLAIN,
         "packb": ormsgpack.packb,
         "unpackb": ormsgpack.unpackb,
         "new": object.__new__,
@@ -318,7 +328,7 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _samples(cls: type[BaseModel]) -> Iterable[Any]:
+def samples(cls: type[BaseModel]) -> Iterable[Any]:
     """Messages of a class on which both roads are compared."""
     more = {"role": "r", "tool_call_id": "t"}
     needed = {key: value for key, value in more.items() if key in cls.model_fields}
@@ -334,18 +344,19 @@ def _samples(cls: type[BaseModel]) -> Iterable[Any]:
 def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
     """Whether the compiled functions do with the samples what the ordinary road does."""
     ordinary = JsonPlusSerializer()
-    for sample in _samples(cls):
+    for sample in samples(cls):
         data = encode(sample) or b""
         stored = ormsgpack.packb(ormsgpack.Ext(5, data))
         made = decode(data)
         if ordinary.dumps_typed(sample) != ("msgpack", stored) or type(made) is not cls:
             return False
-        if _state(made) != _state(ordinary.loads_typed(("msgpack", stored))):
+        if state(made) != state(ordinary.loads_typed(("msgpack", stored))):
             return False
     return True
 
 
-def _state(message: BaseModel) -> Any:
+def state(message: BaseModel) -> Any:
+    """All of a message that pydantic holds."""
     return list(message.__dict__.items()), message.__getstate__()
 
 
