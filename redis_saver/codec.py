@@ -19,7 +19,7 @@ from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
 from redis_saver.known import Version
-from redis_saver.parts import ZSTD, Leaf, Stored
+from redis_saver.parts import ZSTD, Stored
 
 Parts = Mapping[bytes, bytes]
 """Parts as a reading script answers them: bytes by field."""
@@ -36,17 +36,19 @@ class Write(NamedTuple):
     data: bytes
 
 
-def encode_value(context: Context, value: Any, what: str, before: Sequence[Leaf] = ()) -> Stored:
-    """A channel's value as it is stored; the leaves of its last version, where they are known, save work."""
+def encode_value(context: Context, value: Any, what: str, before: Stored | None = None) -> Stored:
+    """A channel's value as it is stored; its last version, where it is known, saves work."""
     kind = parted.PLAIN if context.compression is None else parted.ZSTD
     with encoding(what):
         if (dumps_pieces := getattr(context.serde, "dumps_pieces", None)) is None:
             said, data = context.serde.dumps_typed(value)
         else:
-            said, pieces = dumps_pieces(value)
-            if (stored := parted.cut(said, pieces, kind, before)) is not None:
+            encoded = dumps_pieces(value, before.pieces if before else None)
+            if (stored := parted.cut(encoded, kind, before)) is not None:
                 return stored
-            data = b"".join(pieces)
+            if encoded.same:
+                return encode_value(context, value, what)
+            said, data = encoded.type, b"".join(encoded.pieces)
     named, data = _shortened(context, said, data)
     return Stored(b"%d:%b%b" % (len(named), named, data), {})
 
@@ -163,7 +165,7 @@ def decode_tuple(
             found[channel] = decode_value(context, value, parts, f"the value of channel {channel!r} of {place}", mine)
             if mine and used is not None:
                 field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
-                used[channel] = Version(field, value, mine)
+                used[channel] = Version(field, Stored(value, mine))
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

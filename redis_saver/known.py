@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from redis_saver.parts import Leaf, spine
+from redis_saver.parts import Stored, spine
 
 CACHE_BYTES = 64 * 2**20
 """Bytes that are remembered at the most, of all threads of a saver together."""
@@ -27,24 +27,21 @@ class Version(NamedTuple):
 
     field: bytes
     """Where it is stored."""
-    root: bytes
-    """What is stored there."""
-    parts: Mapping[bytes, bytes]
-    """By field, not compressed."""
-    leaves: Sequence[Leaf] = ()
+    stored: Stored
 
     def size(self) -> int:
         """The memory it takes, about."""
-        return sum(map(len, self.parts.values())) + (len(self.parts) + 2) * _OVERHEAD
+        parts, pieces = self.stored.parts, self.stored.pieces
+        return sum(map(len, parts.values())) + (len(parts) + 2) * _OVERHEAD + (pieces.size if pieces else 0)
 
     def spine(self) -> list[bytes]:
         """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""
-        return spine(self.root, self.parts) if self.root else [self.field]
+        return spine(self.stored.value, self.stored.parts) if self.stored.value else [self.field]
 
 
 def names_of(field: bytes, part: bytes) -> Version:
     """The part with the names of a checkpoint, as a version of None."""
-    return Version(field, b"", {field: part})
+    return Version(field, Stored(b"", {field: part}))
 
 
 Place: TypeAlias = "tuple[str, str | None]"

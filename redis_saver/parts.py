@@ -11,13 +11,16 @@ Parts are shared within a thread: nothing of one thread is named by, or found fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from typing import NamedTuple
 from zlib import crc32
 
 from redis_saver import names
 from redis_saver.frames import pack, take
+from redis_saver.pieces import Pieces
 
 BYTES_A_PART = 512
 """The size to aim at. Smaller parts store less for each change, and cost more of everything else."""
@@ -43,13 +46,21 @@ class PartMissing(LookupError):
     """A part was not read along with the value that is made of it."""
 
 
-class Leaf(NamedTuple):
-    """A part that is no list."""
+class Level(NamedTuple):
+    """Parts in order: those of a value that are no lists, or the lists of the level below."""
 
-    field: bytes
-    bytes: bytes
-    pieces: int
-    """Of how many elements it is made."""
+    fields: list[bytes]
+    bytes: list[bytes]
+    counts: list[int]
+    """Of how many elements, or parts of the level below, each is made."""
+    closed: bool
+    """Whether the last would end there in a longer value, too."""
+
+    def whole(self, same: int) -> int:
+        """How many parts are made only of the first `same` elements, whatever follows these."""
+        if not self.closed and same >= sum(self.counts):
+            return len(self.counts) - 1
+        return bisect_right(list(accumulate(self.counts)), same)
 
 
 class Stored(NamedTuple):
@@ -59,8 +70,10 @@ class Stored(NamedTuple):
     """What the value's field holds: the value, or the root of its parts."""
     parts: dict[bytes, bytes]
     """Its parts by field, not compressed."""
-    leaves: Sequence[Leaf] = ()
-    """Those that are no lists, in order, where it was cut here."""
+    levels: Sequence[Level] = ()
+    """The same in order, the leaves first, where it was cut here."""
+    pieces: Pieces | None = None
+    """What the serializer compares the next version with."""
 
 
 def digest(part: bytes) -> bytes:
@@ -68,55 +81,62 @@ def digest(part: bytes) -> bytes:
     return sha256(part).digest()[:DIGEST]
 
 
-def cut(serializer_type: str, pieces: Sequence[bytes], kind: bytes, before: Sequence[Leaf] = ()) -> Stored | None:
-    """A value in parts; None where it is to be stored whole.
+def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | None:
+    """A value in parts; None where it is to be stored whole, or (with `before`) cannot be told.
 
     Args:
-        serializer_type: The first half of what the serializer gave.
-        pieces: The second half: the container's head, then its elements.
+        encoded: What the serializer gave; the elements it says are the same as before are not among its pieces.
         kind: PLAIN or ZSTD.
-        before: The leaves of an earlier version, which saves work where they are the same. They change nothing else.
+        before: The earlier version that it was compared with. It saves work, and changes nothing else.
     """
-    if len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE:
+    pieces, same = encoded.pieces, encoded.same
+    if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE):
         return None
-    leaves = _same(pieces, kind, before)
-    leaves += _leaves(pieces, 1 + sum(leaf.pieces for leaf in leaves), kind)
-    if len(leaves) < 2:
+    lower = before.levels if before is not None and same else ()
+    if lower and (kind != lower[0].fields[0][:1] or not _meets(lower[0], same)):
         return None
-    parts = {leaf.field: leaf.bytes for leaf in leaves}
-    digests = [leaf.field[1:] for leaf in leaves]
-    while len(digests) > LONGEST_ROOT:
-        lists = [kind + b"".join(group) for group in _groups(digests)]
-        digests, kind = [digest(one) for one in lists], LIST
-        parts.update((LIST + name, one) for name, one in zip(digests, lists, strict=True))
-    below = pack([names.encode(serializer_type), pieces[0]]) + b"".join(digests)
-    return Stored(kind + digest(kind + below) + below, parts, leaves)
+    level, same = _cut(pieces, kind, lower[0] if lower else None, same)
+    if len(level.fields) < 2 or sum(map(len, level.bytes[:LONGEST_ROOT])) < SHORTEST_VALUE:
+        return None
+    levels, parts = [level], dict(zip(level.fields, level.bytes, strict=True))
+    while len(level.fields) > LONGEST_ROOT:
+        upper = lower[len(levels)] if len(levels) < len(lower) else None
+        same = upper.whole(same) if upper else 0
+        level = _list(level.fields, upper, same)
+        levels.append(level)
+        parts.update(zip(level.fields, level.bytes, strict=True))
+    below = pack([names.encode(encoded.type), pieces[0]]) + _digests(level.fields)
+    root = level.fields[0][:1]
+    return Stored(root + digest(root + below) + below, parts, levels, encoded._replace(pieces=[]))
 
 
-def _same(pieces: Sequence[bytes], kind: bytes, before: Sequence[Leaf]) -> list[Leaf]:
-    """The first leaves, as far as they are those of an earlier version: where one ends, the next begins in any case.
+def _meets(leaves: Level, same: int) -> bool:
+    """Whether the first `same` elements end where a leaf does. Else those in the middle of one would have to be known."""
+    return same in accumulate(leaves.counts)
 
-    The last leaf ended with the value, not by a rule, so it does not count.
+
+def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) -> tuple[Level, int]:
+    """The leaves of the first `same` elements, as before, then those of the pieces; and how many are as before.
+
+    A leaf before that only ended because the value did goes on with the first pieces.
     """
-    same, start = [], 1
-    for leaf in before[:-1]:
-        end = start + leaf.pieces
-        if leaf.field[:1] != kind or b"".join(pieces[start:end]) != leaf.bytes:
-            break
-        same.append(leaf)
-        start = end
-    return same
-
-
-def _leaves(pieces: Sequence[bytes], start: int, kind: bytes) -> list[Leaf]:
-    """Cut pieces from a position on."""
-    leaves, size = [], 0
+    level, held, elements, kept = Level([], [], [], closed=True), b"", 0, 0
+    if before is not None:
+        kept = before.whole(same)
+        level = Level(before.fields[:kept], before.bytes[:kept], before.counts[:kept], closed=True)
+        if sum(level.counts) < same:
+            held, elements = before.bytes[kept], before.counts[kept]
+    start, size = 1, len(held)
 
     def end_at(end: int) -> None:
-        leaf = b"".join(pieces[start:end])
-        leaves.append(Leaf(kind + digest(leaf), leaf, end - start))
+        nonlocal held, elements
+        leaf = b"".join([held, *pieces[start:end]])
+        level.fields.append(kind + digest(leaf))
+        level.bytes.append(leaf)
+        level.counts.append(elements + end - start)
+        held, elements = b"", 0
 
-    for position in range(start, len(pieces)):
+    for position in range(1, len(pieces)):
         piece = pieces[position]
         length = len(piece)
         if size and length >= BYTES_A_PART:
@@ -128,19 +148,29 @@ def _leaves(pieces: Sequence[bytes], start: int, kind: bytes) -> list[Leaf]:
             start, size = position + 1, 0
     if size:
         end_at(len(pieces))
-    return leaves
+    return level._replace(closed=not size), kept
 
 
-def _groups(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut a list of digests where one says so, so that each list holds at least two (but the last)."""
-    start = 0
-    for position, name in enumerate(digests):
+def _list(below: Sequence[bytes], before: Level | None, same: int) -> Level:
+    """The lists of parts above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
+    kept = (before.fields[:same], before.bytes[:same], before.counts[:same]) if before else ([], [], [])
+    level = Level(*kept, closed=True)
+    start, closed = sum(level.counts), True
+    for position in range(start, len(below)):
         length = position + 1 - start
-        if length == LONGEST_LIST or (length > 1 and name[0] < _CUT_LIST):
-            yield digests[start : position + 1]
+        last = position + 1 == len(below)
+        closed = length == LONGEST_LIST or (length > 1 and below[position][1] < _CUT_LIST)
+        if closed or last:
+            one = below[0][:1] + _digests(below[start : position + 1])
+            level.fields.append(LIST + digest(one))
+            level.bytes.append(one)
+            level.counts.append(length)
             start = position + 1
-    if start < len(digests):
-        yield digests[start:]
+    return level._replace(closed=closed)
+
+
+def _digests(fields: Sequence[bytes]) -> bytes:
+    return b"".join([field[1:] for field in fields])
 
 
 def in_parts(value: bytes) -> bool:

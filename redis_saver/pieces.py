@@ -50,9 +50,10 @@ class Pieces(NamedTuple):
 
     type: str
     pieces: list[bytes]
-    """Joined they are what `dumps_typed` answers: the header of the list or dict, then its elements; or one piece."""
+    """The header of the list or dict, then its elements; or one piece. Joined they are what `dumps_typed` answers, but for
+    the elements that are the same as before."""
     same: int = 0
-    """So many pieces behind the header are those that `last` has there."""
+    """So many elements behind the header are what they were in `last`, and not among the pieces."""
     proof: Proof | None = None
 
     @property
@@ -89,7 +90,8 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         # A copy: another thread may append to the list meanwhile.
         inner = inner[:]
         if type(inner[0]) in ENCODERS:
-            found = _of_messages(inner, last)
+            # The head of a snapshot says how long all of it is, so all of it is needed.
+            found = _of_messages(inner, None if snapshot else last)
             if found is None:
                 found = Pieces("msgpack", [_header(inner, list), *_list_elements(inner)])
     if found is None:
@@ -100,7 +102,7 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
             # So short an Ext may have one of the headers for fixed lengths.
             return Pieces("msgpack", [road.encode(value)])
         found.pieces[0] = ext_header(7, size) + found.pieces[0]
-    return found if size >= SHORTEST else Pieces("msgpack", [_joined(found.pieces)])
+    return found if found.same or size >= SHORTEST else Pieces("msgpack", [_joined(found.pieces)])
 
 
 _joined = b"".join
@@ -129,7 +131,6 @@ def _of_messages(messages: list[Any], last: Pieces | None) -> Pieces | None:
     if last is not None and proof is not None and same:
         ends = proof.ends[:same]
         before = proof.fields[: ends[-1]]
-        pieces += last.pieces[1 : same + 1]
     pieces += columns.elements(rest, bodies)
     ends += list(accumulate(map(len, bodies), initial=len(before)))[1:]
     return Pieces("msgpack", pieces, same, Proof(kinds, _joined([before, *bodies]), ends))

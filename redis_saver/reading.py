@@ -51,7 +51,7 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
             return None
         parts: dict[bytes, bytes] = {}
         for version in had.values():
-            parts.update(version.parts)
+            parts.update(version.stored.parts)
         parts.update(codec.as_parts(stored[5], thread))
         used: dict[str, Version] = {}
         try:

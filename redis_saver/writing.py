@@ -111,20 +111,20 @@ class _Update:
     def _stored(self, channel: str) -> Stored:
         if (stored := self._encoded.get(channel)) is None:
             last = self._seen.get((self._ns, channel))
-            leaves = last.leaves if last else ()
-            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}", leaves)
+            before = last.stored if last else None
+            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}", before)
             self._encoded[channel] = stored
         return stored
 
     def _believed(self, channel: str | None) -> Mapping[bytes, bytes]:
         """The parts that the server is believed to have, of the last version seen."""
         last = self._seen.get((self._ns, channel))
-        return last.parts if last else {}
+        return last.stored.parts if last else {}
 
     def _base(self, channel: str) -> bytes:
         """The version that has all the parts which are not sent of a value: its digest and its field, or nothing."""
         last = self._seen.get((self._ns, channel)) if channel not in self._whole else None
-        return last.root[1 : 1 + DIGEST] + last.field if last else b""
+        return last.stored.value[1 : 1 + DIGEST] + last.field if last else b""
 
     def _chosen(self, channel: str, stored: Stored) -> Iterable[bytes]:
         """The parts to send of a value: those the server is not believed to have.
@@ -137,7 +137,7 @@ class _Update:
         believed = self._believed(channel)
         if believed or self._complete:
             return [field for field in stored.parts if field not in believed or field in self._asked]
-        last = stored.leaves[-1].field
+        last = stored.levels[0].fields[-1]
         return [field for field in stored.parts if field[:1] == LIST or field == last or field in self._asked]
 
     def take(self, missing: Sequence[int | bytes]) -> None:
@@ -160,7 +160,7 @@ class _Update:
             if stored.parts:
                 entry = self._aside.get(channel) or names.entry(channel, self._versions[channel])
                 field = names.blob(self._ns, b"1" + entry)
-                seen[self._ns, channel] = Version(field, stored.value, stored.parts, stored.leaves)
+                seen[self._ns, channel] = Version(field, stored)
         if self._complete:
             seen[self._ns, None] = names_of(self._outline.named, self._outline.names)
         return seen
