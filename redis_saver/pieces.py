@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
@@ -67,8 +67,7 @@ def encode(value: Any) -> bytes:
     if type(value) is list and len(value) > 1 and type(value[0]) in ENCODERS:
         # Without an Ext per message, and its copy, it is faster.
         value = value[:]
-        found = _of_messages(value, None) if len(value) >= _MANY else None
-        return _joined(found.pieces if found is not None else [_header(value, list), *_list_elements(value)])
+        return _joined([_header(value, list), *(_columns(value) or _list_elements(value))])
     return road.encode(value)
 
 
@@ -83,7 +82,10 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         MsgpackEncodeError: It cannot be encoded.
         RuntimeError: Another thread is changing it.
     """
-    snapshot = type(value) is road.delta_snapshot
+    kind = type(value)
+    snapshot = kind is road.delta_snapshot
+    if not snapshot and kind is not list and kind is not dict:
+        return Pieces("msgpack", [road.encode(value)])
     inner = value.value if snapshot else value
     found = None
     if type(inner) is list and len(inner) > 1:
@@ -109,6 +111,18 @@ _joined = b"".join
 
 
 # -- messages
+
+
+def _columns(messages: list[Any]) -> list[bytes] | None:
+    """The elements of a list of messages; None if they are few, or not all known and plain."""
+    if len(messages) < _MANY:
+        return None
+    try:
+        known = columns.known(messages)
+        bodies = known and columns.pack(*known)
+    except columns.FAILURES:
+        return None
+    return columns.elements(known[0], bodies) if known and bodies else None
 
 
 def _of_messages(messages: list[Any], last: Pieces | None) -> Pieces | None:
@@ -160,38 +174,44 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
 def _cut(value: Any) -> list[bytes]:
     """The pieces of a value; one if it is to stay whole."""
     elements: list[Any]
-    encode_run: Callable[[list[Any]], bytes]
     encode_each: Callable[[list[Any]], list[bytes]]
     sizes: Callable[[list[Any]], list[int] | None]
     if type(value) is list and len(value) > 1:
-        elements, encode_run, encode_each, sizes = value, road.encode, _list_elements, _list_sizes
+        elements, encode_each, sizes = value, _encode_each, _sizes
     elif type(value) is dict and len(value) > 1 and set(map(type, value)) == {str}:
-        elements, encode_run, encode_each, sizes = list(value.items()), _encode_items, _dict_elements, _dict_sizes
+        elements, encode_each, sizes = list(value.items()), _encode_items, _item_sizes
     else:
         return [road.encode(value)]
-    count, sample = len(elements), elements[:_SAMPLE]
-    start = _header_length(count)
+    kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
     if count > SHORTEST // _SMALL and all(map(_slight, sample)):
-        # They may well be small, and many: it takes no look at the whole.
-        data = b""
-    else:
-        data = encode_run(elements)
-        if len(data) < SHORTEST:
-            return [data]
-    size = len(encode_run(sample)) - _header_length(len(sample))
-    if size < _SMALL * len(sample):
-        # A power of two, so that what the sample holds changes it seldom.
-        length = 1 << (_BLOCK * len(sample) // size).bit_length() - 1
-        runs = (elements[begin : begin + length] for begin in range(0, count, length))
-        return [_header(elements, type(value)), *(encode_run(run)[_header_length(len(run)) :] for run in runs)]
-    data = data or encode_run(elements)
+        # They may well be small, and many: neither the whole nor each element is to be encoded to see that.
+        size = len(road.encode(kind(sample))) - _header_length(len(sample))
+        if size < _SMALL * len(sample):
+            return _runs(kind, elements, size)
+    data = road.encode(value)
+    if len(data) < SHORTEST:
+        return [data]
+    start = _header_length(count)
     found = sizes(elements)
-    if found is not None:
-        ends = list(accumulate(found, initial=start))
-        if ends[-1] == len(data):
-            return [data[:start], *(data[begin:end] for begin, end in zip(ends, ends[1:]))]  # noqa: B905, RUF007 - Python 3.10's is in C
-    pieces = [data[:start], *encode_each(elements)]
-    return pieces if _joined(pieces) == data else [data]
+    ends = [] if found is None else list(accumulate(found, initial=start))
+    if ends and ends[-1] == len(data):
+        pieces = [data[begin:end] for begin, end in zip(ends, ends[1:])]  # noqa: B905, RUF007 - the second is shorter
+    else:
+        pieces = encode_each(elements)
+        if _joined([data[:start], *pieces]) != data:
+            return [data]
+    size = sum(map(len, pieces[:_SAMPLE]))
+    return [data[:start], *pieces] if size >= _SMALL * len(sample) else _runs(kind, elements, size)
+
+
+def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
+    """Pieces of many small elements each, where those of the sample have this size together."""
+    # A power of two, so that what the sample holds changes it seldom.
+    length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
+    runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
+    if kind is dict:
+        runs = map(dict, runs)
+    return [_header(elements, kind), *(road.encode(run)[_header_length(len(run)) :] for run in runs)]
 
 
 def _slight(element: Any) -> bool:
@@ -220,17 +240,18 @@ def _list_elements(elements: list[Any]) -> list[bytes]:
     return pieces
 
 
-def _dict_elements(items: list[tuple[str, Any]]) -> list[bytes]:
+def _encode_each(elements: Sequence[Any]) -> list[bytes]:
+    """The elements of a list, each encoded: one level less deep than in the list, so it takes one that can be encoded."""
+    return list(map(road.encode, elements))
+
+
+def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
     """The items of a dict, each encoded."""
     keys, values = zip(*items, strict=True)
-    return list(map(operator.add, map(road.encode, keys), map(road.encode, values)))
+    return list(map(operator.add, _encode_each(keys), _encode_each(values)))
 
 
-def _encode_items(items: list[tuple[str, Any]]) -> bytes:
-    return road.encode(dict(items))
-
-
-def _list_sizes(elements: Sequence[Any]) -> list[int] | None:
+def _sizes(elements: Sequence[Any]) -> list[int] | None:
     """How many bytes strings, or bytes, are in msgpack, each; None for anything else."""
     kinds = set(map(type, elements))
     if kinds == {str}:
@@ -244,15 +265,20 @@ def _list_sizes(elements: Sequence[Any]) -> list[int] | None:
         shortest = 0
     else:
         return None
-    return [
-        size + (1 if size < shortest else 2 if size < 0x100 else 3 if size < 0x10000 else 5)
-        for size in map(len, elements)
-    ]
+    sizes = list(map(len, elements))
+    header = _string_header(min(sizes), shortest)
+    if header == _string_header(max(sizes), shortest):
+        return [size + header for size in sizes]
+    return [size + _string_header(size, shortest) for size in sizes]
 
 
-def _dict_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
+def _string_header(size: int, shortest: int) -> int:
+    return 1 if size < shortest else 2 if size < 0x100 else 3 if size < 0x10000 else 5
+
+
+def _item_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
     """How many bytes the items of a dict are, each, if its values are strings, or bytes."""
-    keys, values = map(_list_sizes, zip(*items, strict=True))
+    keys, values = map(_sizes, zip(*items, strict=True))
     return None if keys is None or values is None else list(map(operator.add, keys, values))
 
 

@@ -11,6 +11,8 @@ import enum
 import itertools
 import pathlib
 import pickle
+import subprocess
+import sys
 import uuid
 import warnings
 from collections import deque
@@ -863,3 +865,158 @@ def test_headers_of_exts() -> None:
         data = b"x" * size
         assert columns.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
     assert len(set(itertools.starmap(columns.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
+
+
+# -- a list that grew
+
+
+def changed(message: Any, data: Any) -> None:
+    """Change a message in place, as user code may."""
+    which = data.draw(st.integers(0, 6))
+    if which == 0:
+        message.content = data.draw(st.text(max_size=5) | blocks) if type(message) is not lc.RemoveMessage else ""
+    elif which == 1:
+        message.additional_kwargs["new"] = data.draw(anything)
+    elif which == 2:
+        message.response_metadata = dict(reversed({"a": 1, "b": 2, **message.response_metadata}.items()))
+    elif which == 3:
+        message.__dict__[data.draw(st.sampled_from(sorted(message.__dict__)))] = data.draw(anything | usage)
+    elif which == 4:
+        object.__setattr__(message, "__pydantic_extra__", data.draw(st.sampled_from([None, {}, {"a": 1}])))
+    elif which == 5:
+        message.__dict__["foreign"] = 1
+    else:
+        message.__class__ = data.draw(st.sampled_from([lc.HumanMessage, lc.SystemMessage, MyMessage]))
+
+
+def assert_pieces(value: Any, last: Any) -> Any:
+    """Pieces with those of an earlier version are as those without."""
+    wanted = outcome(JSONPLUS.dumps_typed, value)
+    found = outcome(lambda: FAST.dumps_pieces(value, last))
+    if not isinstance(wanted, tuple):
+        assert found == wanted
+        return None
+    assert (found.type, b"".join(found.pieces)) == wanted
+    assert found.pieces == FAST.dumps_pieces(value).pieces or found.proof is None
+    assert found.pieces[1 : found.same + 1] == (last.pieces[1 : found.same + 1] if last else [])
+    assert len(found.pieces) > found.same
+    assert found.proof is None or len(found.pieces) == 1 + len(found.proof.kinds)
+    return found
+
+
+@pytest.mark.parametrize("many", [0, 12, 1000])
+def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pieces_module, "SHORTEST", 0)
+    monkeypatch.setattr(pieces_module, "_MANY", many)
+
+    @often
+    @given(st.lists(messages(), min_size=2, max_size=6), st.data())
+    def check(value: list[Any], data: Any) -> None:
+        last = None
+        for _ in range(4):
+            last = assert_pieces(value, last) or last
+            assert_pieces(_DeltaSnapshot(value), last)
+            step = data.draw(st.sampled_from(["change", "append", "drop", "insert", "swap", "nothing", "other"]))
+            where = data.draw(st.integers(0, len(value) - 1))
+            if step == "change":
+                with contextlib.suppress(AttributeError, TypeError, ValueError):
+                    changed(value[where], data)
+            elif step == "append":
+                value += data.draw(st.lists(messages(), min_size=1, max_size=2))
+            elif step == "drop" and len(value) > 2:
+                del value[where]
+            elif step == "insert":
+                value.insert(where, data.draw(messages()))
+            elif step == "swap":
+                value[0], value[where] = value[where], value[0]
+            elif step == "other":
+                value[where] = data.draw(odd)
+
+    check()
+
+
+@pytest.mark.parametrize("count", [16, 100])
+def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: list[str]) -> None:
+    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
+    last = FAST.dumps_pieces(value)
+    assert (last.same, len(last.proof.kinds)) == (0, count)
+    assert last.size > sum(map(len, last.pieces)) * 0.5
+    assert FAST.dumps_pieces(value, last).same == count
+    value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
+    more = FAST.dumps_pieces(value, last)
+    assert more.same == count
+    assert all(one is other for one, other in zip(more.pieces[1:], last.pieces[1:]))
+    value[7].additional_kwargs["a"] = 1
+    assert FAST.dumps_pieces(value, more).same == 7
+    value[5] = lc.SystemMessage(value[5].content, id="5")
+    assert FAST.dumps_pieces(value, more).same == 5
+    object.__setattr__(value[3], "__pydantic_extra__", {"a": 1})
+    assert FAST.dumps_pieces(value, more)[2:] == (0, None)
+    assert FAST.dumps_pieces([value[0]] * 2, more)[2:] == (0, None)
+    assert FAST.dumps_pieces(["x"] * 9999, more).same == 0
+    assert FAST.dumps_pieces(value[:3] * 9, FAST.dumps_pieces(["x"] * 9999)).same == 0
+    assert "dump" not in ordinary_road
+
+
+def test_what_equal_bytes_do_not_tell_changes_nothing() -> None:
+    value = [lc.AIMessage("x" * 99, additional_kwargs={"a": [1, 2]}) for _ in range(30)]
+    last = FAST.dumps_pieces(value)
+    for other in ((1, 2), [True, 2], [1.0, 2], [1, Number(2)], Sequence([1, 2]), {1, 2}, Pair(1, 2), deque([1, 2])):
+        value[3].additional_kwargs["a"] = other
+        assert_pieces(value, last)
+
+
+def test_short_values_are_one_piece() -> None:
+    for value in (["a", "b" * 2000], {"a": "b" * 1000, "c": 1}, [lc.HumanMessage("x")] * 9, _DeltaSnapshot(["a"] * 99)):
+        assert len(FAST.dumps_pieces(value).pieces) == 1
+        assert_same(value)
+    for value in (["a", "b" * 3000], {"a": "b" * 3000, "c": 1}, [lc.HumanMessage("x" * 300)] * 9):
+        assert len(FAST.dumps_pieces(value).pieces) == 1 + len(value)
+
+
+@often
+@given(st.data())
+def test_strings_are_cut_where_they_end(data: Any) -> None:
+    sizes_ = st.sampled_from([0, 1, 31, 32, 255, 256, 2000, 65535, 65536])
+    strings = st.builds(lambda size, text: (text * size)[:size], sizes_, st.sampled_from(["a", "\u00e9", "\U0001f600"]))
+    values = data.draw(
+        st.sampled_from([strings, strings.map(str.encode), strings | st.just(1), strings | st.just("\ud800")])
+    )
+    value = data.draw(st.lists(values, min_size=2, max_size=20))
+    keys = data.draw(st.lists(strings | st.just("\ud800"), min_size=len(value), max_size=len(value), unique=True))
+    for whole in (value, dict(zip(keys, value))):
+        assert_same(whole)
+
+
+# -- a langgraph-checkpoint of another shape
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"],
+)
+def test_without_the_names_relied_on(name: str) -> None:
+    code = f"""
+from langgraph.checkpoint.serde import jsonplus
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+kept = vars(jsonplus).get({name!r})
+if {name!r} == "Interior":
+    jsonplus._msgpack_default = lambda value, more: more
+    import functools
+    kept, wrong = jsonplus._msgpack_enc, None
+else:
+    vars(jsonplus).pop({name!r})
+from redis_saver.serializer import FastSerializer
+from redis_saver import road
+assert not road.KNOWN
+if {name!r} != "Interior":
+    vars(jsonplus)[{name!r}] = kept
+    value = [HumanMessage("x" * 99) for _ in range(99)]
+    stored = JsonPlusSerializer().dumps_typed(value)
+    assert FastSerializer().dumps_typed(value) == stored
+    found = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([("a", "b")])
+    assert found.dumps_pieces(value) == (*[stored[0], [stored[1]]], 0, None)
+    assert found.loads_typed(stored) == value
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
