@@ -72,3 +72,28 @@ def without_revision(holds: Any) -> Any:
     if b"@state" in kept:
         kept[b"@state"] = kept[b"@state"].split(b" ", 1)[1]
     return kept
+
+
+def referenced(fields: dict[bytes, bytes]) -> set[bytes]:
+    """The fields of all parts that a header or a value refers to."""
+    found = {links.named for links in all_links(fields).values()}
+    for field, value in fields.items():
+        if field[:1] == b"b":
+            found |= parted.holdings(value, fields)
+    return found
+
+
+def stored_parts(fields: dict[bytes, bytes]) -> set[bytes]:
+    return {field for field in fields if field[:1] in (b"p", b"z", b"n")}
+
+
+def check_parts(target: Target, thread: str = "thread", *, swept: bool = False) -> None:
+    """Check that each part that is referred to is there, and each other one is told of by `@stray` (or, swept, none is)."""
+    fields = target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)
+    alive, there = referenced(fields), stored_parts(fields)
+    assert alive <= there, "parts are missing"
+    stray = {part for root in frames.unpack(fields.get(b"@stray", b"")) for part in parted.holdings(root, fields)}
+    assert there - alive <= stray, "parts are left that nothing tells of"
+    if swept:
+        assert b"@stray" not in fields
+        assert there == alive
