@@ -875,7 +875,7 @@ def edited(value: Any, seed: int) -> Any:
 def test_random_histories_read_back(server: str, flavour: str) -> None:
     target = Target(server, flavour, url_of(server), "s")
     machine = type("Machine", (Machine,), {"target": target})
-    examples = {"redis": 20, "redis62": 8}[server]
+    examples = {"redis": 6, "redis62": 3}[server]
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,
@@ -1085,34 +1085,6 @@ def furnished(target: Target) -> Told:
     return told
 
 
-@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
-@pytest.mark.parametrize("flavour", ["sync"])
-def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str) -> None:
-    """After each of its steps: a sound, readable thread; and the next removal leaves nothing that nobody refers to."""
-    for steps in itertools.count(1):
-        target.raw.delete(*(target.keys() or ["none"]))
-        told, saver, done = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0
-
-        def exchange(request: Any) -> Any:
-            nonlocal done
-            if isinstance(request, Call) and request.script.name == "remove":
-                if done == steps:
-                    raise Died
-                done += 1
-            return saver._exchange(request)
-
-        try:
-            drivers.run(_removal(saver, operation), exchange)
-            over = True
-        except Died:
-            over = False
-        assert over == (done < steps) or over
-        asyncio.run(_finish(target, told))
-        if over:
-            assert steps > 5, "it takes many steps"
-            break
-
-
 async def _finish(target: Target, told: Told) -> None:
     face = Target(target.name, "sync", target.url, target.prefix).face()
     listed = await face.list(config())
@@ -1131,110 +1103,15 @@ async def _finish(target: Target, told: Told) -> None:
     told.same(await face.get_tuple(config()))
 
 
-@pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("knows", [True, False])
-@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
-def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, knows: bool) -> None:
-    """They rely on what is being removed, and are repaired, or the removal plans anew."""
-    for steps in itertools.count(0):
-        target.raw.delete(*(target.keys() or ["none"]))
-        told, saver, done, put = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0, False
-        writer = Target(target.name, "sync", target.url, target.prefix).face()
-        if knows:
-            asyncio.run(writer.list(config()))
-            asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
-
-        def exchange(request: Any) -> Any:
-            nonlocal done, put
-            if isinstance(request, Call) and request.script.name == "remove":
-                if done == steps and not put:
-                    put = True
-                    asyncio.run(told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w")))
-                done += 1
-            return saver._exchange(request)
-
-        drivers.run(_removal(saver, operation), exchange)
-        if put:
-            found = asyncio.run(target_face(target).get_tuple(config(THREAD, "", name(5))))
-            told.same(found)
-        for one in asyncio.run(target_face(target).list(config())):
-            told.same(one)
-        check_counters(fields_of(target))
-        asyncio.run(target_face(target).prune([THREAD]))
-        check_sound(target)
-        check_parts(target, swept=True)
-        if not put:
-            assert steps > 3
-            break
-
-
 def target_face(target: Target) -> Face:
     return Target(target.name, "sync", target.url, target.prefix).face()
-
-
-@pytest.mark.parametrize("flavour", ["sync"])
-def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
-    """In and out of parts, before each step of the copy: what is copied is whole, and nothing is left over in it."""
-    other = target_face(target)
-    for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
-        for steps in range(8):
-            target.raw.delete(*(target.keys() or ["none"]))
-            told, saver, done = Told(target), RedisSaver(target.raw, prefix=target.prefix), 0
-            asyncio.run(told.put(other, 1, v=before))
-
-            def exchange(request: Any) -> Any:
-                nonlocal done
-                done += 1
-                if done == steps:
-                    asyncio.run(told.put(other, 1, v=after))
-                return saver._exchange(request)
-
-            from redis_saver.copying import copy_thread
-
-            drivers.run(copy_thread(saver, THREAD, "copy"), exchange)
-            (found,) = asyncio.run(target_face(target).list(config("copy")))
-            assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
-            check_sound(target, "copy")
-            check_parts(target, "copy", swept=True)
 
 
 # -- 4. what it costs
 
 
-@pytest.fixture
-def only_redis(target: Target) -> None:
-    if target.name != "redis":
-        pytest.skip("counted on one server")
-
-
 async def invoke(graph: Any, face: Face, *args: Any, **kwargs: Any) -> Any:
     return await graph.ainvoke(*args, **kwargs) if face.native_async else graph.invoke(*args, **kwargs)
-
-
-async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
-    face, thread = target.face(), config()
-    graph = graphs.chat(face.saver, asynchronous=face.native_async)
-    await invoke(graph, face, {"messages": history(100)}, config("warm"))
-    graph_update = graph.aupdate_state if face.native_async else graph.update_state
-    outcome = graph_update(thread, {"messages": history(100)}, as_node="agent")
-    if face.native_async:
-        await outcome
-
-    def memory() -> int:
-        return sum(target.raw.memory_usage(key, samples=0) for key in Keyspace(target.prefix).keys(THREAD))
-
-    before, traffic = memory(), Traffic(target)
-    for turn in range(100):
-        await invoke(graph, face, {"messages": [message(100 + 4 * turn)]}, thread)
-    took, gave = traffic.take()
-    found = await target.face().get_tuple(thread)
-    assert len(found.checkpoint["channel_values"]["messages"]) == 500
-    print("a turn: sent", took // 100, "received", gave // 100, "memory", memory() - before)
-    assert memory() - before <= 1_500_000
-    assert took <= 100 * 15_000
-    assert gave <= 100 * 2_000
-    assert len(await target.face().list(thread)) >= 500
-    check_sound(target)
 
 
 async def test_a_put_costs_what_changed(target: Target) -> None:
@@ -1294,23 +1171,6 @@ async def test_one_of_many_files(target: Target) -> None:
 
 def _header_sizes(target: Target, thread: str = THREAD) -> list[int]:
     return [len(value) for field, value in fields_of(target, thread).items() if field[:1] == b"c"]
-
-
-@pytest.mark.parametrize(("channels", "nodes", "most"), [(12, 8, 600), (3, 2, 400)])
-async def test_headers_are_short(target: Target, channels: int, nodes: int, most: int) -> None:
-    """Of a checkpoint as LangGraph writes it, whose nodes have seen every channel."""
-    face = target.face()
-    names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
-    for step in range(3):
-        versions = {channel: face.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)}
-        made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
-        made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
-        await face.put(config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions)
-        found = await target.face().get_tuple(config(THREAD, "", made["id"]))
-        assert found.checkpoint["versions_seen"] == made["versions_seen"]
-    print("headers:", _header_sizes(target))
-    assert max(_header_sizes(target)) <= most
-    assert len(stored_parts(fields_of(target))) == 1, "their names are shared"
 
 
 # -- 5. encryption
@@ -1450,3 +1310,149 @@ async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str
                 told.same(one)
             assert said(told_of["v"]["seed"]) == told.values[2]["v"]
         target.raw.hset(key_of(target), field, fields[field])
+
+
+@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str) -> None:
+    """After each of its steps: a sound, readable thread; and the next removal leaves nothing that nobody refers to."""
+    for steps in itertools.count(1):
+        target.raw.delete(*(target.keys() or ["none"]))
+        told, saver, done = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0
+
+        def exchange(request: Any) -> Any:
+            nonlocal done
+            if isinstance(request, Call) and request.script.name == "remove":
+                if done == steps:
+                    raise Died
+                done += 1
+            return saver._exchange(request)
+
+        try:
+            drivers.run(_removal(saver, operation), exchange)
+            over = True
+        except Died:
+            over = False
+        assert over == (done < steps) or over
+        asyncio.run(_finish(target, told))
+        if over:
+            assert steps > 5, "it takes many steps"
+            break
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
+def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, knows: bool) -> None:
+    """They rely on what is being removed, and are repaired, or the removal plans anew."""
+    for steps in itertools.count(0):
+        target.raw.delete(*(target.keys() or ["none"]))
+        told, saver, done, put = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0, False
+        writer = Target(target.name, "sync", target.url, target.prefix).face()
+        if knows:
+            asyncio.run(writer.list(config()))
+            asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
+
+        def exchange(request: Any) -> Any:
+            nonlocal done, put
+            if isinstance(request, Call) and request.script.name == "remove":
+                if done == steps and not put:
+                    put = True
+                    asyncio.run(told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w")))
+                done += 1
+            return saver._exchange(request)
+
+        drivers.run(_removal(saver, operation), exchange)
+        if put:
+            found = asyncio.run(target_face(target).get_tuple(config(THREAD, "", name(5))))
+            told.same(found)
+        for one in asyncio.run(target_face(target).list(config())):
+            told.same(one)
+        check_counters(fields_of(target))
+        asyncio.run(target_face(target).prune([THREAD]))
+        check_sound(target)
+        check_parts(target, swept=True)
+        if not put:
+            assert steps > 3
+            break
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
+    """In and out of parts, before each step of the copy: what is copied is whole, and nothing is left over in it."""
+    other = target_face(target)
+    for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
+        for steps in range(8):
+            target.raw.delete(*(target.keys() or ["none"]))
+            told, saver, done = Told(target), RedisSaver(target.raw, prefix=target.prefix), 0
+            asyncio.run(told.put(other, 1, v=before))
+
+            def exchange(request: Any) -> Any:
+                nonlocal done
+                done += 1
+                if done == steps:
+                    asyncio.run(told.put(other, 1, v=after))
+                return saver._exchange(request)
+
+            from redis_saver.copying import copy_thread
+
+            drivers.run(copy_thread(saver, THREAD, "copy"), exchange)
+            (found,) = asyncio.run(target_face(target).list(config("copy")))
+            assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
+            check_sound(target, "copy")
+            check_parts(target, "copy", swept=True)
+
+
+async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
+    face, thread = target.face(), config()
+    graph = graphs.chat(face.saver, asynchronous=face.native_async)
+    await invoke(graph, face, {"messages": history(100)}, config("warm"))
+    graph_update = graph.aupdate_state if face.native_async else graph.update_state
+    outcome = graph_update(thread, {"messages": history(100)}, as_node="agent")
+    if face.native_async:
+        await outcome
+
+    def memory() -> int:
+        return sum(target.raw.memory_usage(key, samples=0) for key in Keyspace(target.prefix).keys(THREAD))
+
+    before, traffic = memory(), Traffic(target)
+    for turn in range(100):
+        await invoke(graph, face, {"messages": [message(100 + 4 * turn)]}, thread)
+    took, gave = traffic.take()
+    found = await target.face().get_tuple(thread)
+    assert len(found.checkpoint["channel_values"]["messages"]) == 500
+    print("a turn: sent", took // 100, "received", gave // 100, "memory", memory() - before)
+    assert memory() - before <= 1_500_000
+    assert took <= 100 * 15_000
+    assert gave <= 100 * 2_000
+    assert len(await target.face().list(thread)) >= 500
+    check_sound(target)
+
+
+@pytest.mark.parametrize(("channels", "nodes", "most"), [(12, 8, 600), (3, 2, 400)])
+async def test_headers_are_short(target: Target, channels: int, nodes: int, most: int) -> None:
+    """Of a checkpoint as LangGraph writes it, whose nodes have seen every channel."""
+    face = target.face()
+    names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
+    for step in range(3):
+        versions = {channel: face.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)}
+        made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
+        made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
+        await face.put(config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions)
+        found = await target.face().get_tuple(config(THREAD, "", made["id"]))
+        assert found.checkpoint["versions_seen"] == made["versions_seen"]
+    print("headers:", _header_sizes(target))
+    assert max(_header_sizes(target)) <= most
+    assert len(stored_parts(fields_of(target))) == 1, "their names are shared"
+
+
+@pytest.mark.parametrize("at", range(20, 60, 3))
+async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
+    """A part may have ended because of the long element behind it; where that goes, it ends elsewhere."""
+    face = target.face()
+    for number, value in enumerate(([*BASE[:at], text("big", 1500), *BASE[at:]], [*BASE, 1])):
+        made = checkpoint({"v": value}, {"v": number}, name(number))
+        await face.put(config(), made, {}, {"v": number})
+        await target.face().put(config("fresh"), made, {}, {"v": number})
+    mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
+    assert mine == theirs
