@@ -356,6 +356,16 @@ async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> Non
     await told.check(face, swept=True)
 
 
+async def test_another_value_in_the_place_of_the_one_that_is_known(target: Target) -> None:
+    """The same channels and versions, so that nothing but the value itself tells that the thread is another one."""
+    face, other, told = target.face(), target.face(), Told(target)
+    await told.put(face, 1, v=BASE)
+    await other.delete_thread(THREAD)
+    await told.put(other, 1, v=texts(150, "other"))
+    await told.put(face, 2, 1, v=[*BASE, "more"])
+    await told.check(face, other, swept=True)
+
+
 @pytest.mark.parametrize("restored", ["dump", "fields"])
 async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> None:
     face, told = target.face(), Told(target)
