@@ -4,6 +4,7 @@
 -- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
 -- stand between the two.
 
+local LONGEST_ROOT = 4096 -- bytes; no list of parts is longer
 local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
 -- HMGET of any number of fields.
@@ -38,6 +39,11 @@ local function add_part(parts, field, bytes)
   parts.flat[#parts.flat + 1] = field
   parts.flat[#parts.flat + 1] = bytes
   parts.bytes = parts.bytes + #field + #bytes
+end
+
+-- A list of parts as @stray holds it: like a root.
+local function as_stray(kind, digests)
+  return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
 end
 
 -- The fields of the children in a list of parts, whose digests begin at pos.

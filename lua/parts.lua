@@ -20,8 +20,6 @@ local budget = tonumber(ARGV[1])
 local _, problem = open_thread(index, data)
 if problem then return problem end
 
-local LARGEST = 4096 -- bytes; no list of parts is longer
-
 local parts, bytes = new_parts(false), 0
 local answer = { parts.flat }
 for i = 2, #ARGV do
@@ -31,7 +29,7 @@ for i = 2, #ARGV do
     parts.lenient = true -- some of them were removed already
     for _, one in ipairs(unpack_frames(value)) do read_parts(data, one, parts) end
     parts.lenient = false
-  elseif redis.call('HSTRLEN', data, ARGV[i]) <= LARGEST then
+  elseif redis.call('HSTRLEN', data, ARGV[i]) <= LONGEST_ROOT then
     value = redis.call('HGET', data, ARGV[i]) or ''
     if not in_parts(value) then value = '' end
     problem = read_parts(data, value, parts)

@@ -114,6 +114,7 @@ if before then
   local was, list = links(before), nil
   list, problem = names_in(data, was.names)
   if problem then return problem end
+  if was.names ~= of.names then stray = stray .. as_stray(string.sub(was.names, 1, 1), string.sub(was.names, 2)) end
   local versions = unpack_frames(was.tokens)
   for i = 1, #was.flags do
     local entry = string.sub(value_field('', list, versions, was.slots, i), 2)

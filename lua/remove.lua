@@ -5,8 +5,8 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in lua/README.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a part; r, a run's member; @stray. s and a value's name
---                    removes the value and leaves a note of its parts in @stray
+--                    record of writes; b, a value; n, p, z, a part; r, a run's member; @stray. What is below a value
+--                    or a list of parts is noted in @stray, unless that goes too
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
@@ -14,6 +14,7 @@
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_parts
 
 local index, data = KEYS[1], KEYS[2]
 local revision, dry = ARGV[1], ARGV[2] == '1'
@@ -22,7 +23,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.rev ~= revision then return false end
 
-local listed, doomed, stray = {}, {}, ''
+local listed, doomed = {}, {}
 local function doom(name)
   if not listed[name] then
     listed[name] = true
@@ -30,13 +31,7 @@ local function doom(name)
   end
 end
 for i = 3, #ARGV do
-  if string.sub(ARGV[i], 1, 1) == 's' then
-    local value = string.sub(ARGV[i], 2)
-    stray = stray .. pack(redis.call('HGET', data, value) or '')
-    doom(value)
-  else
-    doom(ARGV[i])
-  end
+  doom(ARGV[i])
   if string.sub(ARGV[i], 1, 1) == 'c' then
     local from = 'w' .. string.sub(ARGV[i], 2)
     local upper = '(' .. string.sub(from, 1, -2) .. '\1'
@@ -46,7 +41,7 @@ for i = 3, #ARGV do
 end
 
 -- First everything is read, as a record that cannot be read must stop it before anything is removed.
-local removed, bytes = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0
+local removed, bytes, stray = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, ''
 for i = 1, #doomed do
   local name = doomed[i]
   local kind = string.sub(name, 1, 1)
@@ -61,6 +56,14 @@ for i = 1, #doomed do
     removed[kind] = removed[kind] + 1
   end
   if kind ~= '@' then bytes = bytes + size end
+  -- What was only named by what goes now is noted, until a later step removes it.
+  if kind == 'n' and size > 0 then
+    local list = redis.call('HGET', data, name)
+    stray = stray .. as_stray(string.sub(list, 1, 1), string.sub(list, 2))
+  elseif kind == 'b' and size > 0 and size <= LONGEST_ROOT then
+    local root = redis.call('HGET', data, name)
+    if in_parts(root) then stray = stray .. pack(root) end
+  end
 end
 if not dry then
   for i = 1, #doomed do
@@ -72,7 +75,7 @@ if not dry then
       redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
     end
   end
-  if stray ~= '' then
+  if stray ~= '' and not listed['@stray'] then
     redis.call('HSET', data, '@stray', (redis.call('HGET', data, '@stray') or '') .. stray)
   end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w

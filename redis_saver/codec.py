@@ -132,9 +132,12 @@ def encode_writes(
 def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
     """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ..."""
     parts = dict(zip(flat[::2], flat[1::2], strict=True))
-    for field in [field for field in parts if field[:1] == ZSTD]:
-        with decoding(f"a part of a value of thread {thread!r}"):
-            parts[field] = compression.decompress(parts[field])
+    with decoding(f"a part of a value of thread {thread!r}"):
+        for field, stored in parts.items():
+            part = compression.decompress(stored) if field[:1] == ZSTD else stored
+            if field[1:] != parted.digest(part):
+                raise ValueError("its bytes are not what its name says")
+            parts[field] = part
     return parts
 
 

@@ -39,7 +39,7 @@ def _zstandard() -> Any:
 def compress(data: bytes) -> bytes:
     """A zstd frame."""
     if (compressor := getattr(_of_thread, "compressor", None)) is None:
-        compressor = _of_thread.compressor = _zstandard().ZstdCompressor()
+        compressor = _of_thread.compressor = _zstandard().ZstdCompressor(write_checksum=True)
     return compressor.compress(data)  # type: ignore[no-any-return]
 
 

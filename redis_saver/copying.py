@@ -103,7 +103,7 @@ def _stage(
                     return None  # put again meanwhile, with other values
                 value = headers.copied(context.serde, stored, source, target)
             elif field[:1] == b"b":
-                if parted.in_parts(value) and held.roots.get(field) != value:
+                if held.roots.get(field) != (value if parted.in_parts(value) else None):
                     return None  # it has other parts by now
                 blobs += 1
             elif field[:1] == b"w":

@@ -27,7 +27,7 @@ ABSENT, PRESENT, HELD = b"0", b"1", b"-"
 """Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
 
 _RUN, _ABOUT = 2, 11
-_SEEN = b"="
+_SEEN, _SEEN_SHORT = b"=", b"~"
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
 MOST_NAMES = 65535
 
@@ -99,7 +99,10 @@ def outline(checkpoint: Checkpoint) -> Outline:
             f"the most are {MOST_NAMES}"
         )
     named, part = _names_part(tuple(places))
-    packed = b"" if seen is None else _SEEN + struct.pack(f">{len(seen)}H", *seen)
+    packed = b""
+    if seen is not None:
+        short = max(len(places), len(tokens)) < 256
+        packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
     return Outline(named, part, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
 
 
@@ -197,7 +200,8 @@ def decode(
 
 
 def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    numbers = iter(struct.unpack(f">{len(packed) // 2}H", packed[1:]))
+    short = packed[:1] == _SEEN_SHORT
+    numbers = iter(packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:]))
     seen = {}
     for node in numbers:
         pairs = range(next(numbers))

@@ -93,8 +93,8 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE):
         return None
     lower = before.levels if before is not None and same else ()
-    if lower and (kind != lower[0].fields[0][:1] or not _meets(lower[0], same)):
-        return None
+    if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
+        return None  # where a leaf ends may depend on what follows
     level, same = _cut(pieces, kind, lower[0] if lower else None, same)
     if len(level.fields) < 2 or sum(map(len, level.bytes[:LONGEST_ROOT])) < SHORTEST_VALUE:
         return None
@@ -108,11 +108,6 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     below = pack([names.encode(encoded.type), pieces[0]]) + _digests(level.fields)
     root = level.fields[0][:1]
     return Stored(root + digest(root + below) + below, parts, levels, encoded._replace(pieces=[]))
-
-
-def _meets(leaves: Level, same: int) -> bool:
-    """Whether the first `same` elements end where a leaf does. Else those in the middle of one would have to be known."""
-    return same in accumulate(leaves.counts)
 
 
 def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) -> tuple[Level, int]:
@@ -188,7 +183,10 @@ def join(value: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes]) -
 
     Raises:
         PartMissing: A part is not among them.
+        ValueError: The root is damaged.
     """
+    if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
+        raise ValueError("the bytes of its root are not what its digest says")
     (serializer_type, head), start = take(value, _FRAMES, 2)
     leaves = [head]
     try:

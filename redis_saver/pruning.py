@@ -247,7 +247,7 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
         parts = held.of_value.get(name, set())
         if place in victims:
             dead |= parts
-            freed[place].append(b"s" + name if parts else name)
+            freed[place].append(name)
         else:
             live.add(name)
             live |= parts

@@ -63,7 +63,7 @@ class _Update:
         self._values, self._versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         self._new = new_versions
         self._outline = outline
-        self._complete = is_root or (ns, None) in seen
+        self._complete, self._mistaken = is_root or (ns, None) in seen, False
         self._aside = {
             channel: names.entry(channel, version)
             for channel, version in new_versions.items()
@@ -151,7 +151,7 @@ class _Update:
         lists = {field for field in self._asked if field[:1] == LIST}
         self._whole.update(channel for channel, stored in self._encoded.items() if lists & stored.parts.keys())
         self._whole |= self._again
-        self._complete = False
+        self._mistaken = True
 
     def seen_now(self) -> Seen:
         """What is known of the thread once all this is stored."""
@@ -161,7 +161,7 @@ class _Update:
                 entry = self._aside.get(channel) or names.entry(channel, self._versions[channel])
                 field = names.blob(self._ns, b"1" + entry)
                 seen[self._ns, channel] = Version(field, stored)
-        if self._complete:
+        if self._complete and not self._mistaken:
             seen[self._ns, None] = names_of(self._outline.named, self._outline.names)
         return seen
 

@@ -219,7 +219,9 @@ async def grow(told: Told, face: Face, first: int, last: int, *, seed: Any = 0, 
             await told.put(face, 1, messages=messages, files=FILES, words=texts(10, "words"))
         else:
             same = {"files": FILES, "words": texts(10, "words")}
-            await told.put(face, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages)
+            await told.put(
+                face, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages
+            )
 
 
 FILES = {f"/notes/{n:03}.md": text(("file", n), 400) for n in range(60)}
@@ -349,7 +351,9 @@ async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> Non
     versions = told.versions[4]
     await {"deleted": deleted, "expired": expired}[gone](told, other)
     calls, new = Calls(target), texts(105)
-    made = checkpoint({"files": FILES, "words": texts(10, "words"), "messages": new}, {**versions, "messages": 5}, name(5))
+    made = checkpoint(
+        {"files": FILES, "words": texts(10, "words"), "messages": new}, {**versions, "messages": 5}, name(5)
+    )
     await face.put(config(THREAD, "", name(4)), made, {}, {"messages": 5})
     assert calls.take() == 2
     told.values[5], told.versions[5], told.parents[5] = all_said(made["channel_values"]), made["channel_versions"], 4
@@ -714,7 +718,9 @@ class Machine(RuleBasedStateMachine):
         return self.loop.run_until_complete(getattr(self.faces[which], method)(*args, **kwargs))
 
     def values(self, thread: str, number: int) -> dict[str, Any]:
-        return {channel: self.blobs[thread][channel, one] for channel, one in self.checkpoints[thread][number][0].items()}
+        return {
+            channel: self.blobs[thread][channel, one] for channel, one in self.checkpoints[thread][number][0].items()
+        }
 
     def sweep(self, thread: str) -> None:
         held = {pair for versions, _ in self.checkpoints[thread].values() for pair in versions.items()}
@@ -730,7 +736,9 @@ class Machine(RuleBasedStateMachine):
         for channel in data.draw(st.sampled_from([("v",), ("v", "w"), ("w",), ("v", "n")])):
             new[channel] = versions[channel] = next(self.versions)
             held[channel] = edited(held.get(channel), data.draw(st.integers(0, 10**6)))
-        self.store(thread, which, next(self.next), parent, versions, held, new, data.draw(st.sampled_from(["r1", "r2"])))
+        self.store(
+            thread, which, next(self.next), parent, versions, held, new, data.draw(st.sampled_from(["r1", "r2"]))
+        )
 
     def store(
         self, thread: str, which: int, number: int, parent: int | None, versions: Any, held: Any, new: Any, run: str
@@ -752,7 +760,10 @@ class Machine(RuleBasedStateMachine):
             return
         number = data.draw(st.sampled_from(list(there)))
         versions, run = there[number]
-        held = {channel: edited(one, data.draw(st.integers(0, 10**6))) for channel, one in self.values(thread, number).items()}
+        held = {
+            channel: edited(one, data.draw(st.integers(0, 10**6)))
+            for channel, one in self.values(thread, number).items()
+        }
         self.store(thread, which, number, None, versions, held, versions, run)
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), how=st.sampled_from(["delete_thread", "evict"]))
@@ -790,7 +801,9 @@ class Machine(RuleBasedStateMachine):
         source, into = pair
         self.do(which, "copy_thread", source, into)
         if self.checkpoints[source]:
-            self.checkpoints[into] = {number: (dict(one), "nobody's") for number, (one, _) in self.checkpoints[source].items()}
+            self.checkpoints[into] = {
+                number: (dict(one), "nobody's") for number, (one, _) in self.checkpoints[source].items()
+            }
             self.blobs[into] = dict(self.blobs[source])
 
     @rule(which=st.integers(0, 2), keeps=st.booleans())
@@ -851,7 +864,9 @@ def edited(value: Any, seed: int) -> Any:
     """A value near another one: long lists and dicts, seldom something else."""
     chance = random.Random(seed)
     if not isinstance(value, list | dict) or chance.random() < 0.05:
-        value = chance.choice([texts(60, seed % 3), texts(30, seed % 3), FILES, [], texts(1), "short", None, list(range(3000))])
+        value = chance.choice(
+            [texts(60, seed % 3), texts(30, seed % 3), FILES, [], texts(1), "short", None, list(range(3000))]
+        )
         return value
     if isinstance(value, dict):
         found = dict(value)
@@ -1035,7 +1050,16 @@ async def test_a_root_put_with_no_parent_brings_missing_parts_back(target: Targe
 async def test_overwritten_values_leave_nothing(target: Target) -> None:
     """Put again, with other values under the same versions, in and out of parts."""
     told, face = Told(target), target.face()
-    for value in (BASE, texts(150, "b"), "short", BASE[:30], None, [*BASE[:90], *texts(9)], [], {one[:9]: one for one in BASE}):
+    for value in (
+        BASE,
+        texts(150, "b"),
+        "short",
+        BASE[:30],
+        None,
+        [*BASE[:90], *texts(9)],
+        [],
+        {one[:9]: one for one in BASE},
+    ):
         await told.put(face, 1, v=value)
         await told.check(face)
     await told.put(face, 1, v="short")
@@ -1161,7 +1185,7 @@ async def test_a_process_without_memory_does_not_send_all(target: Target) -> Non
         await told.put(fresh, number, number - 1, messages=messages)
         took = traffic.take()[0]
         print("without memory:", took, calls.take())
-        assert took < 20_000 < len(said(messages)[1])
+        assert took < 0.1 * len(said(messages)[1]), "the lists of parts, not the parts"
     await told.check(swept=True)
 
 
@@ -1368,7 +1392,9 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
             if isinstance(request, Call) and request.script.name == "remove":
                 if done == steps and not put:
                     put = True
-                    asyncio.run(told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w")))
+                    asyncio.run(
+                        told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w"))
+                    )
                 done += 1
             return saver._exchange(request)
 
@@ -1445,7 +1471,9 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
     face = target.face()
     names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
     for step in range(3):
-        versions = {channel: face.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)}
+        versions = {
+            channel: face.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)
+        }
         made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
         made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
         await face.put(config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions)

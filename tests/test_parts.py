@@ -1,0 +1,111 @@
+"""Cutting values into parts, without a server: what is remembered of an earlier version saves work, and changes nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from bench.history import history, message
+from langchain_core.messages import HumanMessage
+
+from redis_saver import codec, parts
+from redis_saver.known import Known, Version
+from redis_saver.parts import Stored
+from redis_saver.serializer import FastSerializer
+
+
+class Bare:
+    """As much of a saver as encoding a value needs."""
+
+    serde = FastSerializer()
+
+    def __init__(self, compression: str | None = None) -> None:
+        self.compression = compression
+
+
+def edited(value: list[Any], chance: random.Random) -> list[Any]:
+    """The next version of a list: grown, trimmed, edited in the middle, or with elements changed in place."""
+    which = chance.choice(["grow"] * 4 + ["trim front", "trim end", "replace", "in place", "insert", "nothing"])
+    where = chance.randrange(len(value))
+    if which == "grow":
+        size = chance.choice([1, 10, 400, 3000])
+        return [*value, *(HumanMessage("x" * size, id=str(chance.random())) for _ in range(chance.randint(1, 4)))]
+    if which == "trim front" and len(value) > 1:
+        return value[chance.randint(1, min(5, len(value) - 1)) :]
+    if which == "trim end":
+        return value[: where + 1]
+    if which == "replace":
+        return [*value[:where], message(chance.randrange(10**6)), *value[where + 1 :]]
+    if which == "in place":
+        value[where].additional_kwargs["k"] = chance.choice([1, True, 1.0, "1", {"a": 1, "b": 2}, {"b": 2, "a": 1}])
+    if which == "insert":
+        return [*value[:where], message(chance.randrange(10**6)), *value[where:]]
+    return value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_remembered_changes_nothing(seed: int) -> None:
+    chance, saver = random.Random(seed), Bare()
+    value: list[Any] = history(chance.choice([4, 12, 40, 100]))
+    before: Stored | None = None
+    grown = 0
+    for _ in range(25):
+        value = edited(value, chance)
+        stored = codec.encode_value(saver, value, "value", before)
+        fresh = codec.encode_value(saver, value, "value")
+        assert (stored.value, stored.parts, list(stored.levels)) == (fresh.value, fresh.parts, list(fresh.levels))
+        if stored.parts:
+            assert parts.join(stored.value, stored.parts, {}) == saver.serde.dumps_typed(value)
+            assert parts.holdings(stored.value, stored.parts) == stored.parts.keys()
+        grown += bool(stored.pieces and stored.pieces.same)
+        before = stored if stored.parts else None
+    assert grown
+
+
+def test_an_edit_leaves_most_parts() -> None:
+    saver, value = Bare(), history(300)
+    whole = codec.encode_value(saver, value, "value").parts
+    middle = codec.encode_value(saver, [*value[:150], message(10**6), *value[151:]], "value").parts
+    trimmed = codec.encode_value(saver, value[20:], "value").parts
+    grown = codec.encode_value(saver, [*value, message(10**6)], "value").parts
+    for other in (middle, trimmed, grown):
+        new = sum(len(other[field]) for field in other.keys() - whole.keys())
+        assert new < 0.1 * sum(map(len, other.values()))
+
+
+@pytest.mark.parametrize("damage", ["head", "digests", "order", "kind"])
+def test_a_damaged_root_is_no_value(damage: str) -> None:
+    stored = codec.encode_value(Bare(), history(20), "value")
+    root = stored.value
+    spoilt = {
+        "head": root.replace(b"msgpack", b"pickle!"),
+        "digests": root[: -parts.DIGEST],
+        "order": root[: -2 * parts.DIGEST] + root[-parts.DIGEST :] + root[-2 * parts.DIGEST : -parts.DIGEST],
+        "kind": b"z" + root[1:],
+    }[damage]
+    with pytest.raises((ValueError, parts.PartMissing)):
+        parts.join(spoilt, stored.parts, {})
+
+
+def test_known_forgets_what_was_used_longest_ago() -> None:
+    stored = codec.encode_value(Bare(), history(100), "value")
+    version = Version(b"b", stored)
+    known = Known(3 * version.size() + 10)
+    for thread in (b"1", b"2", b"3"):
+        known.remember(thread, {("", "messages"): version})
+    known.remember(b"1", {("", "messages"): version})
+    known.remember(b"4", {("", "messages"): version})
+    assert [bool(known.of(thread)) for thread in (b"1", b"2", b"3", b"4")] == [True, False, True, True]
+    known.forget(b"1")
+    known.remember(b"5", {("", "messages"): version})
+    assert [bool(known.of(thread)) for thread in (b"1", b"3", b"4", b"5")] == [False, True, True, True]
+    nothing = Known(0)
+    nothing.remember(b"1", {("", "messages"): version})
+    assert nothing.of(b"1") == {}
+
+
+@pytest.mark.parametrize("limit", [-1, True, "64", 1.5])
+def test_a_cache_has_a_number_of_bytes(limit: Any) -> None:
+    with pytest.raises(ValueError, match="cache_bytes"):
+        Known(limit)
