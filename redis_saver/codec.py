@@ -53,9 +53,7 @@ def encode_value(context: Context, value: Any, what: str, before: Stored | None 
     return Stored(b"%d:%b%b" % (len(named), named, data), {})
 
 
-def decode_value(
-    context: Context, stored: bytes, parts: Parts, what: str, used: dict[bytes, bytes] | None = None
-) -> Any:
+def decode_value(context: Context, stored: bytes, parts: Parts, what: str) -> Any:
     """The inverse of `encode_value`.
 
     Args:
@@ -63,11 +61,10 @@ def decode_value(
         stored: What the value's field holds.
         parts: Its parts, and maybe others.
         what: Whose value it is, for the message.
-        used: Takes its parts.
     """
     with decoding(what):
         if parted.in_parts(stored):
-            return context.serde.loads_typed(parted.join(stored, parts, {} if used is None else used))
+            return context.serde.loads_typed(parted.join(stored, parts)[:2])
         (named,), start = take(stored, 0, 1)
         return context.serde.loads_typed(_lengthened(named, stored[start:]))
 
@@ -163,12 +160,14 @@ def decode_tuple(
     parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, place)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
-        if value:
-            mine: dict[bytes, bytes] = {}
-            found[channel] = decode_value(context, value, parts, f"the value of channel {channel!r} of {place}", mine)
-            if mine and used is not None:
-                field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
-                used[channel] = Version(field, Stored(value, mine))
+        what = f"the value of channel {channel!r} of {place}"
+        if value and used is not None and parted.in_parts(value):
+            with decoding(what):
+                kind, data, stored_value = parted.join(value, parts)
+                found[channel] = context.serde.loads_typed((kind, data))
+            used[channel] = Version(names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version)), stored_value)
+        elif value:
+            found[channel] = decode_value(context, value, parts, what)
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

@@ -52,7 +52,7 @@ class Level(NamedTuple):
     fields: list[bytes]
     bytes: list[bytes]
     counts: list[int]
-    """Of how many elements, or parts of the level below, each is made."""
+    """Of how many elements, or parts of the level below, each is made; not known of leaves that were read."""
     closed: bool
     """Whether the last would end there in a longer value, too."""
 
@@ -71,7 +71,7 @@ class Stored(NamedTuple):
     parts: dict[bytes, bytes]
     """Its parts by field, not compressed."""
     levels: Sequence[Level] = ()
-    """The same in order, the leaves first, where it was cut here."""
+    """The same in order, the leaves first."""
     pieces: Pieces | None = None
     """What the serializer compares the next version with."""
 
@@ -92,7 +92,10 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     pieces, same = encoded.pieces, encoded.same
     if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE):
         return None
-    lower = before.levels if before is not None and same else ()
+    lower = before.levels if before is not None else ()
+    if lower and not same:
+        lower, same = _recognised(pieces, lower)
+        pieces = [pieces[0], *pieces[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
     level, same = _cut(pieces, kind, lower[0] if lower else None, same)
@@ -108,6 +111,22 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     below = pack([names.encode(encoded.type), pieces[0]]) + _digests(level.fields)
     root = level.fields[0][:1]
     return Stored(root + digest(root + below) + below, parts, levels, encoded._replace(pieces=[]))
+
+
+def _recognised(pieces: Sequence[bytes], before: Sequence[Level]) -> tuple[Sequence[Level], int]:
+    """The levels of a version that was read, if the pieces begin with all of it; and how many pieces its leaves are.
+
+    Its last leaf is left out, as nothing tells why it ended there.
+    """
+    leaves = before[0]
+    if leaves.counts or not b"".join(pieces[1:]).startswith(b"".join(leaves.bytes)):
+        return (), 0
+    position_of = dict(zip(accumulate(map(len, pieces[1:])), range(1, len(pieces)), strict=True))
+    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes[:-1]))]
+    if not ends or 0 in ends:
+        return (), 0
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return [Level(leaves.fields[:-1], leaves.bytes[:-1], counts, closed=True), *before[1:]], ends[-1]
 
 
 def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) -> tuple[Level, int]:
@@ -173,13 +192,12 @@ def in_parts(value: bytes) -> bool:
     return value[:1] in _KINDS
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes]) -> tuple[str, bytes]:
-    """What the serializer gave, from a root and the parts below it.
+def join(value: bytes, parts: Mapping[bytes, bytes]) -> tuple[str, bytes, Stored]:
+    """What the serializer gave, from a root and the parts below it; and the value as it is stored.
 
     Args:
         value: The root.
         parts: Parts by field, these among them, not compressed.
-        used: Takes the parts of this value.
 
     Raises:
         PartMissing: A part is not among them.
@@ -188,23 +206,19 @@ def join(value: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes]) -
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
     (serializer_type, head), start = take(value, _FRAMES, 2)
-    leaves = [head]
+    fields, levels, used = children(value[:1], value[start:]), list[Level](), dict[bytes, bytes]()
     try:
-        _collect(value[:1], value[start:], parts, used, leaves)
+        while True:
+            found = [parts[field] for field in fields]
+            used.update(zip(fields, found, strict=True))
+            if fields[0][:1] != LIST:
+                break
+            levels.append(Level(fields, found, [len(one) // DIGEST for one in found], closed=False))
+            fields = [field for one in found for field in children(one[:1], one[1:])]
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
-    return names.decode(serializer_type), b"".join(leaves)
-
-
-def _collect(
-    kind: bytes, digests: bytes, parts: Mapping[bytes, bytes], used: dict[bytes, bytes], leaves: list[bytes]
-) -> None:
-    for field in children(kind, digests):
-        part = used[field] = parts[field]
-        if kind == LIST:
-            _collect(part[:1], part[1:], parts, used, leaves)
-        else:
-            leaves.append(part)
+    stored = Stored(value, used, [Level(fields, found, [], closed=False), *levels[::-1]])
+    return names.decode(serializer_type), b"".join([head, *found]), stored
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
