@@ -29,6 +29,7 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
+@lru_cache(maxsize=4096)
 def component(name: str) -> bytes:
     """A name as a part of a field or member: escaped so that it holds no NUL, then a NUL."""
     raw = encode(name)
