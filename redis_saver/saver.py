@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,27 +19,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import compression as compressions
 from redis_saver import config as configs
-from redis_saver import expiry, listing, pruning, reading, threads, writing
+from redis_saver import expiry, listing, pruning, reading, threads, versions, writing
 from redis_saver.copying import copy_thread
 from redis_saver.known import Known
 from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
 from redis_saver.serializer import FastSerializer
 from redis_saver.thread_methods import ThreadMethods
-
-_drawn: list[int] = []
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_drawn.clear)
-
-
-def _random() -> int:
-    """64 bits from the operating system; asked for many at a time, as each call lets another thread take the interpreter."""
-    try:
-        return _drawn.pop()
-    except IndexError:
-        first, *others = struct.unpack("256Q", os.urandom(2048))
-        _drawn.extend(others)
-        return int(first)
 
 
 class Saver(ThreadMethods, BaseCheckpointSaver[str]):
@@ -215,11 +199,10 @@ class Saver(ThreadMethods, BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
 
-        The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers. What
-        follows it comes from the operating system: `random.seed()` in a graph, or a fork of the process, repeats nothing.
+        What makes it unlike any other comes from the operating system: `random.seed()` in a graph, or a fork of the process,
+        repeats nothing.
         """
-        counter = 0 if current is None else int(str(current).partition(".")[0])
-        return f"{counter + 1:032}.{_random():020}"
+        return versions.following(current)
 
     # -- threads
 
