@@ -201,7 +201,7 @@ class AsyncRedisSaver(Saver):
         batcher = self._home.batcher
         await batcher.open()
         for node in batcher.nodes():
-            clients.check_version(await batcher.send("HELLO", **clients.target(node)))
+            clients.check_version(await batcher.send_in_turn(node, "HELLO"))
 
     async def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
@@ -209,4 +209,4 @@ class AsyncRedisSaver(Saver):
         await batcher.open()
         nodes, cursor = request.position or (batcher.nodes(), 0)
         page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
-        return clients.next_position(nodes, await batcher.send(*page, **clients.target(nodes[0])))
+        return clients.next_position(nodes, await batcher.send_in_turn(nodes[0], *page))

@@ -118,6 +118,11 @@ class Batcher:
         """Send one command, now."""
         return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
 
+    async def send_in_turn(self, node: Any, *arguments: Argument) -> Any:
+        """Send one command to a node of a cluster (None: the server), when a connection is free."""
+        async with self._gate(node):
+            return await self.send(*arguments, **clients.target(node))
+
     def nodes(self) -> list[Any]:
         """The primaries of a cluster; of a single server, one nameless node."""
         return list(self.client.get_primaries()) if self._cluster else [None]

@@ -40,10 +40,10 @@ def encode_value(context: Context, value: Any, what: str, before: Stored | None 
     """A channel's value as it is stored; its last version, where it is known, saves work."""
     kind = parted.PLAIN if context.compression is None else parted.ZSTD
     with encoding(what):
-        if (dumps_pieces := getattr(context.serde, "dumps_pieces", None)) is None:
+        if (dumps_pieces := getattr(type(context.serde), "dumps_pieces", None)) is None:  # not one that is wrapped
             said, data = context.serde.dumps_typed(value)
         else:
-            encoded = dumps_pieces(value, before.pieces if before else None)
+            encoded = dumps_pieces(context.serde, value, before.pieces if before else None)
             if (stored := parted.cut(encoded, kind, before)) is not None:
                 return stored
             if encoded.same:

@@ -62,8 +62,7 @@ def _fields(seen: Survey, held: Holdings, writes: Sequence[bytes]) -> dict[bytes
         fields[header] = [header, names.by_age(*place)] if place[0] else [header]
         fields[links.named] = []
         fields.update((names.blob(place[0], entry), []) for entry in links.entries)
-    for parts in held.of_value.values():
-        fields.update((part, []) for part in parts)
+    fields.update((part, []) for part in held.parts(held.roots))
     fields.update((member, [member]) for member in writes)
     return fields
 
@@ -123,7 +122,6 @@ def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, fie
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
         blobs = {names.blob(ns, entry) for entry in links.entries}
-        parts = (field in held.of_value.get(blob, ()) for blob in blobs)
-        if holds or field in blobs or field == links.named or any(parts):
+        if holds or field in blobs or field == links.named or field in held.parts(blobs):
             wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
             yield Call(scripts.LOAD, context.keyspace.keys(source), wanted)

@@ -5,7 +5,7 @@ them; seen; then type and bytes of the rest of the checkpoint, and of the metada
 
 Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a part of their own,
 which its successors share; each version is in the header once, as a token; and `channel_versions` and `versions_seen` are
-positions of two bytes in these.
+positions in these, of two bytes (or one, where that is enough).
 """
 
 from __future__ import annotations

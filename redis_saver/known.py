@@ -48,6 +48,8 @@ Place: TypeAlias = "tuple[str, str | None]"
 """A namespace and a channel. The channel None stands for the names of the last checkpoint, and says that no other channel
 of that namespace was in parts."""
 Seen: TypeAlias = Mapping[Place, Version]
+News: TypeAlias = "Mapping[Place, Version | None]"
+"""The same, as it is learned; None: it is not in parts any more."""
 
 
 class Known:
@@ -72,12 +74,20 @@ class Known:
         with self._lock:
             return dict(self._threads.get(thread, ()))
 
-    def remember(self, thread: bytes, seen: Seen) -> None:
+    def remember(self, thread: bytes, seen: News) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much."""
         with self._lock:
-            entries = self._threads.setdefault(thread, {})
-            self._threads.move_to_end(thread)
-            entries.update(seen)
+            entries = {
+                **self._threads.pop(thread, {}),
+                **{place: version for place, version in seen.items() if version},
+            }
+            for place, version in seen.items():
+                if version is None:
+                    entries.pop(place, None)
+            if not entries:
+                self._size -= self._sizes.pop(thread, 0)
+                return
+            self._threads[thread] = entries
             size = sum(version.size() for version in entries.values())
             self._size += size - self._sizes.get(thread, 0)
             self._sizes[thread] = size

@@ -12,7 +12,7 @@ Parts are shared within a thread: nothing of one thread is named by, or found fr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
 from typing import NamedTuple
@@ -30,6 +30,9 @@ SHORTEST_PART = BYTES_A_PART // 4
 SHORTEST_VALUE = 4 * BYTES_A_PART
 """Values below are stored whole."""
 PARTS_A_LIST, LONGEST_LIST, LONGEST_ROOT = 6, 24, 10
+
+LONGEST_BELOW = 4000
+"""Bytes of a root: scripts take no longer value for one. (A head of so many bytes is not that of a list or dict.)"""
 
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of parts: a list of parts, bytes, compressed bytes."""
@@ -93,13 +96,15 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE):
         return None
     lower = before.levels if before is not None else ()
+    if lower and not same and kind != lower[0].fields[0][:1]:
+        lower = ()  # compressed, or not, from now on
     if lower and not same:
         lower, same = _recognised(pieces, lower)
         pieces = [pieces[0], *pieces[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
     level, same = _cut(pieces, kind, lower[0] if lower else None, same)
-    if len(level.fields) < 2 or sum(map(len, level.bytes[:LONGEST_ROOT])) < SHORTEST_VALUE:
+    if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
         return None
     levels, parts = [level], dict(zip(level.fields, level.bytes, strict=True))
     while len(level.fields) > LONGEST_ROOT:
@@ -110,6 +115,8 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
         parts.update(zip(level.fields, level.bytes, strict=True))
     below = pack([names.encode(encoded.type), pieces[0]]) + _digests(level.fields)
     root = level.fields[0][:1]
+    if len(below) > LONGEST_BELOW:
+        return None
     return Stored(root + digest(root + below) + below, parts, levels, encoded._replace(pieces=[]))
 
 
@@ -237,14 +244,18 @@ def spine(value: bytes, parts: Mapping[bytes, bytes]) -> list[bytes]:
     return fields
 
 
-def holdings(value: bytes, lists: Mapping[bytes, bytes]) -> set[bytes]:
-    """The fields of all parts of a stored value. Where a list is not in `lists`, those below it are left out."""
+def holdings(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
+    """The fields of all parts of stored values. Where a list is not in `lists`, those below it are left out.
+
+    What values share is looked at once.
+    """
     found: set[bytes] = set()
-    if in_parts(value):
-        open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
-        while open_lists:
-            one = open_lists.pop()
-            below = {one[:1] + one[start : start + DIGEST] for start in range(1, len(one), DIGEST)} - found
-            found |= below
-            open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
+    for value in values:
+        if in_parts(value):
+            open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
+            while open_lists:
+                one = open_lists.pop()
+                below = set(children(one[:1], one[1:])) - found
+                found |= below
+                open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
     return found

@@ -242,15 +242,13 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
         if links.run:
             last_holder[links.run] = place
     freed: dict[Place, list[bytes]] = defaultdict(list)
-    live, dead = set[bytes](), set(held.stray)
+    live = {name for name, place in last_holder.items() if place not in victims}
+    live |= held.parts(live)
+    dead = held.parts(name for name, place in last_holder.items() if place in victims)
+    dead |= parted.holdings(held.strays, held.lists)
     for name, place in last_holder.items():
-        parts = held.of_value.get(name, set())
         if place in victims:
-            dead |= parts
             freed[place].append(name)
-        else:
-            live.add(name)
-            live |= parts
     for names_of in freed.values():
         names_of[:] = [name for name in names_of if name not in live]
     gone = sorted(dead - live, key=lambda part: -_height(part, held.lists))
@@ -260,7 +258,7 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
         plan.append([names.checkpoint(*place), *freed[place]])
         plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
     plan += [[part] for part in gone]
-    return [*plan, [STRAY]] if dead else plan
+    return [*plan, [STRAY]] if dead or held.strays else plan
 
 
 def _height(part: bytes, lists: Mapping[bytes, bytes]) -> int:

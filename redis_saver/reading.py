@@ -62,12 +62,12 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
         named = headers.named(stored[2])
-        seen: dict[Place, Version] = {}
+        seen: dict[Place, Version | None] = dict.fromkeys(had)
         for channel, version in used.items():
             last = had.get((ns, channel))
             unchanged = last is not None and last.stored.value == version.stored.value
             seen[ns, channel] = Version(version.field, last.stored) if last and unchanged else version
-        context.known.remember(keys.data_key, {(ns, None): names_of(named, parts[named]), **seen})
+        context.known.remember(keys.data_key, {**seen, (ns, None): names_of(named, parts[named])})
         return found
 
 

@@ -24,7 +24,8 @@ from redis_saver.pieces import Pieces
 class FastSerializer(JsonPlusSerializer):
     """A `JsonPlusSerializer` that is faster at messages.
 
-    Output, allowlists, warnings, events and settings are the same. With a hook of your own (`__unpack_ext_hook__`) it reads
+    Output, allowlists, events, settings and the warnings on reading are the same. What pydantic warns of on writing, fields
+    of another type than declared, is written as it would be, without the warning. With a hook of your own (`__unpack_ext_hook__`) it reads
     just as `JsonPlusSerializer` does.
     """
 
@@ -51,7 +52,7 @@ class FastSerializer(JsonPlusSerializer):
             return super().dumps_typed(obj)
 
     def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
-        """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers.
+        """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `Pieces.same`).
 
         A list, or a dict whose keys are strings, is cut between its elements: the first piece is its header, the others are
         an element each (a key with its value). Small elements share pieces, as many in each, so that a list that grows
@@ -60,10 +61,13 @@ class FastSerializer(JsonPlusSerializer):
 
         Args:
             obj: The value.
-            last: What was answered for an earlier version of the value: pieces at the front of a list of messages that are
-                the same are taken from it. It changes nothing of the bytes, whatever was done to the messages meanwhile.
+            last: What was answered for an earlier version of the value: messages at the front of a list that are what they
+                were, whatever was done to them meanwhile, are counted and left out.
+
+        A subclass with a `dumps_typed` of its own, which may encrypt, gets one piece of that.
         """
-        if road.KNOWN and obj is not None and not isinstance(obj, (bytes, bytearray)):
+        own = type(self).dumps_typed is not FastSerializer.dumps_typed or "dumps_typed" in vars(self)
+        if road.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
             try:
                 return pieces.cut(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from redis_saver import codec, headers, names, scripts
@@ -61,21 +62,24 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
 
 
 class Holdings(NamedTuple):
-    """The parts that each value of a thread holds, by the value's field, and those that stray."""
+    """What the values of a thread that are in parts are made of."""
 
-    of_value: dict[bytes, set[bytes]]
     roots: dict[bytes, bytes]
-    """What the fields of these values hold."""
-    stray: set[bytes]
-    """Parts of values that were overwritten or removed; others may hold them too."""
+    """By the value's field, what it holds."""
+    strays: list[bytes]
+    """Roots of values that were overwritten or removed; others may hold their parts too."""
     lists: dict[bytes, bytes]
-    """The lists of parts among them all."""
+    """The lists of parts below all of these, by field."""
+
+    def parts(self, values: Iterable[bytes]) -> set[bytes]:
+        """All parts of some values, by the values' fields."""
+        return parted.holdings((self.roots[field] for field in values if field in self.roots), self.lists)
 
 
 def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]:
     """Find out which parts the values of a thread are made of."""
     values = {names.blob(ns, entry) for (ns, _), links in seen.links.items() for entry in links.entries}
-    left, found = [STRAY, *values], Holdings({}, {}, set(), {})
+    left, found = [STRAY, *values], Holdings({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
         flat, *roots = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
@@ -83,9 +87,8 @@ def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]
         with decoding(f"the parts of values of thread {thread!r}"):
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:
-                    found.stray.update(*(parted.holdings(one, found.lists) for one in unpack(root)))
+                    found.strays.extend(unpack(root))
                 elif root:
                     found.roots[field] = root
-                    found.of_value[field] = parted.holdings(root, found.lists)
         left = left[len(roots) :]
     return found

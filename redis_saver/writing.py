@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from redis_saver import codec, compression, config, headers, names, scripts
 from redis_saver.context import Context, default_ttl
 from redis_saver.frames import pack
-from redis_saver.known import Place, Seen, Version, names_of
+from redis_saver.known import News, Place, Seen, Version, names_of
 from redis_saver.parts import DIGEST, LIST, ZSTD, Stored
 from redis_saver.requests import Argument, Call, Operation
 
@@ -153,10 +153,11 @@ class _Update:
         self._whole |= self._again
         self._mistaken = True
 
-    def seen_now(self) -> Seen:
+    def seen_now(self) -> News:
         """What is known of the thread once all this is stored."""
-        seen: dict[Place, Version] = {}
+        seen: dict[Place, Version | None] = {}
         for channel, stored in self._encoded.items():
+            seen[self._ns, channel] = None
             if stored.parts:
                 entry = self._aside.get(channel) or names.entry(channel, self._versions[channel])
                 field = names.blob(self._ns, b"1" + entry)

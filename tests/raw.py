@@ -57,7 +57,7 @@ def check_sound(target: Target, thread: str = "thread") -> None:
         parts.add(links.named)
     stored = {kind: {field for field in fields if field[:1] == kind} for kind in (b"c", b"b", b"w", b"@")}
     for root in (fields[field] for field in stored[b"b"]):
-        parts |= parted.holdings(root, fields)
+        parts |= parted.holdings([root], fields)
     assert set().union(parts, *stored.values()) == set(fields)
     assert needed <= stored[b"b"] <= known
     assert members == {b""} | stored[b"c"] | stored[b"w"] | ages | runs
@@ -79,7 +79,7 @@ def referenced(fields: dict[bytes, bytes]) -> set[bytes]:
     found = {links.named for links in all_links(fields).values()}
     for field, value in fields.items():
         if field[:1] == b"b":
-            found |= parted.holdings(value, fields)
+            found |= parted.holdings([value], fields)
     return found
 
 
@@ -92,7 +92,7 @@ def check_parts(target: Target, thread: str = "thread", *, swept: bool = False) 
     fields = target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)
     alive, there = referenced(fields), stored_parts(fields)
     assert alive <= there, "parts are missing"
-    stray = {part for root in frames.unpack(fields.get(b"@stray", b"")) for part in parted.holdings(root, fields)}
+    stray = parted.holdings(frames.unpack(fields.get(b"@stray", b"")), fields)
     assert there - alive <= stray, "parts are left that nothing tells of"
     if swept:
         assert b"@stray" not in fields

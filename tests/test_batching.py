@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from hashlib import sha1
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis.asyncio
@@ -18,10 +19,10 @@ import redis.backoff
 import redis.cluster
 import redis.crc
 import valkey.asyncio
-from faces import Face
+from faces import Face, Target
 from langgraph.checkpoint.base import CheckpointTuple
 from make import config, put
-from servers import Cluster, Server
+from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
 from redis_saver import AsyncRedisSaver, ForeignKey, batching
@@ -726,3 +727,18 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
     assert not any(tasks[number].done() for number in there)
     held.set()
     await all_right(tasks, *range(30))
+
+
+async def test_scanning_waits_for_a_connection_like_all_others() -> None:
+    """A client refuses what is asked beyond its connections; no request of ours is asked then, SCAN neither."""
+    target = Target("redis", "async", url_of("redis"), f"gate-{uuid4().hex}")
+    saver = target.face(client=target.client(max_connections=2)).saver
+    where = await put(Face(saver), config(), {"n": 1})
+
+    async def threads() -> list[str]:
+        return [info.thread_id async for info in saver.athreads()]
+
+    answers = await asyncio.gather(*(threads() for _ in range(6)), *(saver.aget_tuple(where) for _ in range(6)))
+    assert answers[:6] == [["thread"]] * 6
+    assert all(answers[6:])
+    await target.close()

@@ -59,7 +59,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
             *given, again = parts.join(stored.value, stored.parts)
             assert tuple(given) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
-            assert parts.holdings(stored.value, stored.parts) == stored.parts.keys()
+            assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
         grown += bool(stored.pieces and stored.pieces.same)
         before = stored if stored.parts else None
         if before and chance.random() < 0.3:
@@ -113,3 +113,65 @@ def test_known_forgets_what_was_used_longest_ago() -> None:
 def test_a_cache_has_a_number_of_bytes(limit: Any) -> None:
     with pytest.raises(ValueError, match="cache_bytes"):
         Known(limit)
+
+
+def test_a_switch_of_compression_does_not_end_sharing() -> None:
+    plain, zstd, value = Bare(), Bare("zstd"), history(100)
+    for first, then in ((plain, zstd), (zstd, plain)):
+        cut = codec.encode_value(first, value, "value")
+        *_, read = parts.join(cut.value, cut.parts)
+        for before in (cut, read):
+            grown = codec.encode_value(then, [*value, message(1)], "value", before)
+            assert grown == codec.encode_value(then, [*value, message(1)], "value")
+            assert grown.parts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_small_parts_are_no_short_value(seed: int) -> None:
+    value = [{f"k{seed}": "x" * 150}] * 3000
+    assert codec.encode_value(Bare(), value, "value").parts
+
+
+class Secretive(FastSerializer):
+    """A serializer that hides what it writes."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, data = super().dumps_typed(obj)
+        return kind, bytes(byte ^ 0x55 for byte in data)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return super().loads_typed((data[0], bytes(byte ^ 0x55 for byte in data[1])))
+
+
+class Wrapper:
+    """A serializer that hides what another one writes, and is that one in all else."""
+
+    def __init__(self) -> None:
+        self.inner = Secretive()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("serde", [Secretive(), Wrapper()])
+def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None:
+    saver, value = Bare(), [f"secret {number} " * 20 for number in range(100)]
+    saver.serde = serde
+    stored = codec.encode_value(saver, value, "value")
+    assert not stored.parts
+    assert b"secret" not in stored.value
+    assert codec.decode_value(saver, stored.value, {}, "value") == value
+
+
+def test_nothing_to_remember_takes_no_memory() -> None:
+    known = Known(0)
+    for number in range(50):
+        known.remember(b"%d" % number, {})
+        known.remember(b"%d" % number, {("", "messages"): None})
+    assert not known._threads
+    stored = codec.encode_value(Bare(), history(100), "value")
+    known = Known(10**6)
+    known.remember(b"1", {("", "messages"): Version(b"b", stored)})
+    known.remember(b"1", {("", "messages"): None})
+    assert known.of(b"1") == {}
+    assert known._size == 0
