@@ -58,7 +58,11 @@ class Relay:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
-        there = await asyncio.open_connection("127.0.0.1", self.to, limit=1 << 24)
+        try:
+            there = await asyncio.open_connection("127.0.0.1", self.to, limit=1 << 24)
+        except OSError:  # the server is down, so this connection is of no use either
+            writer.close()
+            return
         pumps = [
             asyncio.ensure_future(self._pump(reader, there[1], "on_request")),
             asyncio.ensure_future(self._pump(there[0], writer, "on_reply")),
