@@ -66,6 +66,8 @@ class Batcher:
         self._opening = asyncio.Lock()
         self._exceptions: Any = clients.exceptions_of(client)
         self._failures = clients.failures_of(client)
+        # In redis-py 5.2 the pipeline of a cluster whose slots are being learned anew finds no node, and fails by that.
+        self._failures_together = (*self._failures, AttributeError) if self._cluster else self._failures
         self._options = clients.raw_options(client)
         self._queue: list[Waiting] | None = None
         self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
@@ -234,7 +236,7 @@ class Batcher:
             elif (ours := self._ours(waiting.request, reply)) is not None:
                 ours.__cause__ = reply
                 waiting.settle(ours)
-            elif neighbours or isinstance(reply, self._exceptions.ResponseError):
+            elif neighbours or isinstance(reply, (self._exceptions.ResponseError, AttributeError)):
                 waiting.settle(_BY_ITSELF)
             else:
                 waiting.settle(reply)
@@ -254,7 +256,7 @@ class Batcher:
                     else:
                         pipeline.execute_command(*drivers.wire(request), **options)
                 return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
-        except self._failures as failure:
+        except self._failures_together as failure:
             return [failure] * len(together)
 
     # -- where to

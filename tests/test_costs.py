@@ -56,6 +56,7 @@ async def counted(target: Target) -> tuple[Face, Counted]:
     await face.list(config("warm"))
     await face.list(config("warm"), filter={"step": 1})
     await face.get_delta_channel_history(config=config("warm"), channels=["n"])
+    await face.delete_thread("another")
     return face, Counted(client)
 
 
