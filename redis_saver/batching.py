@@ -67,7 +67,9 @@ class Batcher:
         self._exceptions: Any = clients.exceptions_of(client)
         self._failures = clients.failures_of(client)
         # In redis-py 5.2 the pipeline of a cluster whose slots are being learned anew finds no node, and fails by that.
-        self._failures_together = (*self._failures, AttributeError) if self._cluster else self._failures
+        self._failures_together: tuple[type[Exception], ...] = (
+            (*self._failures, AttributeError) if self._cluster else self._failures
+        )
         self._options = clients.raw_options(client)
         self._queue: list[Waiting] | None = None
         self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
