@@ -50,9 +50,8 @@ local function places_in(field)
   return places, nil
 end
 
--- The stored values of the remaining channels in a checkpoint. Returns (values by channel, problem).
-local function seeds_in(header)
-  local of = links(header)
+-- The stored values of the remaining channels in a checkpoint, by its links. Returns (values by channel, problem).
+local function seeds_in(of)
   local place, problem = places_in(of.names)
   if problem then return nil, problem end
   local names, _ = names_in(data, of.names)
@@ -87,11 +86,12 @@ while id ~= '' and open > 0 do
     page[1] = id
     break
   end
-  local header, found, all
+  local header, of, found, all
   header, problem = read_header(index, data, ns, id)
   if problem then return problem end
   if not header then break end -- pruned
-  found, problem = seeds_in(header)
+  of = links(header)
+  found, problem = seeds_in(of)
   if problem then return problem end
 
   all, problem = pending_writes(index, data, ns, id)
@@ -119,7 +119,7 @@ while id ~= '' and open > 0 do
     open = open - 1
   end
   page[#page + 1] = { id, seeds, writes }
-  id = links(header).parent
+  id = of.parent
 end
 if refresh == '1' then touch(index, data, meta, default, '') end
 return page

@@ -27,12 +27,11 @@ local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
 local parts = new_parts(false)
 local page = { meta.rev, parts.flat }
 for i = 1, #members do
-  local _
   local header = redis.call('HGET', data, members[i])
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
   reading = 'a header'
   local of = links(header)
-  _, problem = names_in(data, of.names, parts)
+  problem = select(2, names_in(data, of.names, parts))
   if problem then return problem end
   page[#page + 1] = members[i]
   page[#page + 1] = string.sub(header, 1, of.behind - 1)

@@ -62,11 +62,17 @@ def decode_value(context: Context, stored: bytes, parts: Parts, what: str) -> An
         parts: Its parts, and maybe others.
         what: Whose value it is, for the message.
     """
+    return _decoded(context, stored, parts, what)[0]
+
+
+def _decoded(context: Context, stored: bytes, parts: Parts, what: str) -> tuple[Any, Stored | None]:
+    """A value, and how it is stored if that is in parts."""
     with decoding(what):
         if parted.in_parts(stored):
-            return context.serde.loads_typed(parted.join(stored, parts)[:2])
+            kind, data, whole = parted.join(stored, parts)
+            return context.serde.loads_typed((kind, data)), whole
         (named,), start = take(stored, 0, 1)
-        return context.serde.loads_typed(_lengthened(named, stored[start:]))
+        return context.serde.loads_typed(_lengthened(named, stored[start:])), None
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
@@ -160,14 +166,12 @@ def decode_tuple(
     parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, place)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
-        what = f"the value of channel {channel!r} of {place}"
-        if value and used is not None and parted.in_parts(value):
-            with decoding(what):
-                kind, data, stored_value = parted.join(value, parts)
-                found[channel] = context.serde.loads_typed((kind, data))
-            used[channel] = Version(names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version)), stored_value)
-        elif value:
-            found[channel] = decode_value(context, value, parts, what)
+        if value:
+            what = f"the value of channel {channel!r} of {place}"
+            found[channel], in_parts = _decoded(context, value, parts, what)
+            if in_parts and used is not None:
+                field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
+                used[channel] = Version(field, in_parts)
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 from redis_saver import messages as single
-from redis_saver.messages import ENCODERS, METHOD, PLAIN, UnknownError
+from redis_saver.messages import ENCODERS, METHOD, PLAIN, UNLIKE, UnknownError
 
 Check = Callable[[Sequence[Any]], bool]
 """Whether all values of a column are plain."""
@@ -202,7 +202,7 @@ def _build() -> None:
             CLASSES[cls] = _class(cls)
             _HEADS[cls] = CLASSES[cls].heads
             agree = _agree(cls)
-        except Exception:  # noqa: BLE001 - whatever a langchain-core that is unlike those known raises: no columns
+        except UNLIKE:
             agree = False
         if not agree:
             CLASSES.pop(cls, None)

@@ -192,7 +192,7 @@ def decode(
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
         if time and "ts" not in rest:
             checkpoint["ts"] = names.decode(time)
-        checkpoint["channel_versions"] = {listed[place]: versions[slot] for place, slot in enumerate(numbers)}
+        checkpoint["channel_versions"] = {listed[at]: versions[slot] for at, slot in enumerate(numbers)}
         if seen:
             checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
         checkpoint.update(rest)

@@ -88,6 +88,10 @@ class UnknownError(Exception):
     """Something about a class that this module does not know."""
 
 
+UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary road."""
+
+
 class _Source:
     """The statements that return None unless a class's values are plain, and the names they use."""
 
@@ -371,7 +375,7 @@ def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], De
             encode, decode = _encoder(cls), _decoder(cls)
             if not _agree(cls, encode, decode):
                 continue
-        except Exception:  # noqa: BLE001, S112 - whatever a langchain-core that is unlike those known raises: the ordinary road
+        except UNLIKE:
             continue
         name = (cls.__module__, cls.__name__)
         encoders[cls] = encode

@@ -126,7 +126,7 @@ def _columns(messages: list[Any]) -> list[bytes] | None:
 
 
 def _of_messages(messages: list[Any], last: Pieces | None) -> Pieces | None:
-    """The pieces of a list of messages, those of `last` where they are the same; None if not all are known and plain."""
+    """The pieces of a list of messages, without those at the front that are as in `last`; None if not all are known and plain."""
     try:
         known = columns.known(messages)
         if known is None:

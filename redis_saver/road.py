@@ -4,12 +4,13 @@ What becomes of a value that is no plain message, and of every error, is for `Js
 for the values inside others, and messages are inside others. So its functions are copied here, the same code with another
 name bound for the call: `_msgpack_enc` is this module's `encode`, and `ext_hook` is this module's hook. That takes names
 which `langgraph-checkpoint` does not promise. If one is gone, or is no longer what it was, `KNOWN` is false, and
-`FastSerializer` is a `JsonPlusSerializer` and nothing more: as right as before, and as slow as that.
+`FastSerializer` is a `JsonPlusSerializer` and nothing more: as right as before, and as slow as that. The log says so once.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any
@@ -85,5 +86,14 @@ try:
         {**vars(jsonplus), "_msgpack_enc": encode},
     )
     KNOWN = _known()
-except Exception:  # noqa: BLE001 - whatever another release raises
+except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
     KNOWN = False
+    _why = f"{type(error).__name__}: {error}"
+else:
+    _why = "one of them is not what it was"
+if not KNOWN:
+    logging.getLogger(__name__).warning(
+        "FastSerializer cannot use the functions of this langgraph-checkpoint (%s): it encodes as JsonPlusSerializer does, "
+        "only slower than it could, and long values are stored whole. A newer redis-saver may know this release.",
+        _why,
+    )
