@@ -21,7 +21,9 @@ from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 from redis_saver import messages as single
-from redis_saver.messages import ENCODERS, METHOD, PLAIN, UNLIKE, UnknownError
+from redis_saver import plain
+from redis_saver.messages import ENCODERS, METHOD, PLAIN, UNLIKE
+from redis_saver.plain import UnknownError
 
 Check = Callable[[Sequence[Any]], bool]
 """Whether all values of a column are plain."""
@@ -75,14 +77,14 @@ def _check(annotation: Any) -> Check | None:
     Raises:
         UnknownError: If the annotation is not known.
     """
-    if annotation is Any or single.expression(annotation, "value"):
+    if annotation is Any or plain.expression(annotation, "value"):
         return None
     origin, args = get_origin(annotation), get_args(annotation)
     if is_typeddict(annotation):
         return _of_typed_dicts(annotation)
     if origin is list:
         return _of_lists(_check(args[0]))
-    others = [arg for arg in args if not single.expression(arg, "value")]
+    others = [arg for arg in args if not plain.expression(arg, "value")]
     if origin in (Union, UnionType) and len(others) == 1 and others[0] is not Any:
         inner = _check(others[0])
         if inner is None:
@@ -97,7 +99,7 @@ def _of_lists(inner: Check | None) -> Check | None:
 
 
 def _of_typed_dicts(annotation: Any) -> Check:
-    hints, optional = single.typed_dict_keys(annotation)
+    hints, optional = plain.typed_dict_keys(annotation)
     names = frozenset(hints)
     required = operator.itemgetter(*needed) if (needed := [key for key in hints if key not in optional]) else None
     inner = [(key, below) for key, hint in hints.items() if (below := _check(hint)) is not None]
