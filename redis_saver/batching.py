@@ -1,15 +1,14 @@
 """Operations that are issued together travel together: many callers of one event loop share a few round trips.
 
 The first to ask lets all others that are ready go before it, for one turn of the loop (`sleep(0)`; never a timer), and then
-sends what they asked and its own in one pipeline, in the order it was asked. With 50 callers a request then costs a quarter of
-what it costs by itself. Where nobody else came, it sends its request as if there were no queue.
+sends what they asked and its own in one pipeline, in the order it was asked. Where nobody else came, it sends its request as
+if there were no queue.
 
-**To be sent by itself** is also the answer to all that goes wrong in a pipeline, so that no request ever pays for another: its
-caller then does what it would have done without the queue, with the client's own rules for trying again, and gets its own
-reply or its own error. That is right for requests that a broken connection left unanswered, as every request may be sent twice
-(those of one caller, a `Batch` with no neighbours, fail together instead, as one request does); and for one that got an error reply, which the client may want to try again (`retry_on_error`, MOVED). Only what needs no second
-look is settled here: a reply, an error that one of our scripts raised, and NOSCRIPT, which is answered by one more pipeline
-of those that met it, the first of each script with its text.
+**To be sent by itself** is also the answer to all that goes wrong in a pipeline, so that no request gets another's error: its
+caller does what it would have done without the queue, with the client's own rules for trying again. That is right, as every
+request may be sent twice. (Those of one caller alone, a `Batch`, fail together instead, as one request does.) Only what needs
+no second look is settled here: a reply, an error that one of our scripts raised, and NOSCRIPT, which is answered by one more
+pipeline of those that met it, the first of each script with its text.
 
 A caller that stops waiting (is cancelled) leaves nothing behind but its future: what was not sent is not sent, and what was
 sent is read to its end by the task of the pipeline, for the neighbours. The last to leave stops that task.
