@@ -75,37 +75,9 @@ class AsyncRedisSaver(Saver):
     background thread; there `RedisSaver` is faster.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: TTL = None,
-        compression: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
-    ) -> None:
-        """Use a client, which stays the caller's: it is not closed here.
+    asynchronous = True
 
-        Args:
-            client: A `redis.asyncio.Redis` (a Sentinel's `master_for` too), a `redis.asyncio.RedisCluster`, or valkey-py's
-                twins; with `decode_responses=True` too.
-            serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
-                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next.
-            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
-            ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
-                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
-            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the parts of long values (extra
-                `zstd`). Every saver reads them, whatever its own setting.
-            cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
-                what it knows to be the same. 0: nothing.
-
-        Raises:
-            ImportError: `compression` without its extra.
-            TypeError, ValueError: An argument makes no sense; the message says which and why.
-        """
-        clients.check(client, asynchronous=True)
-        super().__init__(serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
+    def _use(self, client: Any) -> None:
         self._home = Home(client)
 
     @classmethod

@@ -8,50 +8,27 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import compression as compressions
 from redis_saver import config as configs
-from redis_saver import expiry, listing, pruning, reading, threads, versions, writing
+from redis_saver import listing, pruning, reading, threads, versions, writing
 from redis_saver.copying import copy_thread
-from redis_saver.known import Known
-from redis_saver.names import Keyspace
 from redis_saver.pruning import Pruned
-from redis_saver.serializer import FastSerializer
 from redis_saver.thread_methods import ThreadMethods
 
 
-class Saver(ThreadMethods, BaseCheckpointSaver[str]):
+class Saver(ThreadMethods):
     """What `RedisSaver` and `AsyncRedisSaver` share. Every method has a twin with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
     namespace it means the root. Every method raises the client's own errors where the server cannot be reached or refuses,
     and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
     """
-
-    serde: SerializerProtocol = FastSerializer()
-
-    def __init__(
-        self,
-        *,
-        serde: SerializerProtocol | None,
-        prefix: str,
-        ttl: expiry.TTL,
-        compression: str | None,
-        cache_bytes: int,
-    ) -> None:
-        super().__init__(serde=serde)
-        self.compression = compressions.check(compression)
-        self.known = Known(cache_bytes)
-        self.keyspace = Keyspace(prefix)
-        self.expiry = expiry.parse(ttl)
 
     # -- checkpoints
 

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
 from redis_saver import config as configs
 from redis_saver import listing, threads
-from redis_saver.expiry import TTL, Expiry, parse
-from redis_saver.known import Known
-from redis_saver.names import Keyspace
-from redis_saver.requests import Operation, Stream, T
+from redis_saver.base import Base
+from redis_saver.expiry import TTL, parse
+from redis_saver.requests import Operation
 from redis_saver.threads import ThreadInfo
 
 
-class ThreadMethods:
-    """Methods about whole threads; a driver runs their operations. Every one has a twin with an `a` in front."""
-
-    serde: SerializerProtocol
-    keyspace: Keyspace
-    expiry: Expiry
-    compression: str | None
-    known: Known
-
-    @abstractmethod
-    def _run(self, operation: Operation[T]) -> T: ...
-
-    @abstractmethod
-    async def _arun(self, operation: Operation[T]) -> T: ...
-
-    @abstractmethod
-    def _stream(self, stream: Stream[T]) -> Iterator[T]: ...
-
-    @abstractmethod
-    def _astream(self, stream: Stream[T]) -> AsyncIterator[T]: ...
+class ThreadMethods(Base):
+    """Methods about whole threads. Every one has a twin with an `a` in front, for asyncio."""
 
     def threads(self, prefix: str = "") -> Iterator[ThreadInfo]:
         """The threads there are, in no order, found with SCAN while the iterator is drawn from.

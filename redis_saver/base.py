@@ -1,0 +1,77 @@
+"""A saver's settings: what its operations see of it (`context.Context`). What runs the operations is up to a subclass."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any, ClassVar
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver import clients, expiry
+from redis_saver import compression as compressions
+from redis_saver.known import CACHE_BYTES, Known
+from redis_saver.names import Keyspace
+from redis_saver.requests import Operation, Stream, T
+from redis_saver.serializer import FastSerializer
+
+
+class Base(BaseCheckpointSaver[str]):
+    """The settings, and the driver as operations need it."""
+
+    serde: SerializerProtocol = FastSerializer()
+    asynchronous: ClassVar[bool]
+    """Whether the client is one for asyncio."""
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: expiry.TTL = None,
+        compression: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """Use a client, which stays the caller's: it is not closed here.
+
+        Args:
+            client: A `redis.Redis` (a Sentinel's `master_for` too), a `redis.RedisCluster`, or valkey-py's twins; for an
+                `AsyncRedisSaver` those of `redis.asyncio`. With `decode_responses=True` too.
+            serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
+                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next.
+            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
+            ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
+                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
+            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the parts of long values (extra
+                `zstd`). Every saver reads them, whatever its own setting.
+            cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
+                what it knows to be the same. 0: nothing.
+
+        Raises:
+            ImportError: `compression` without its extra.
+            TypeError, ValueError: An argument makes no sense; the message says which and why.
+        """
+        clients.check(client, asynchronous=self.asynchronous)
+        super().__init__(serde=serde)
+        self.compression = compressions.check(compression)
+        self.known = Known(cache_bytes)
+        self.keyspace = Keyspace(prefix)
+        self.expiry = expiry.parse(ttl)
+        self._use(client)
+
+    @abstractmethod
+    def _use(self, client: Any) -> None: ...
+
+    @abstractmethod
+    def _run(self, operation: Operation[T]) -> T: ...
+
+    @abstractmethod
+    def _arun(self, operation: Operation[T]) -> Awaitable[T]: ...
+
+    @abstractmethod
+    def _stream(self, stream: Stream[T]) -> Iterator[T]: ...
+
+    @abstractmethod
+    def _astream(self, stream: Stream[T]) -> AsyncIterator[T]: ...
