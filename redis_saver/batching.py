@@ -133,20 +133,27 @@ class Batcher:
     # -- by itself
 
     async def _answer_by_itself(self, request: Call | Command) -> Any:
-        gate = self._gate(self._node_of(request))
-        await gate.acquire()
-        try:
-            return await self.send(*drivers.wire(request))
-        except self._exceptions.ResponseError as reply:
-            return await self._again(request, reply)
-        finally:
-            gate.release()
+        node = self._node_of(request)
+        async with self._gate(node):
+            try:
+                return await self._send_to_slot(node, drivers.wire(request))
+            except self._exceptions.ResponseError as reply:
+                return await self._again(request, node, reply)
 
-    async def _again(self, request: Call | Command, reply: Exception) -> Any:
+    async def _send_to_slot(self, node: Any, arguments: Sequence[Argument]) -> Any:
+        """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        try:
+            return await self.send(*arguments)
+        except self._exceptions.ClusterError as error:
+            if type(error) is not self._exceptions.ClusterError or node is None:
+                raise
+            return await clients.asking(self.client, node, arguments, self._options)
+
+    async def _again(self, request: Call | Command, node: Any, reply: Exception) -> Any:
         """What to do with an error reply: teach the server a script it does not know, else raise."""
         if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
             try:
-                return await self.send(*drivers.wire_with_text(request))
+                return await self._send_to_slot(node, drivers.wire_with_text(request))
             except self._exceptions.ResponseError as second:
                 reply = second
         if (ours := self._ours(request, reply)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -218,6 +218,28 @@ def most_connections(client: Any, node: Any) -> int:
 def target(node: Any) -> dict[str, Any]:
     """The option that sends a command to one node of a cluster; none where there is but one server."""
     return {} if node is None else {"target_nodes": node}
+
+
+async def asking(cluster: Any, node: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Send a command to a node of a cluster, by an asyncio client, and to the node that its slot is moving to where that has the key.
+
+    A node answers ASK where it has given away a key of a slot that it still has; the next is to be told ASKING, which holds
+    for the command behind it on the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    redis-py (8.1) sends each of the two on whatever connection is free, and with an even number of these goes round between
+    the nodes until it gives up with a ClusterError.
+    """
+    try:
+        return await node.execute_command(*arguments, **options)
+    except exceptions_of(cluster).MovedError:
+        raise
+    except exceptions_of(cluster).AskError as ask:
+        options = {**options, **target(cluster.get_node(ask.host, ask.port))}
+        async with cluster.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("ASKING", **options).execute_command(*arguments, **options)
+            _, reply = await pipeline.execute(raise_on_error=False)
+        if isinstance(reply, Exception):
+            raise reply from ask
+        return reply
 
 
 def next_position(nodes: list[Any], reply: Any) -> tuple[Any, list[bytes]]:
