@@ -18,11 +18,14 @@ from redis_saver.config import Address, to_config
 from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
-from redis_saver.known import Version
+from redis_saver.known import Place, Version
 from redis_saver.parts import ZSTD, Stored
 
 Parts = Mapping[bytes, bytes]
 """Parts as a reading script answers them: bytes by field."""
+
+
+NOTHING: Mapping[Place, Version] = {}
 
 
 class Write(NamedTuple):
@@ -65,14 +68,25 @@ def decode_value(context: Context, stored: bytes, parts: Parts, what: str) -> An
     return _decoded(context, stored, parts, what)[0]
 
 
-def _decoded(context: Context, stored: bytes, parts: Parts, what: str) -> tuple[Any, Stored | None]:
-    """A value, and how it is stored if that is in parts."""
+def _decoded(
+    context: Context, stored: bytes, parts: Parts, what: str, last: Stored | None = None
+) -> tuple[Any, Stored | None]:
+    """A value, and how it is stored if that is in parts; the version of it that was seen last saves work if it is the same."""
     with decoding(what):
-        if parted.in_parts(stored):
+        if not parted.in_parts(stored):
+            (named,), start = take(stored, 0, 1)
+            return context.serde.loads_typed(_lengthened(named, stored[start:])), None
+        if last and last.value == stored:
+            kind, data = parted.whole(last)
+            if last.pieces:
+                return context.serde.loads_typed((kind, data)), last
+            whole = last
+        else:
             kind, data, whole = parted.join(stored, parts)
+        if (loads_pieces := getattr(type(context.serde), "loads_pieces", None)) is None:
             return context.serde.loads_typed((kind, data)), whole
-        (named,), start = take(stored, 0, 1)
-        return context.serde.loads_typed(_lengthened(named, stored[start:])), None
+        value, pieces = loads_pieces(context.serde, kind, data)
+        return value, parted.known(whole, *pieces) if pieces else whole
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
@@ -149,7 +163,8 @@ def decode_tuple(
     thread_id: str,
     stored: Sequence[Any],
     parts: Parts,
-    used: dict[str, Version] | None = None,
+    had: Mapping[Place, Version] = NOTHING,
+    used: dict[Place, Version] | None = None,
 ) -> CheckpointTuple:
     """A checkpoint as a script answers it, as LangGraph takes it.
 
@@ -158,7 +173,8 @@ def decode_tuple(
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
         parts: What its names and its values are made of.
-        used: Takes the values that are in parts, by channel.
+        had: Versions that were seen before.
+        used: Takes the values that are in parts.
     """
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.components(raw_ns)[0], names.components(raw_id)[0])
@@ -168,10 +184,12 @@ def decode_tuple(
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
             what = f"the value of channel {channel!r} of {place}"
-            found[channel], in_parts = _decoded(context, value, parts, what)
+            of = (where.checkpoint_ns, channel)
+            last = had.get(of)
+            found[channel], in_parts = _decoded(context, value, parts, what, last.stored if last else None)
             if in_parts and used is not None:
                 field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
-                used[channel] = Version(field, in_parts)
+                used[of] = Version(field, in_parts)
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

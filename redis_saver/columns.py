@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
 
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -43,6 +43,8 @@ class _Heads(dict[int, bytes]):
 
     def __init__(self, cls: type) -> None:
         self.constant = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
+        self.body = slice(len(self.constant), -len(_SUFFIX))
+        """Where the packed fields are in a payload."""
 
     def __missing__(self, size: int) -> bytes:
         head = ext_header(5, len(self.constant) + size + len(_SUFFIX)) + self.constant
@@ -156,13 +158,13 @@ def pack(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[bytes]
 
 def pack_each(kinds: Sequence[type], messages: Sequence[Any]) -> list[bytes] | None:
     """The same for a few messages."""
-    bodies = []
-    for kind, message in zip(kinds, messages):  # noqa: B905 - as many
-        payload = ENCODERS[kind](message)
-        if payload is None:
-            return None
-        bodies.append(payload[len(CLASSES[kind].heads.constant) : -len(_SUFFIX)])
-    return bodies
+    payloads = [ENCODERS[kind](message) for kind, message in zip(kinds, messages)]  # noqa: B905 - as many
+    return None if None in payloads else bodies(kinds, cast("list[bytes]", payloads))
+
+
+def bodies(kinds: Sequence[type], payloads: Sequence[bytes]) -> list[bytes]:
+    """The packed fields in the payloads of messages."""
+    return [payload[_HEADS[kind].body] for kind, payload in zip(kinds, payloads)]  # noqa: B905 - as many
 
 
 def pack_all(fields: list[dict[str, Any]]) -> bytes:

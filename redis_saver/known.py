@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from redis_saver.parts import Stored, spine
 
@@ -22,17 +22,18 @@ _OVERHEAD = 150
 """Bytes that Python takes for a part beside its own."""
 
 
-class Version(NamedTuple):
+class Version:
     """A version of a value that is in parts."""
 
-    field: bytes
-    """Where it is stored."""
-    stored: Stored
+    __slots__ = ("field", "size", "stored")
 
-    def size(self) -> int:
+    def __init__(self, field: bytes, stored: Stored) -> None:
+        """Note where it is stored, and how."""
+        self.field, self.stored = field, stored
+        self.size = sum(map(len, stored.parts.values())) + (len(stored.parts) + 2) * _OVERHEAD
         """The memory it takes, about."""
-        parts, pieces = self.stored.parts, self.stored.pieces
-        return sum(map(len, parts.values())) + (len(parts) + 2) * _OVERHEAD + (pieces.size if pieces else 0)
+        if stored.pieces:
+            self.size += stored.pieces.size
 
     def spine(self) -> list[bytes]:
         """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""
@@ -88,7 +89,7 @@ class Known:
                 self._size -= self._sizes.pop(thread, 0)
                 return
             self._threads[thread] = entries
-            size = sum(version.size() for version in entries.values())
+            size = sum(version.size for version in entries.values())
             self._size += size - self._sizes.get(thread, 0)
             self._sizes[thread] = size
             while self._size > self._limit:

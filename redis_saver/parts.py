@@ -61,8 +61,8 @@ class Level(NamedTuple):
 
     def whole(self, same: int) -> int:
         """How many parts are made only of the first `same` elements, whatever follows these."""
-        if not self.closed and same >= sum(self.counts):
-            return len(self.counts) - 1
+        if same >= sum(self.counts):
+            return len(self.counts) - (not self.closed)
         return bisect_right(list(accumulate(self.counts)), same)
 
 
@@ -75,6 +75,8 @@ class Stored(NamedTuple):
     """Its parts by field, not compressed."""
     levels: Sequence[Level] = ()
     """The same in order, the leaves first."""
+    new: Sequence[bytes] = ()
+    """The fields that the earlier version, with which it was compared, may not have."""
     pieces: Pieces | None = None
     """What the serializer compares the next version with."""
 
@@ -106,34 +108,56 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     level, same = _cut(pieces, kind, lower[0] if lower else None, same)
     if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
         return None
-    levels, parts = [level], dict(zip(level.fields, level.bytes, strict=True))
+    levels, parts, new = [level], dict(zip(level.fields, level.bytes, strict=True)), level.fields[same:]
     while len(level.fields) > LONGEST_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else None
         same = upper.whole(same) if upper else 0
         level = _list(level.fields, upper, same)
         levels.append(level)
         parts.update(zip(level.fields, level.bytes, strict=True))
+        new += level.fields[same:]
     below = pack([names.encode(encoded.type), pieces[0]]) + _digests(level.fields)
     root = level.fields[0][:1]
     if len(below) > LONGEST_BELOW:
         return None
-    return Stored(root + digest(root + below) + below, parts, levels, encoded._replace(pieces=[]))
+    return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]))
+
+
+def known(stored: Stored, sizes: Sequence[int], pieces: Pieces) -> Stored:
+    """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
+
+    Args:
+        stored: What `join` answered.
+        sizes: The sizes of the pieces that the serializer would make of it.
+        pieces: Those without their bytes.
+    """
+    level = _counted(stored.levels[0], sizes)
+    return stored._replace(levels=[level, *stored.levels[1:]], pieces=pieces) if level else stored
+
+
+def _counted(leaves: Level, sizes: Sequence[int]) -> Level | None:
+    """Leaves that were read, with counts; None where they do not end with pieces of these sizes (the head's first)."""
+    position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
+    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes))]
+    if 0 in ends:
+        return None
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    last = leaves.bytes[-1]
+    return leaves._replace(counts=counts, closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
 
 
 def _recognised(pieces: Sequence[bytes], before: Sequence[Level]) -> tuple[Sequence[Level], int]:
-    """The levels of a version that was read, if the pieces begin with all of it; and how many pieces its leaves are.
-
-    Its last leaf is left out, as nothing tells why it ended there.
-    """
+    """The levels of a version that was read, if the pieces begin with all of it; and how many pieces its leaves are."""
     leaves = before[0]
     if leaves.counts or not b"".join(pieces[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
-    position_of = dict(zip(accumulate(map(len, pieces[1:])), range(1, len(pieces)), strict=True))
-    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes[:-1]))]
-    if not ends or 0 in ends:
-        return (), 0
-    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    return [Level(leaves.fields[:-1], leaves.bytes[:-1], counts, closed=True), *before[1:]], ends[-1]
+    level = _counted(leaves, list(map(len, pieces)))
+    return ([level, *before[1:]], sum(level.counts)) if level else ((), 0)
+
+
+def _ends_part(size: int, piece: bytes) -> bool:
+    """Whether a part of this size ends with its last piece, whatever comes behind."""
+    return size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < len(piece) * _CUT)
 
 
 def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) -> tuple[Level, int]:
@@ -164,7 +188,7 @@ def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) 
             end_at(position)
             start, size = position, 0
         size += length
-        if size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < length * _CUT):
+        if _ends_part(size, piece):
             end_at(position + 1)
             start, size = position + 1, 0
     if size:
@@ -226,6 +250,12 @@ def join(value: bytes, parts: Mapping[bytes, bytes]) -> tuple[str, bytes, Stored
         raise PartMissing(error.args[0]) from error
     stored = Stored(value, used, [Level(fields, found, [], closed=False), *levels[::-1]])
     return names.decode(serializer_type), b"".join([head, *found]), stored
+
+
+def whole(stored: Stored) -> tuple[str, bytes]:
+    """What the serializer gave, of a value that is known."""
+    (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
+    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes])
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:

@@ -7,7 +7,6 @@ elements are encoded once more, and compared with the whole.
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from types import NoneType
@@ -21,6 +20,8 @@ SHORTEST: Final = 2048
 """What is shorter stays whole."""
 _MANY: Final = 12
 """From so many messages on it pays to look at columns."""
+_TOGETHER: Final = 32
+"""So many messages are compared at a time: a list that grew shares the blocks with its last version."""
 _SAMPLE: Final = 16
 """So many elements tell whether the elements of a container are small."""
 _SMALL: Final = 32
@@ -35,14 +36,13 @@ class Proof(NamedTuple):
     """What shows that messages are still what they were: their classes, and all their fields as bytes."""
 
     kinds: list[type]
-    fields: bytes
-    ends: list[int]
-    """Where in `fields` each message ends."""
+    blocks: list[bytes]
+    """The packed fields, of `_TOGETHER` messages in each block, of up to as many in the last."""
 
     @property
     def size(self) -> int:
         """About as many bytes of memory."""
-        return len(self.fields) + 48 * len(self.kinds)
+        return sum(map(len, self.blocks)) + 10 * len(self.kinds)
 
 
 class Pieces(NamedTuple):
@@ -132,40 +132,69 @@ def _of_messages(messages: list[Any], last: Pieces | None) -> Pieces | None:
         if known is None:
             return None
         kinds, fields = known
-        proof = None if last is None else last.proof
-        same = 0 if proof is None else _unchanged(kinds, fields, proof)
+        same, blocks = (0, []) if last is None or last.proof is None else _unchanged(kinds, fields, last.proof)
         rest = kinds[same:]
         bodies = columns.pack(rest, fields[same:]) if len(rest) >= _MANY else columns.pack_each(rest, messages[same:])
     except columns.FAILURES:
         return None
     if bodies is None:
         return None
-    pieces = [_header(messages, list)]
-    before, ends = b"", []
-    if last is not None and proof is not None and same:
-        ends = proof.ends[:same]
-        before = proof.fields[: ends[-1]]
-    pieces += columns.elements(rest, bodies)
-    ends += list(accumulate(map(len, bodies), initial=len(before)))[1:]
-    return Pieces("msgpack", pieces, same, Proof(kinds, _joined([before, *bodies]), ends))
+    pieces = [_header(messages, list), *columns.elements(rest, bodies)]
+    if room := -same % _TOGETHER:
+        blocks[-1] = _joined([blocks[-1], *bodies[:room]])
+    return Pieces("msgpack", pieces, same, Proof(kinds, blocks + _blocks(bodies[room:])))
 
 
-def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> int:
-    """How many messages at the front are what they were.
+def _blocks(bodies: list[bytes]) -> list[bytes]:
+    return [_joined(bodies[begin : begin + _TOGETHER]) for begin in range(0, len(bodies), _TOGETHER)]
+
+
+def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> tuple[int, list[bytes]]:
+    """How many messages at the front are what they were, and the blocks of these.
 
     They have no more than their fields, and what those are is what the packed bytes tell: types, order and all.
     """
-    alike = list(map(operator.is_, kinds, proof.kinds))
-    count = len(alike) if all(alike) else alike.index(False)
-    packed = columns.pack_all(fields)
-    ends = proof.ends
+    most = len(proof.kinds)
+    if kinds[:most] != proof.kinds:
+        alike = list(map(operator.is_, kinds, proof.kinds))
+        most = len(alike) if all(alike) else alike.index(False)
+    blocks = []
+    for begin, block in zip(range(0, most, _TOGETHER), proof.blocks):  # noqa: B905 - those up to the first of another class
+        some = fields[begin : min(begin + _TOGETHER, most)]
+        if columns.pack_all(some) == block:
+            blocks.append(block)
+            continue
+        end = 0
+        for position, one in enumerate(some, begin):
+            packed = columns.pack_all([one])
+            if not block.startswith(packed, end):
+                most = position
+                break
+            end += len(packed)
+        return most, [*blocks, block[:end]] if end else blocks
+    return most, blocks
 
-    def differ(count: int) -> bool:
-        return not packed.startswith(proof.fields[: ends[count - 1]])
 
-    if count and differ(count):
-        count = bisect_left(range(1, count), True, key=differ)
-    return count
+def loaded(value: Any, payloads: list[bytes], data: bytes) -> tuple[list[int], Pieces] | None:
+    """What `cut` answers for messages that were just read, with the pieces' sizes in place of the pieces.
+
+    None where they are not all known, plain and written just as here.
+
+    Args:
+        value: What was read.
+        payloads: What its messages were made of, those that took the short road.
+        data: The bytes that were read.
+    """
+    if type(value) is not list or len(value) < 2 or len(payloads) != len(value):
+        return None
+    kinds = list(map(type, value))
+    if not columns.CLASSES.keys() >= set(kinds):
+        return None
+    bodies = columns.bodies(kinds, payloads)
+    pieces = [_header(value, list), *columns.elements(kinds, bodies)]
+    if _joined(pieces) != data:
+        return None
+    return list(map(len, pieces)), Pieces("msgpack", [], 0, Proof(kinds, _blocks(bodies)))
 
 
 # -- lists and dicts

@@ -53,21 +53,17 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
         for version in had.values():
             parts.update(version.stored.parts)
         parts.update(codec.as_parts(stored[5], thread))
-        used: dict[str, Version] = {}
+        used: dict[Place, Version] = {}
         try:
-            found = codec.decode_tuple(context, thread, stored, parts, used)
+            found = codec.decode_tuple(context, thread, stored, parts, had, used)
         except UndecodableValue as error:
             if not had or not isinstance(error.__cause__, parted.PartMissing):
                 raise
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
         named = headers.named(stored[2])
-        seen: dict[Place, Version | None] = dict.fromkeys(had)
-        for channel, version in used.items():
-            last = had.get((ns, channel))
-            unchanged = last is not None and last.stored.value == version.stored.value
-            seen[ns, channel] = Version(version.field, last.stored) if last and unchanged else version
-        context.known.remember(keys.data_key, {**seen, (ns, None): names_of(named, parts[named])})
+        used[ns, None] = names_of(named, parts[named])
+        context.known.remember(keys.data_key, {**dict.fromkeys(had), **used})
         return found
 
 

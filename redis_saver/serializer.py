@@ -29,6 +29,9 @@ class FastSerializer(JsonPlusSerializer):
     just as `JsonPlusSerializer` does.
     """
 
+    _hooks: tuple[Any, Any] = (None, None)
+    """The hook, and that of `loads_pieces`."""
+
     def __init__(self, **settings: Any) -> None:
         """Take the settings of `JsonPlusSerializer`."""
         super().__init__(**settings)
@@ -76,8 +79,22 @@ class FastSerializer(JsonPlusSerializer):
         kind, data = self.dumps_typed(obj)
         return Pieces(kind, [data])
 
+    def loads_pieces(self, kind: str, data: bytes) -> tuple[Any, tuple[list[int], Pieces] | None]:
+        """What `loads_typed` answers; and what `dumps_pieces` would, with the pieces' sizes in place of the pieces.
+
+        The latter of lists of plain messages only, as it is these that `dumps_pieces` compares with an earlier version.
+        """
+        hook, noting = self._hooks
+        own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
+        if kind != "msgpack" or own or noting is None or self._unpack_ext_hook is not hook:
+            return self.loads_typed((kind, data)), None
+        payloads: list[bytes] = []
+        value = ormsgpack.unpackb(data, ext_hook=noting(payloads), option=ormsgpack.OPT_NON_STR_KEYS)
+        return value, pieces.loaded(value, payloads, data)
+
 
 def _hasten(serializer: Any) -> None:
     """Let a serializer's hook take the short road, if the hook is the ordinary one."""
     if road.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
-        serializer._unpack_ext_hook = road.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
+        serializer._hooks = road.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
+        serializer._unpack_ext_hook = serializer._hooks[0]  # noqa: SLF001

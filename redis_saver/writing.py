@@ -136,7 +136,8 @@ class _Update:
             return stored.parts
         believed = self._believed(channel)
         if believed or self._complete:
-            return [field for field in stored.parts if field not in believed or field in self._asked]
+            fields = stored.parts if self._asked else stored.new
+            return [field for field in fields if field not in believed or field in self._asked]
         last = stored.levels[0].fields[-1]
         return [field for field in stored.parts if field[:1] == LIST or field == last or field in self._asked]
 

@@ -60,10 +60,14 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
             assert tuple(given) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
             assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
+            assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
         grown += bool(stored.pieces and stored.pieces.same)
         before = stored if stored.parts else None
         if before and chance.random() < 0.3:
-            before = again  # as another process reads it
+            before = again  # as another process reads it, with another serializer
+        elif before and chance.random() < 0.5:
+            value, before = codec._decoded(saver, stored.value, stored.parts, "value")
+            assert before and (before.levels[0], before.pieces) == (stored.levels[0], stored.pieces._replace(same=0))
     assert grown
 
 
@@ -95,7 +99,7 @@ def test_a_damaged_root_is_no_value(damage: str) -> None:
 def test_known_forgets_what_was_used_longest_ago() -> None:
     stored = codec.encode_value(Bare(), history(100), "value")
     version = Version(b"b", stored)
-    known = Known(3 * version.size() + 10)
+    known = Known(3 * version.size + 10)
     for thread in (b"1", b"2", b"3"):
         known.remember(thread, {("", "messages"): version})
     known.remember(b"1", {("", "messages"): version})

@@ -16,6 +16,7 @@ import sys
 import uuid
 import warnings
 from collections import deque
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import langchain_core.messages as lc
@@ -36,6 +37,7 @@ from pydantic import BaseModel, SecretStr
 from redis_saver import messages as fast
 from redis_saver import columns, road
 from redis_saver import pieces as pieces_module
+from redis_saver.pieces import Pieces
 from redis_saver.serializer import FastSerializer
 
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
@@ -259,7 +261,25 @@ def parts(value: Any) -> Any:
 def assert_reads_alike(stored: tuple[str, bytes]) -> Any:
     wanted, found = outcome(JSONPLUS.loads_typed, stored), outcome(FAST.loads_typed, stored)
     assert parts(found) == parts(wanted)
+    again = outcome(FAST.loads_pieces, *stored)
+    if isinstance(wanted, type) and issubclass(wanted, Exception):
+        assert again is wanted
+    else:
+        assert parts(again[0]) == parts(wanted)
+        if again[1]:
+            assert_is_what_would_be_written(stored[1], *again)
     return found
+
+
+def assert_is_what_would_be_written(data: bytes, value: Any, known: tuple[list[int], Pieces]) -> Pieces:
+    """What a reader knows of pieces holds for the bytes it read; the pieces with them."""
+    sizes, last = known
+    ends = list(accumulate(sizes))
+    assert ends[-1] == len(data)
+    elements = [data[begin:end] for begin, end in zip([0, *ends], ends)]
+    found = FAST.dumps_pieces(value, last)
+    assert b"".join([found.pieces[0], *elements[1 : 1 + found.same], *found.pieces[1:]]) == FAST.dumps_typed(value)[1]
+    return last._replace(pieces=elements)
 
 
 def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
@@ -921,6 +941,16 @@ def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
         for _ in range(4):
             last = assert_pieces(value, last) or last
             assert_pieces(_DeltaSnapshot(value), last)
+            stored = outcome(FAST.dumps_typed, value)
+            if last and isinstance(stored, tuple) and data.draw(st.booleans()):
+                read = FAST.loads_pieces(*stored)
+                value = read[0]
+                if read[1]:
+                    whole = assert_is_what_would_be_written(stored[1], *read)
+                    assert whole.pieces == FAST.dumps_pieces(value).pieces
+                    assert last.proof is None or last.proof == whole.proof
+                    last = whole._replace(pieces=[])
+                    WHOLE[id(last)] = whole.pieces
             step = data.draw(st.sampled_from(["change", "append", "drop", "insert", "swap", "nothing", "other"]))
             where = data.draw(st.integers(0, len(value) - 1))
             if step == "change":
@@ -961,6 +991,50 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     assert FAST.dumps_pieces(["x"] * 9999, more).same == 0
     assert FAST.dumps_pieces(value[:3] * 9, FAST.dumps_pieces(["x"] * 9999)).same == 0
     assert "dump" not in ordinary_road
+
+
+@pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
+def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
+    kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
+    value = [kinds[n % 3](str(n) * 999, id=str(n), response_metadata={"a": [1]}) for n in range(count)]
+    found, known = FAST.loads_pieces(*FAST.dumps_typed(value))
+    assert found == value
+    fresh = FAST.dumps_pieces(value)
+    assert known == (list(map(len, fresh.pieces)), fresh._replace(pieces=[]))
+    found.append(lc.AIMessage("more"))
+    assert (FAST.dumps_pieces(found, known[1]).same, len(FAST.dumps_pieces(found, known[1]).pieces)) == (count, 2)
+    found[1].response_metadata["a"].append(2)
+    assert FAST.dumps_pieces(found, known[1]).same == 1
+    assert "dump" not in ordinary_road
+
+
+def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None:
+    message = ormsgpack.packb(ormsgpack.Ext(5, fast.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))))
+    assert FAST.loads_pieces("msgpack", b"\x92" + 2 * message)[1]
+    for data in (
+        b"\xdc\x00\x02" + 2 * message,  # a longer header than need be
+        b"\x92" + message + message.replace(b"model_validate_json", b"model_validate_JSON"),
+        b"\x92" + message + b"\xc8\x00" + message[1:],
+        b"\x92" + message + b"\x91" + message,
+        b"\x91" + message,
+        b"\x93" + 2 * message + b"\x01",
+    ):
+        value, known = FAST.loads_pieces("msgpack", data)
+        assert (parts(value), known) == (parts(JSONPLUS.loads_typed(("msgpack", data))), None)
+
+
+class Whispering(FastSerializer):
+    """One that changes what it reads."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return str(super().loads_typed(data)).lower()
+
+
+def test_what_a_subclass_reads_is_its_own_affair() -> None:
+    stored = FAST.dumps_typed([lc.HumanMessage("X")] * 9)
+    assert Whispering().loads_pieces(*stored) == (Whispering().loads_typed(stored), None)
+    hooked = FastSerializer(__unpack_ext_hook__=lambda code, data: (code, data))
+    assert hooked.loads_pieces(*stored) == (hooked.loads_typed(stored), None)
 
 
 def test_what_equal_bytes_do_not_tell_changes_nothing() -> None:
