@@ -16,10 +16,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from bench import servers
 from bench.meters import PostgresMeter, RedisMeter, SqliteMeter
-from bench.nothing import NothingSaver
+from bench.nothing import NothingSaver, RawSaver
 from bench.servers import Unavailable
 
-OURS, MEMORY, NOTHING = "redis_saver", "InMemorySaver", "do-nothing"
+OURS, MEMORY, NOTHING, RAW_CALLS = "redis_saver", "InMemorySaver", "do-nothing", "raw calls"
 CONNECTIONS = 1000
 """The most connections of a pool, for all alike."""
 
@@ -133,6 +133,15 @@ def open_nothing(setting: Setting) -> Contestant:
     return Contestant(NOTHING, saver, saver)
 
 
+def open_raw_calls(setting: Setting) -> Contestant:
+    import redis.asyncio
+
+    url = setting.redis(None)
+    client, aclient, disconnect = _redis_clients(setting, url, redis)
+    saver = RawSaver(client, aclient)
+    return Contestant(RAW_CALLS, saver, saver, _said(url), RedisMeter(url, disconnect))
+
+
 def open_valkey(setting: Setting) -> Contestant:
     import valkey.asyncio
     from langgraph_checkpoint_aws import AsyncValkeySaver, ValkeySaver
@@ -216,6 +225,7 @@ OPENERS: dict[str, Callable[[Setting], Contestant]] = {
     OURS: open_ours,
     MEMORY: open_memory,
     NOTHING: open_nothing,
+    RAW_CALLS: open_raw_calls,
     "ValkeySaver": open_valkey,
     "langgraph-checkpoint-redis": open_langgraph_redis,
     "PostgresSaver": open_postgres,

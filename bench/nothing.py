@@ -26,6 +26,9 @@ class NothingSaver(BaseCheckpointSaver[str]):
         self.threads: dict[tuple[str, str], dict[str, Tuple]] = defaultdict(dict)
 
     def get_tuple(self, config: RunnableConfig) -> Tuple | None:
+        return self._found(config)
+
+    def _found(self, config: RunnableConfig) -> Tuple | None:
         where = config["configurable"]
         held = self.threads[where["thread_id"], where.get("checkpoint_ns", "")]
         wanted = where.get("checkpoint_id") or (next(reversed(held)) if held else None)
@@ -49,7 +52,10 @@ class NothingSaver(BaseCheckpointSaver[str]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        if (found := self.get_tuple(config)) and found.pending_writes is not None:
+        self.add_writes(config, writes, task_id)
+
+    def add_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
+        if (found := self._found(config)) and found.pending_writes is not None:
             found.pending_writes.extend((task_id, channel, value) for channel, value in writes)
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[Tuple]:
@@ -83,6 +89,57 @@ class NothingSaver(BaseCheckpointSaver[str]):
     def get_next_version(self, current: str | None, channel: None) -> str:
         """As `InMemorySaver` makes them."""
         return f"{1 + int((current or '0').split('.')[0]):032}.{random.random():016}"
+
+
+class RawSaver(NothingSaver):
+    """Does nothing else, but sends or receives a kilobyte with each call, by the commands that take the least."""
+
+    KEY, VALUE = "bench-raw-saver", b"x" * 1000
+
+    def __init__(self, client: Any, aclient: Any) -> None:
+        super().__init__()
+        self.client, self.aclient = client, aclient
+        client.set(self.KEY, self.VALUE)
+
+    def get_tuple(self, config: RunnableConfig) -> Tuple | None:
+        self.client.get(self.KEY)
+        return super().get_tuple(config)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self.client.set(self.KEY, self.VALUE)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self.client.set(self.KEY, self.VALUE)
+        self.add_writes(config, writes, task_id)
+
+    async def aget_tuple(self, config: RunnableConfig) -> Tuple | None:
+        await self.aclient.get(self.KEY)
+        return super().get_tuple(config)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        await self.aclient.set(self.KEY, self.VALUE)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        await self.aclient.set(self.KEY, self.VALUE)
+        self.add_writes(config, writes, task_id)
 
 
 class Recorder(NothingSaver):
