@@ -1,9 +1,9 @@
 -- Shared by the scripts (included, see redis_saver/scripts.py): opening a thread, its deadline, its counters.
 
 -- Opens a thread and finds what is wrong with it before anything is written.
--- ...: up to three fields of the data to read with it.
--- Returns (meta, problem, value...): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
--- numbers, ttl = string or false}; problem is nil or an error reply to return at once; then the fields' values.
+-- ...: fields of the data to read with it.
+-- Returns (meta, problem, found): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
+-- numbers, ttl = string or false}; problem is nil or an error reply to return at once; found holds the fields' values from 3 on.
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
@@ -18,7 +18,7 @@ local function open_thread(index, data, ...)
     if redis.call('EXISTS', index, data) > 0 then
       return nil, redis.error_reply('FOREIGNKEY the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
     end
-    return nil, nil
+    return nil, nil, fields
   end
   if not mark then
     return nil, redis.error_reply('DAMAGED the key ' .. index .. ' is gone while ' .. data .. ' is there')
@@ -29,7 +29,7 @@ local function open_thread(index, data, ...)
   local _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+)$')
   if not rev then return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read') end
   local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2] }
-  return meta, nil, fields[3], fields[4], fields[5]
+  return meta, nil, fields
 end
 
 -- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).

@@ -2,19 +2,24 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] ns         namespace, escaped
--- ARGV[2] id         checkpoint id, escaped
--- ARGV[3] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries flagged v
+-- ARGV[1] checkpoint its field, and its member of the index: c, namespace, id
+-- ARGV[2] by_age     its member in the order (id, namespace): i, id, namespace; '' in the root
+-- ARGV[3] run        its run's member, or ''
+-- ARGV[4] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries flagged v
 --                    and u here, else 0; held: values to store that are not of this checkpoint
--- ARGV[4] names      bytes of the part with its names, or '' where the caller believes it is stored
--- ARGV[5] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
+-- ARGV[5] named      field of the part with its names
+-- ARGV[6] names      bytes of that part, or '' where the caller believes it is stored
+-- ARGV[7] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
 --                    holds its value; x, unchanged, the caller has none
--- ARGV[6] default    the saver's TTL in milliseconds, or ''
--- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
--- ARGV[8] n          how many values follow
--- ARGV[9..8+n]       the values of the entries flagged v, then those that are held
--- ARGV[9+n..]        for each of them that is in parts, the stored version that has all the parts which are not sent of it:
---                    the digest in its root, and its field; '' where none is known. Then pairs: field and bytes of parts
+-- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[9] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[10] n         how many values follow
+-- ARGV[11] m         how many of them are in parts
+-- ARGV[12] p         how many parts follow
+-- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are held); of the m stored versions that
+--                    have all the parts which are not sent of them, '' where none is known; of the parts; of the entries
+--                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
+--                    the roots of the versions), p parts
 --
 -- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of parts; then nothing
 -- was written, and the caller sends again with those. An empty list: done.
@@ -26,42 +31,30 @@
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
-local ns, id, header, names, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local default, own, n = ARGV[6], ARGV[7], tonumber(ARGV[8])
+local checkpoint, by_age, run, header, named, names, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local default, own, n, m, p = ARGV[8], ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 
-reading = 'checkpoint ' .. string.sub(id, 1, -2)
-local checkpoint, of = 'c' .. ns .. id, links(header)
-local meta, problem, before, known = open_thread(index, data, checkpoint, of.names)
-if problem then return problem end
-if not known and names == '' then return { of.names } end
-
--- Where the values go, and all that is to be looked at, in one call.
-local channels, tokens, entries, places, look = {}, unpack_frames(of.tokens), {}, {}, {}
-for channel in string.gmatch(known or names, '[^%z]*%z') do
-  channels[#channels + 1] = channel
-  if #channels >= #flags then break end
-end
-for i = 1, #flags do
-  entries[i] = value_field(ns, channels, tokens, of.slots, i)
-  if string.byte(flags, i) == 118 then places[#places + 1] = entries[i] end -- v
-end
-local aside = unpack_frames(of.held)
-for i = 1, #aside do places[#places + 1] = 'b' .. ns .. aside[i] end
-local bases, first = {}, 9 + n
-for i = 1, n do
-  look[i] = places[i]
-  if in_parts(ARGV[8 + i]) then
-    bases[#bases + 1] = ARGV[first]
-    look[n + #bases] = string.sub(ARGV[first], 17)
-    first = first + 1
-  end
-end
-for i = first, #ARGV, 2 do look[#look + 1] = ARGV[i] end
+local FIELDS, SEEN = 12, 4 -- fields begin behind FIELDS of ARGV; what was found in them behind SEEN of found
+local others, unchanged = {}, {} -- positions of entries flagged e or x, and u
 for i = 1, #flags do
   local flag = string.byte(flags, i)
-  if flag == 101 or flag == 120 then look[#look + 1] = entries[i] end -- e, x
+  if flag == 117 then unchanged[#unchanged + 1] = i -- u
+  elseif flag ~= 118 then others[#others + 1] = i end -- v
 end
-local found = meta and fetch(data, look) or {}
+local of_bases, of_parts = n, n + m
+local of_others = of_parts + p
+local of_unchanged = of_others + #others
+local VALUES = FIELDS + of_unchanged + #unchanged
+
+-- All that is to be looked at, in one call.
+local meta, problem, found = open_thread(index, data, checkpoint, named, unpack(ARGV, FIELDS + 1, FIELDS + math.min(of_unchanged, BATCH)))
+if problem then return problem end
+for from = BATCH + 1, meta and of_unchanged or 0, BATCH do
+  local some = redis.call('HMGET', data, unpack(ARGV, FIELDS + from, FIELDS + math.min(from + BATCH - 1, of_unchanged)))
+  for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
+end
+local before, known = found[3], found[4]
+if not known and names == '' then return { named } end
 
 local missing, fields, bytes, added = {}, {}, 0, 0
 local function store(field, value, size_before)
@@ -69,17 +62,15 @@ local function store(field, value, size_before)
   fields[#fields + 1] = value
   bytes = bytes + #value - size_before
 end
-if not known then store(of.names, names, 0) end
+if not known then store(named, names, 0) end
 
 -- Parts. Those that are stored stay as they are. Those that are only named must be: where a version is stored that has
 -- them, all are, else each is looked at.
-local sure = true
-for i = 1, #bases do
-  local root = found[n + i]
-  if bases[i] == '' or not root or string.sub(root, 2, 17) ~= string.sub(bases[i], 1, 16) then sure = false end
+local sure, sent = true, { [named] = true }
+for i = 1, m do
+  local root = found[SEEN + of_bases + i]
+  if not root or string.sub(root, 2, 17) ~= ARGV[VALUES + of_bases + i] then sure = false end
 end
-local sent = { [of.names] = true }
-for i = first, #ARGV, 2 do sent[ARGV[i]] = true end
 local function check_children(list, pos)
   local parts = children(list, pos)
   for i = 1, #parts do
@@ -89,12 +80,14 @@ local function check_children(list, pos)
     end
   end
 end
-local at = n + #bases
-for i = first, #ARGV, 2 do
-  at = at + 1
-  if not found[at] then
-    if not sure and string.byte(ARGV[i], 1) == 110 then check_children(ARGV[i + 1], 2) end -- 'n'
-    store(ARGV[i], ARGV[i + 1], 0)
+if not sure then
+  for i = 1, p do sent[ARGV[FIELDS + of_parts + i]] = true end
+end
+for i = of_parts + 1, of_others do
+  if not found[SEEN + i] then
+    local field, part = ARGV[FIELDS + i], ARGV[VALUES + i]
+    if not sure and string.byte(field, 1) == 110 then check_children(part, 2) end -- 'n'
+    store(field, part, 0)
   end
 end
 
@@ -106,15 +99,18 @@ local function store_value(field, value, old)
   if old and old ~= value and in_parts(old) then stray = stray .. pack(old) end
   if old ~= value then store(field, value, #(old or '')) end
 end
-for i = 1, n do store_value(places[i], ARGV[8 + i], found[i]) end
+for i = 1, n do store_value(ARGV[FIELDS + i], ARGV[VALUES + i], found[SEEN + i]) end
 
--- What a checkpoint that is put again held before: flags by channel and version, and the order of those.
-local held, order = {}, {}
+-- What a checkpoint that is put again held before: flags by channel and version, and the order of those; and its entries now.
+local held, order, entries, of = {}, {}, {}, nil
 if before then
+  local first = string.find(checkpoint, '%z')
+  reading = 'checkpoint ' .. string.sub(checkpoint, first + 1, -2)
+  of = links(header)
   local was, list = links(before), nil
   list, problem = names_in(data, was.names)
   if problem then return problem end
-  if was.names ~= of.names then stray = stray .. as_stray(string.sub(was.names, 1, 1), string.sub(was.names, 2)) end
+  if was.names ~= named then stray = stray .. as_stray(string.sub(was.names, 1, 1), string.sub(was.names, 2)) end
   local versions = unpack_frames(was.tokens)
   for i = 1, #was.flags do
     local entry = string.sub(value_field('', list, versions, was.slots, i), 2)
@@ -123,33 +119,43 @@ if before then
   for _, entry in ipairs(unpack_frames(was.held)) do
     order[#order + 1], held[entry] = entry, '-'
   end
+  local at = {}
+  for i = 1, #flags do at[i] = 0 end
+  for i = 1, #others do at[others[i]] = of_others + i end
+  for i = 1, #unchanged do at[unchanged[i]] = of_unchanged + i end
+  local of_values = 0
+  for i = 1, #flags do
+    if at[i] == 0 then of_values = of_values + 1 end
+    entries[i] = string.sub(ARGV[FIELDS + (at[i] > 0 and at[i] or of_values)], first + 1)
+  end
 end
 
 -- Entries without a value of the caller's: is there one?
 local kept, amended = nil, before
-for i = 1, #flags do
-  local flag = string.byte(flags, i)
-  local entry = before and string.sub(entries[i], #ns + 2)
-  if flag == 117 then -- u
-    if not meta or redis.call('HEXISTS', data, entries[i]) == 0 then missing[#missing + 1] = i end
-  elseif flag ~= 118 then -- e, x
-    at = at + 1
-    if found[at] then
-      if flag == 101 then store_value(entries[i], '', found[at]) end
-      kept = kept or {}
-      kept[i], amended = '1', true
-    elseif flag == 120 and entry and held[entry] == '1' then
-      return gone(data, entries[i])
-    end
+for i = 1, #others do
+  local entry, old = others[i], found[SEEN + of_others + i]
+  local is_new = string.byte(flags, entry) == 101 -- e
+  if old then
+    if is_new then store_value(ARGV[FIELDS + of_others + i], '', old) end
+    kept = kept or {}
+    kept[entry], amended = '1', true
+  elseif not is_new and before and held[entries[entry]] == '1' then
+    return gone(data, ARGV[FIELDS + of_others + i])
   end
-  if entry then held[entry] = nil end
+end
+for i = 1, #unchanged do
+  if not meta or redis.call('HEXISTS', data, ARGV[FIELDS + of_unchanged + i]) == 0 then missing[#missing + 1] = unchanged[i] end
 end
 if #missing > 0 then return missing end
 
 -- The header holds, beside its own, what was put aside and what it held before, so that no value loses its last holder unseen.
 if amended then
-  local own_flags, holds = {}, {}
-  for i = 1, #flags do own_flags[i] = kept and kept[i] or string.sub(of.flags, i, i) end
+  of = of or links(header)
+  local own_flags, holds, aside = {}, {}, unpack_frames(of.held)
+  for i = 1, #flags do
+    own_flags[i] = kept and kept[i] or string.sub(of.flags, i, i)
+    if entries[i] then held[entries[i]] = nil end
+  end
   for i = 1, #aside do
     holds[i] = pack(aside[i])
     held[aside[i]] = nil
@@ -169,13 +175,23 @@ if stray ~= '' then
   fields[#fields + 1] = (redis.call('HGET', data, '@stray') or '') .. stray
 end
 
-if meta then revise(meta) else meta = new_thread(redis.call('TIME')) end
+local members = { 0, checkpoint }
+local function index_too(member)
+  members[#members + 1] = 0
+  members[#members + 1] = member
+end
+if meta then
+  revise(meta)
+else
+  meta = new_thread(redis.call('TIME'))
+  index_too('')
+end
+if by_age ~= '' then index_too(by_age) end
+if run ~= '' then index_too(run) end
 meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
 fields[#fields + 1] = '@state'
 fields[#fields + 1] = state_of(meta)
 for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
-if not before then redis.call('ZADD', index, 0, '', 0, checkpoint) end
-if not before and ns ~= '\0' then redis.call('ZADD', index, 0, 'i' .. id .. ns) end
-if of.run ~= '' then redis.call('ZADD', index, 0, of.run) end
+redis.call('ZADD', index, unpack(members))
 touch(index, data, meta, default, own)
 return missing

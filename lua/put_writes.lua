@@ -4,9 +4,10 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] member     the task's member of the index: w, namespace, checkpoint id, task id
 -- ARGV[2] regular    record of the regular writes, or ''; of each write: frames index, task path, channel, type, bytes
--- ARGV[3] default    the saver's TTL in milliseconds, or ''
--- ARGV[4] own        the thread's own TTL from now on in milliseconds, or ''
--- ARGV[5..]          pairs: a special write's index (negative), its record
+-- ARGV[3] count      how many regular writes that are
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[6..]          pairs: a special write's index (negative), its record
 --
 -- A regular write that is there keeps its first value; a special one takes the newest.
 -- Returns how many writes are new.
@@ -16,7 +17,7 @@
 --- @include lib_frames
 
 local index, data = KEYS[1], KEYS[2]
-local member, regular, default, own = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local member, regular, count, default, own = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- Calls visit(idx, first, last) for each write of a record.
 local function each_write(record, visit)
@@ -29,7 +30,7 @@ local function each_write(record, visit)
   end
 end
 
-local meta, problem, stored = open_thread(index, data, member)
+local meta, problem, found = open_thread(index, data, member)
 if problem then return problem end
 
 local fields, members, added = {}, { 0, '' }, 0
@@ -42,8 +43,11 @@ local function store(field, record, size_before)
   meta.bytes = meta.bytes + #record - size_before
 end
 
-if regular ~= '' then
-  stored = stored or ''
+local stored = found[3]
+if regular ~= '' and not stored then
+  store(member, regular, 0)
+  added = tonumber(count)
+elseif regular ~= '' then
   local seen, parts = {}, { stored }
   each_write(stored, function(idx) seen[idx] = true end)
   each_write(regular, function(idx, first, last)
@@ -54,7 +58,7 @@ if regular ~= '' then
     added = #parts - 1
   end
 end
-for i = 5, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   local special, record = member .. ARGV[i], ARGV[i + 1]
   local size = redis.call('HSTRLEN', data, special)
   if size == 0 then added = added + 1 end

@@ -130,8 +130,8 @@ def load_write(serde: SerializerProtocol, write: Write, what: str) -> PendingWri
 
 def encode_writes(
     context: Context, writes: Sequence[tuple[str, Any]], task_path: str
-) -> tuple[bytes, dict[int, bytes]]:
-    """The record of a task's regular writes, and one record for each special write (`WRITES_IDX_MAP`) by its index."""
+) -> tuple[list[bytes], dict[int, bytes]]:
+    """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index."""
     path = names.encode(task_path)
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
@@ -143,7 +143,7 @@ def encode_writes(
             regular.append(record)
         else:
             special[index] = record
-    return b"".join(regular), special
+    return regular, special
 
 
 def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
@@ -188,7 +188,7 @@ def decode_tuple(
             last = had.get(of)
             found[channel], in_parts = _decoded(context, value, parts, what, last.stored if last else None)
             if in_parts and used is not None:
-                field = names.blob(where.checkpoint_ns, b"1" + names.entry(channel, version))
+                field = names.blob(where.checkpoint_ns, names.entry(channel, version))
                 used[of] = Version(field, in_parts)
     pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
     return CheckpointTuple(

@@ -61,7 +61,7 @@ def _fields(seen: Survey, held: Holdings, writes: Sequence[bytes]) -> dict[bytes
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)] if place[0] else [header]
         fields[links.named] = []
-        fields.update((names.blob(place[0], entry), []) for entry in links.entries)
+        fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
     fields.update((part, []) for part in held.parts(held.roots))
     fields.update((member, [member]) for member in writes)
     return fields
@@ -79,7 +79,7 @@ def _stage(
     """Copy the fields beside the target; None where it has to be begun anew."""
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     required = {
-        names.blob(ns, entry)
+        names.blob(ns, entry[1:])
         for (ns, _), links in seen.links.items()
         for entry in links.entries
         if entry[:1] != headers.ABSENT
@@ -121,7 +121,7 @@ def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, fie
     """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
-        blobs = {names.blob(ns, entry) for entry in links.entries}
+        blobs = {names.blob(ns, entry[1:]) for entry in links.entries}
         if holds or field in blobs or field == links.named or field in held.parts(blobs):
             wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
             yield Call(scripts.LOAD, context.keyspace.keys(source), wanted)

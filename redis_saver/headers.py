@@ -38,6 +38,8 @@ class Outline(NamedTuple):
     named: bytes
     """The field of the part with the names."""
     names: bytes
+    entries: list[bytes]
+    """The channels and their versions, in the order of `channel_versions`."""
     slots: bytes
     tokens: bytes
     seen: bytes
@@ -89,9 +91,11 @@ def outline(checkpoint: Checkpoint) -> Outline:
     versions = checkpoint["channel_versions"]
     places = {channel: place for place, channel in enumerate(versions)}
     tokens: dict[bytes, int] = {}
-    slots = [
-        tokens.setdefault(names.version_text(channel, version), len(tokens)) for channel, version in versions.items()
-    ]
+    entries, slots = [], []
+    for channel, version in versions.items():
+        token = names.version_text(channel, version)
+        entries.append(names.component(channel) + token)
+        slots.append(tokens.setdefault(token, len(tokens)))
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
     if len(places) > MOST_NAMES or len(tokens) > MOST_NAMES:
         raise ValueError(
@@ -103,7 +107,7 @@ def outline(checkpoint: Checkpoint) -> Outline:
     if seen is not None:
         short = max(len(places), len(tokens)) < 256
         packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
-    return Outline(named, part, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
+    return Outline(named, part, entries, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
 
 
 def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
@@ -111,18 +115,16 @@ def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[i
 
     None where it is of another form than LangGraph's; it is then left in the body.
     """
-    if type(seen) is not dict or not all(type(node) is str and type(of) is dict for node, of in seen.items()):
-        return None
-    if any(
-        type(key) is not str or type(value) not in (str, int, float)
-        for of in seen.values()
-        for key, value in of.items()
-    ):
+    if type(seen) is not dict:
         return None
     numbers: list[int] = []
     for node, of in seen.items():
+        if type(node) is not str or type(of) is not dict:
+            return None
         numbers += (places.setdefault(node, len(places)), len(of))
         for channel, version in of.items():
+            if type(channel) is not str or type(version) not in (str, int, float):
+                return None
             numbers.append(places.setdefault(channel, len(places)))
             numbers.append(tokens.setdefault(names.version_text(channel, version), len(tokens)))
     return numbers

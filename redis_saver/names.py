@@ -155,9 +155,9 @@ def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
     return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
 
 
-def blob(ns: str, entry: bytes) -> bytes:
-    """The field of a channel version; `entry` is one of a header, whose first byte is a flag."""
-    return b"b" + component(ns) + entry[1:]
+def blob(ns: str, entry: bytes = b"") -> bytes:
+    """The field of a channel version: an `entry`."""
+    return b"b" + component(ns) + entry
 
 
 def run(run_id: str) -> bytes:

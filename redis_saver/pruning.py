@@ -237,7 +237,7 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
     last_holder: dict[bytes, Place] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]
-        last_holder.update((names.blob(place[0], entry), place) for entry in links.entries)
+        last_holder.update((names.blob(place[0], entry[1:]), place) for entry in links.entries)
         last_holder[links.named] = place
         if links.run:
             last_holder[links.run] = place

@@ -78,7 +78,7 @@ class Holdings(NamedTuple):
 
 def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]:
     """Find out which parts the values of a thread are made of."""
-    values = {names.blob(ns, entry) for (ns, _), links in seen.links.items() for entry in links.entries}
+    values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
     left, found = [STRAY, *values], Holdings({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -32,8 +32,9 @@ def put(
     outline = headers.outline(checkpoint)
     keys = context.keyspace.keys(thread)
     update = _Update(context, checkpoint, new_versions, outline, ns, context.known.of(keys.data_key), parent is None)
-    header = headers.encode(context.serde, parent, run, checkpoint, merged, outline, update.aside)
-    place = (names.component(ns), names.component(checkpoint_id), header)
+    header = headers.encode(context.serde, parent, run, checkpoint, merged, outline, update.held)
+    by_age = names.by_age(ns, checkpoint_id) if ns else b""
+    place = (names.checkpoint(ns, checkpoint_id), by_age, run, header, outline.named)
     ttl = (default_ttl(context), config.thread_ttl(given) or b"")
     while True:
         listed, flags, sent = update.arguments()
@@ -60,53 +61,64 @@ class _Update:
     ) -> None:
         """Collect the channels; `is_root`: the checkpoint has no parent, and its thread, most likely, nothing yet."""
         self._context, self._ns, self._seen = context, ns, seen
-        self._values, self._versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        self._new = new_versions
+        self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         self._outline = outline
         self._complete, self._mistaken = is_root or (ns, None) in seen, False
-        self._aside = {
-            channel: names.entry(channel, version)
-            for channel, version in new_versions.items()
-            if channel in self._values and self._versions.get(channel) != version
-        }
-        self.aside = pack(self._aside.values())
+        prefix = names.blob(ns)
+        self._fields: dict[str, bytes] = {}
+        """Where each channel's version is stored, in the order of the entries."""
+        self._flags: list[bytes] = []
+        """What `lua/put.lua` is told of each of them."""
+        aside: dict[str, bytes] = {}
+        for (channel, version), entry in zip(versions.items(), outline.entries, strict=True):
+            self._fields[channel] = prefix + entry
+            new = channel in new_versions and new_versions[channel] == version
+            self._flags.append((b"v" if new else b"u") if channel in self._values else (b"e" if new else b"x"))
+        if not new_versions.items() <= versions.items():
+            aside = {
+                channel: names.entry(channel, version)
+                for channel, version in new_versions.items()
+                if channel in self._values and versions.get(channel) != version
+            }
+        self._aside = {channel: prefix + entry for channel, entry in aside.items()}
+        self.held = pack(aside.values())
+        """Frames of the entries that are stored without being the checkpoint's."""
         self._encoded: dict[str, Stored] = {}
-        self._again: set[str] = set()
-        """Unchanged channels to send, as the server lacks their values."""
         self._whole: set[str] = set()
         """Channels all of whose parts are to be sent."""
         self._asked: set[bytes] = set()
         """Parts to be sent whatever is believed."""
 
     def arguments(self) -> tuple[bytes, bytes, list[Argument]]:
-        """What `lua/put.lua` takes: the names, or nothing where they are believed to be stored; flags; values and parts."""
-        flags, channels = b"", []
-        for channel, flag in self._flags():
-            flags += flag
+        """What `lua/put.lua` takes: the names, or nothing where they are believed to be stored; flags; fields and values."""
+        sent, others, unchanged = list[tuple[str, bytes]](), list[bytes](), list[bytes]()
+        for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
             if flag == b"v":
-                channels.append(channel)
-        channels += self._aside
-        stored = [self._stored(channel) for channel in channels]
-        parts: dict[bytes, bytes] = {}
-        for channel, one in zip(channels, stored, strict=True):
-            for field in self._chosen(channel, one) if one.parts else ():
-                parts[field] = one.parts[field]
-        parts.pop(self._outline.named, None)
-        sent: list[Argument] = [len(stored), *(one.value for one in stored)]
-        sent += [self._base(channel) for channel, one in zip(channels, stored, strict=True) if one.parts]
-        for field, part in parts.items():
-            sent += (field, compression.compress(part) if field[:1] == ZSTD else part)
-        named = self._outline.named
-        listed = b"" if named in self._believed(None) and named not in self._asked else self._outline.names
-        return listed, flags, sent
-
-    def _flags(self) -> Iterator[tuple[str, bytes]]:
-        for channel, version in self._versions.items():
-            new = channel in self._new and self._new[channel] == version
-            if channel in self._values:
-                yield channel, b"v" if new or channel in self._again else b"u"
+                sent.append((channel, field))
             else:
-                yield channel, b"e" if new else b"x"
+                (unchanged if flag == b"u" else others).append(field)
+        sent += self._aside.items()
+        values, bases, proofs, parts = list[bytes](), list[bytes](), list[bytes](), dict[bytes, bytes]()
+        for channel, _ in sent:
+            stored = self._stored(channel)
+            values.append(stored.value)
+            if stored.parts:
+                last = self._seen.get((self._ns, channel)) if channel not in self._whole else None
+                bases.append(last.field if last else b"")
+                proofs.append(last.stored.value[1 : 1 + DIGEST] if last else b"")
+                for part in self._chosen(channel, stored):
+                    parts[part] = stored.parts[part]
+        named = self._outline.named
+        parts.pop(named, None)
+        listed = b"" if named in self._believed(None) and named not in self._asked else self._outline.names
+        fields = [field for _, field in sent]
+        packed = [compression.compress(part) if field[:1] == ZSTD else part for field, part in parts.items()]
+        counts = (len(values), len(bases), len(parts))
+        return (
+            listed,
+            b"".join(self._flags),
+            [*counts, *fields, *bases, *parts, *others, *unchanged, *values, *proofs, *packed],
+        )
 
     def _stored(self, channel: str) -> Stored:
         if (stored := self._encoded.get(channel)) is None:
@@ -120,11 +132,6 @@ class _Update:
         """The parts that the server is believed to have, of the last version seen."""
         last = self._seen.get((self._ns, channel))
         return last.stored.parts if last else {}
-
-    def _base(self, channel: str) -> bytes:
-        """The version that has all the parts which are not sent of a value: its digest and its field, or nothing."""
-        last = self._seen.get((self._ns, channel)) if channel not in self._whole else None
-        return last.stored.value[1 : 1 + DIGEST] + last.field if last else b""
 
     def _chosen(self, channel: str, stored: Stored) -> Iterable[bytes]:
         """The parts to send of a value: those the server is not believed to have.
@@ -143,26 +150,25 @@ class _Update:
 
     def take(self, missing: Sequence[int | bytes]) -> None:
         """Note what the server lacks."""
-        channels = list(self._versions)
         self._asked.update(one for one in missing if isinstance(one, bytes))
-        self._again.update(channels[one - 1] for one in missing if isinstance(one, int))
+        again = {one - 1 for one in missing if isinstance(one, int)}
         if self._outline.named in self._asked:  # nothing is as it was believed to be
-            self._again.update(channel for channel, flag in self._flags() if flag == b"u")
+            again.update(position for position, flag in enumerate(self._flags) if flag == b"u")
             self._whole.update(self._values)
         lists = {field for field in self._asked if field[:1] == LIST}
         self._whole.update(channel for channel, stored in self._encoded.items() if lists & stored.parts.keys())
-        self._whole |= self._again
+        for position, channel in enumerate(self._fields):
+            if position in again:
+                self._flags[position] = b"v"
+                self._whole.add(channel)
         self._mistaken = True
 
     def seen_now(self) -> News:
         """What is known of the thread once all this is stored."""
         seen: dict[Place, Version | None] = {}
         for channel, stored in self._encoded.items():
-            seen[self._ns, channel] = None
-            if stored.parts:
-                entry = self._aside.get(channel) or names.entry(channel, self._versions[channel])
-                field = names.blob(self._ns, b"1" + entry)
-                seen[self._ns, channel] = Version(field, stored)
+            field = self._aside.get(channel) or self._fields[channel]
+            seen[self._ns, channel] = Version(field, stored) if stored.parts else None
         if self._complete and not self._mistaken:
             seen[self._ns, None] = names_of(self._outline.named, self._outline.names)
         return seen
@@ -178,8 +184,8 @@ def put_writes(
     if not writes:
         return
     regular, special = codec.encode_writes(context, writes, task_path)
-    arguments: list[Argument] = [names.task(ns, checkpoint_id, task_id), regular, default_ttl(context)]
-    arguments.append(config.thread_ttl(given) or b"")
+    arguments: list[Argument] = [names.task(ns, checkpoint_id, task_id), b"".join(regular), len(regular)]
+    arguments += (default_ttl(context), config.thread_ttl(given) or b"")
     for index, record in special.items():
         arguments += (index, record)
     yield Call(scripts.PUT_WRITES, context.keyspace.keys(thread), arguments)

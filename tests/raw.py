@@ -50,8 +50,8 @@ def check_sound(target: Target, thread: str = "thread") -> None:
     members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
     needed, known, ages, runs, parts = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
     for (ns, checkpoint_id), links in all_links(fields).items():
-        known |= {names.blob(ns, entry) for entry in links.entries}
-        needed |= {names.blob(ns, entry) for entry in links.entries if entry[:1] != headers.ABSENT}
+        known |= {names.blob(ns, entry[1:]) for entry in links.entries}
+        needed |= {names.blob(ns, entry[1:]) for entry in links.entries if entry[:1] != headers.ABSENT}
         ages |= {names.by_age(ns, checkpoint_id)} if ns else set()
         runs |= {links.run} - {b""}
         parts.add(links.named)

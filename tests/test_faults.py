@@ -499,7 +499,7 @@ async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: s
 
 def blob(channel: str, number: int) -> bytes:
     """The field of a value that `grow` put."""
-    return names.blob("", b"1" + names.component(channel) + names.version_text(channel, f"{number:032}"))
+    return names.blob("", names.component(channel) + names.version_text(channel, f"{number:032}"))
 
 
 def history(number: int, *channels: str) -> Step:
