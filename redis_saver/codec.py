@@ -39,10 +39,10 @@ class Write(NamedTuple):
     data: bytes
 
 
-def encode_value(context: Context, value: Any, what: str, before: Stored | None = None) -> Stored:
+def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
     """A channel's value as it is stored; its last version, where it is known, saves work."""
     kind = parted.PLAIN if context.compression is None else parted.ZSTD
-    with encoding(what):
+    with encoding("channel {!r}", channel):
         if (dumps_pieces := getattr(type(context.serde), "dumps_pieces", None)) is None:  # not one that is wrapped
             said, data = context.serde.dumps_typed(value)
         else:
@@ -50,29 +50,30 @@ def encode_value(context: Context, value: Any, what: str, before: Stored | None 
             if (stored := parted.cut(encoded, kind, before)) is not None:
                 return stored
             if encoded.same:
-                return encode_value(context, value, what)
+                return encode_value(context, value, channel)
             said, data = encoded.type, b"".join(encoded.pieces)
     named, data = _shortened(context, said, data)
     return Stored(b"%d:%b%b" % (len(named), named, data), {})
 
 
-def decode_value(context: Context, stored: bytes, parts: Parts, what: str) -> Any:
+def decode_value(context: Context, stored: bytes, parts: Parts, channel: str, place: object) -> Any:
     """The inverse of `encode_value`.
 
     Args:
         context: The saver.
         stored: What the value's field holds.
         parts: Its parts, and maybe others.
-        what: Whose value it is, for the message.
+        channel: The channel, for the message.
+        place: Whose value it is, for the message.
     """
-    return _decoded(context, stored, parts, what)[0]
+    return _decoded(context, stored, parts, channel, place)[0]
 
 
 def _decoded(
-    context: Context, stored: bytes, parts: Parts, what: str, last: Stored | None = None
+    context: Context, stored: bytes, parts: Parts, channel: str, place: object, last: Stored | None = None
 ) -> tuple[Any, Stored | None]:
     """A value, and how it is stored if that is in parts; the version of it that was seen last saves work if it is the same."""
-    with decoding(what):
+    with decoding("the value of channel {!r} of {}", channel, place):
         if not parted.in_parts(stored):
             (named,), start = take(stored, 0, 1)
             return context.serde.loads_typed(_lengthened(named, stored[start:])), None
@@ -100,10 +101,10 @@ def _lengthened(named: bytes, data: bytes) -> tuple[str, bytes]:
     return names.decode(named), data
 
 
-def decode_writes(stored: Sequence[bytes | None], what: str) -> list[Write]:
+def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
     """The writes in a flat list of (task and kind, record), in `writes_sort_key` order."""
     writes = []
-    with decoding(what):
+    with decoding("the writes of {}", place):
         for position in range(0, len(stored), 2):
             suffix, record = stored[position], stored[position + 1]
             if suffix is None or record is None:
@@ -118,13 +119,13 @@ def decode_writes(stored: Sequence[bytes | None], what: str) -> list[Write]:
 
 def count_writes(record: bytes, thread: str) -> int:
     """How many writes are in a record."""
-    with decoding(f"pending writes of thread {thread!r}"):
+    with decoding("pending writes of thread {!r}", thread):
         return len(unpack(record)) // 5
 
 
-def load_write(serde: SerializerProtocol, write: Write, what: str) -> PendingWrite:
+def load_write(serde: SerializerProtocol, write: Write, place: object) -> PendingWrite:
     """A pending write as LangGraph takes it."""
-    with decoding(f"a write to channel {write.channel!r} of task {write.task_id!r} of {what}"):
+    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
         return write.task_id, write.channel, serde.loads_typed(_lengthened(write.type, write.data))
 
 
@@ -136,7 +137,7 @@ def encode_writes(
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
-        with encoding(f"a write to channel {channel!r}"):
+        with encoding("a write to channel {!r}", channel):
             named, data = _shortened(context, *context.serde.dumps_typed(value))
         record = pack([b"%d" % index, path, names.encode(channel), named, data])
         if index >= 0:
@@ -149,7 +150,7 @@ def encode_writes(
 def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
     """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ..."""
     parts = dict(zip(flat[::2], flat[1::2], strict=True))
-    with decoding(f"a part of a value of thread {thread!r}"):
+    with decoding("a part of a value of thread {!r}", thread):
         for field, stored in parts.items():
             part = compression.decompress(stored) if field[:1] == ZSTD else stored
             if field[1:] != parted.digest(part):
@@ -178,19 +179,17 @@ def decode_tuple(
     """
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.components(raw_ns)[0], names.components(raw_id)[0])
-    place = said(where)
-    parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, place)
+    parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, where)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
-            what = f"the value of channel {channel!r} of {place}"
             of = (where.checkpoint_ns, channel)
             last = had.get(of)
-            found[channel], in_parts = _decoded(context, value, parts, what, last.stored if last else None)
+            found[channel], in_parts = _decoded(context, value, parts, channel, where, last.stored if last else None)
             if in_parts and used is not None:
                 field = names.blob(where.checkpoint_ns, names.entry(channel, version))
                 used[of] = Version(field, in_parts)
-    pending = [load_write(context.serde, write, place) for write in decode_writes(writes, f"the writes of {place}")]
+    pending = [load_write(context.serde, write, where) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),
         checkpoint=checkpoint,
@@ -198,8 +197,3 @@ def decode_tuple(
         parent_config=to_config(thread_id, where.checkpoint_ns, parent) if parent else None,
         pending_writes=pending,
     )
-
-
-def said(where: Address) -> str:
-    """An address, for a message."""
-    return f"checkpoint {where.checkpoint_id!r} of namespace {where.checkpoint_ns!r} of thread {where.thread_id!r}"

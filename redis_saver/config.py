@@ -21,6 +21,10 @@ class Address(NamedTuple):
     checkpoint_ns: str
     checkpoint_id: str | None
 
+    def __str__(self) -> str:
+        """As messages say it."""
+        return f"checkpoint {self.checkpoint_id!r} of namespace {self.checkpoint_ns!r} of thread {self.thread_id!r}"
+
 
 def configurable(config: RunnableConfig) -> Mapping[str, Any]:
     """The `configurable` of a config.
@@ -60,16 +64,12 @@ def names(values: Iterable[object], what: str) -> list[str]:
 
 def checkpoint_id(config: RunnableConfig) -> str | None:
     """The checkpoint id in a config, None where there is none or an empty one."""
-    value = configurable(config).get("checkpoint_id")
-    return name(value, "checkpoint_id") or None if value is not None else None
+    return _checkpoint_id(configurable(config))
 
 
 def namespace(config: RunnableConfig) -> str | None:
     """The namespace in a config, None where there is none."""
-    value = configurable(config).get("checkpoint_ns")
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"checkpoint_ns={value!r}: a checkpoint_ns is a str, '' for the root")
-    return value
+    return _namespace(configurable(config))
 
 
 def thread_id(config: RunnableConfig) -> str:
@@ -78,19 +78,37 @@ def thread_id(config: RunnableConfig) -> str:
     Raises:
         ValueError: there is none.
     """
-    if (value := configurable(config).get("thread_id")) is None:
-        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
-    return name(value, "thread_id")
+    return _thread_id(configurable(config))
 
 
 def address(config: RunnableConfig) -> Address:
     """Where a config points; without a namespace, to the root."""
-    return Address(thread_id(config), namespace(config) or "", checkpoint_id(config))
+    given = configurable(config)
+    return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
+
+
+def _checkpoint_id(given: Mapping[str, Any]) -> str | None:
+    value = given.get("checkpoint_id")
+    return name(value, "checkpoint_id") or None if value is not None else None
+
+
+def _namespace(given: Mapping[str, Any]) -> str | None:
+    value = given.get("checkpoint_ns")
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"checkpoint_ns={value!r}: a checkpoint_ns is a str, '' for the root")
+    return value
+
+
+def _thread_id(given: Mapping[str, Any]) -> str:
+    if (value := given.get("thread_id")) is None:
+        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
+    return name(value, "thread_id")
 
 
 def thread_ttl(config: RunnableConfig) -> int | None:
     """The thread's own TTL in a config's `configurable["thread_ttl"]`, in milliseconds."""
-    given = configurable(config).get(TTL_KEY)
+    if (given := configurable(config).get(TTL_KEY)) is None:
+        return None
     return expiry.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
 
 

@@ -105,27 +105,31 @@ class _Wrapping:
     A serializer may be anybody's and raise anything, so the kind of its error cannot be listed here.
     """
 
-    def __init__(self, error: type[RedisSaverError], what: str, remedy: str) -> None:
-        self._error, self._what, self._remedy = error, what, remedy
+    def __init__(self, error: type[RedisSaverError], said: str, named: tuple[object, ...], remedy: str) -> None:
+        self._error, self._said, self._named, self._remedy = error, said, named, remedy
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
-            raise self._error(f"{self._what}: {type(error).__name__}: {error}. {self._remedy}") from error
+            what = self._said.format(*self._named)
+            raise self._error(f"{what}: {type(error).__name__}: {error}. {self._remedy}") from error
 
 
-def decoding(what: str) -> _Wrapping:
-    """A context in which an error means: the stored bytes of `what` cannot be decoded."""
+def decoding(what: str, *named: object) -> _Wrapping:
+    """A context in which an error means: the stored bytes of `what` cannot be decoded.
+
+    `what` is a template, as `str.format` takes it, for what is named; most of the time nobody reads it.
+    """
     remedy = (
         "The stored bytes are kept as they are. Read them with the serializer (and key) that wrote them, or give the "
         "thread up with delete_thread()."
     )
-    return _Wrapping(UndecodableValue, f"cannot decode {what}", remedy)
+    return _Wrapping(UndecodableValue, "cannot decode " + what, named, remedy)
 
 
-def encoding(what: str) -> _Wrapping:
-    """A context in which an error means: the value of `what` cannot be encoded."""
+def encoding(what: str, *named: object) -> _Wrapping:
+    """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
     remedy = "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one."
-    return _Wrapping(UnserializableValue, f"cannot encode {what}", remedy)
+    return _Wrapping(UnserializableValue, "cannot encode " + what, named, remedy)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_SHORT = [b"%d:" % length for length in range(512)]
+
 
 def pack(parts: Iterable[bytes]) -> bytes:
     """Pack byte strings into one."""
-    return b"".join([b"%d:%b" % (len(part), part) for part in parts])
+    return b"".join([(_SHORT[len(part)] if len(part) < 512 else b"%d:" % len(part)) + part for part in parts])
 
 
 def unpack(packed: bytes) -> list[bytes]:

@@ -156,9 +156,9 @@ def encode(
         rest["versions_seen"] = checkpoint["versions_seen"]
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
-    with encoding(f"checkpoint {checkpoint['id']!r}"):
+    with encoding("checkpoint {!r}", checkpoint["id"]):
         kind, body = serde.dumps_typed(rest)
-    with encoding(f"the metadata of checkpoint {checkpoint['id']!r}"):
+    with encoding("the metadata of checkpoint {!r}", checkpoint["id"]):
         about_kind, about = serde.dumps_typed(metadata)
     values = checkpoint["channel_values"]
     flags = b"".join([PRESENT if channel in values else ABSENT for channel in checkpoint["channel_versions"]])
@@ -182,10 +182,10 @@ def encode(
 
 
 def decode(
-    serde: SerializerProtocol, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: str
+    serde: SerializerProtocol, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: object
 ) -> Header:
     """The inverse of all of that; `place` says whose header it is, for the message."""
-    with decoding(f"the header of {place}"):
+    with decoding("the header of {}", place):
         parent, time, _, named, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
         rest = serde.loads_typed((names.decode(kind), body))
         metadata = serde.loads_typed((names.decode(about_kind), about))
@@ -218,13 +218,13 @@ def named(header: bytes) -> bytes:
 
 def decode_time(links: bytes, thread: str) -> str:
     """The time (`ts`) in a header's links."""
-    with decoding(f"the header of a checkpoint of thread {thread!r}"):
+    with decoding("the header of a checkpoint of thread {!r}", thread):
         return names.decode(take(links, 0, 2)[0][1])
 
 
 def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str) -> Links:
     """The links of a header, or of as much of it as `survey` answers; the part with its names is among the parts."""
-    with decoding(f"the header of a checkpoint of thread {thread!r}"):
+    with decoding("the header of a checkpoint of thread {!r}", thread):
         (parent, time, run, named, flags, slots, tokens, held), end = take(links, 0, 8)
         channels, versions = parts[named].split(b"\0"), unpack(tokens)
         numbers = struct.unpack(f">{len(flags)}H", slots)
@@ -246,16 +246,16 @@ def channel_of(entry: bytes) -> str:
     return names.components(entry[1 : entry.index(b"\0") + 1])[0]
 
 
-def metadata(serde: SerializerProtocol, header: bytes, where: str) -> dict[str, Any]:
+def metadata(serde: SerializerProtocol, header: bytes, where: object) -> dict[str, Any]:
     """The metadata of a header alone; `where` says whose, for the message."""
-    with decoding(f"the metadata of {where}"):
+    with decoding("the metadata of {}", where):
         *_, kind, data = unpack(header)
         return cast("dict[str, Any]", serde.loads_typed((names.decode(kind), data)))
 
 
 def copied(serde: SerializerProtocol, header: bytes, source: str, target: str) -> bytes:
     """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
-    with decoding(f"a header of thread {source!r}"):
+    with decoding("a header of thread {!r}", source):
         parts = unpack(header)
     parts[_RUN] = b""
     about = metadata(serde, header, f"a checkpoint of thread {source!r}")

@@ -78,19 +78,18 @@ class Known:
     def remember(self, thread: bytes, seen: News) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much."""
         with self._lock:
-            entries = {
-                **self._threads.pop(thread, {}),
-                **{place: version for place, version in seen.items() if version},
-            }
-            for place, version in seen.items():
-                if version is None:
-                    entries.pop(place, None)
+            entries = self._threads.get(thread, {})
+            if all(entries.get(place) is version for place, version in seen.items()):
+                if entries:
+                    self._threads.move_to_end(thread)
+                return
+            entries = {place: version for place, version in {**entries, **seen}.items() if version}
+            self._drop(thread)
             if not entries:
-                self._size -= self._sizes.pop(thread, 0)
                 return
             self._threads[thread] = entries
             size = sum(version.size for version in entries.values())
-            self._size += size - self._sizes.get(thread, 0)
+            self._size += size
             self._sizes[thread] = size
             while self._size > self._limit:
                 self._drop(next(iter(self._threads)))

@@ -122,7 +122,9 @@ class Keyspace:
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread; with a token, those of a copy of it that is being made."""
-        raw = encode(thread_id).replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
+        raw = encode(thread_id)
+        if b"{" in raw or b"}" in raw or b"%" in raw:
+            raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
         tag = self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
         ending = b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)

@@ -103,7 +103,7 @@ def walk(
             pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
             wanted = set(remaining.values())
             seeds = {remaining.pop(escaped): value for escaped, value in pairs}
-            writes = codec.decode_writes(raw_writes, f"the writes of an ancestor in thread {thread!r}")
+            writes = codec.decode_writes(raw_writes, f"an ancestor in thread {thread!r}")
             writes = [write for write in writes if write.channel in wanted]
             found.append(Ancestor(names.components(raw_id)[0], seeds, writes))
         if not position:
@@ -125,7 +125,7 @@ def get_delta_channel_history(
         for write in ancestor.writes:
             writes[write.channel].append(codec.load_write(context.serde, write, place))
         for channel, value in ancestor.seeds.items():
-            seeds[channel] = codec.decode_value(context, value, parts, f"the value of channel {channel!r} of {place}")
+            seeds[channel] = codec.decode_value(context, value, parts, channel, place)
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": writes[channel]} for channel in channels}
     for channel, seed in seeds.items():
         histories[channel]["seed"] = seed

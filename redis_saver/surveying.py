@@ -84,7 +84,7 @@ def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]
         arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
         flat, *roots = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
         found.lists.update(codec.as_parts(flat, thread))
-        with decoding(f"the parts of values of thread {thread!r}"):
+        with decoding("the parts of values of thread {!r}", thread):
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:
                     found.strays.extend(unpack(root))

@@ -124,7 +124,7 @@ class _Update:
         if (stored := self._encoded.get(channel)) is None:
             last = self._seen.get((self._ns, channel))
             before = last.stored if last else None
-            stored = codec.encode_value(self._context, self._values[channel], f"channel {channel!r}", before)
+            stored = codec.encode_value(self._context, self._values[channel], channel, before)
             self._encoded[channel] = stored
         return stored
 
@@ -170,7 +170,8 @@ class _Update:
             field = self._aside.get(channel) or self._fields[channel]
             seen[self._ns, channel] = Version(field, stored) if stored.parts else None
         if self._complete and not self._mistaken:
-            seen[self._ns, None] = names_of(self._outline.named, self._outline.names)
+            named, last = self._outline.named, self._seen.get((self._ns, None))
+            seen[self._ns, None] = last if last and last.field == named else names_of(named, self._outline.names)
         return seen
 
 

@@ -66,7 +66,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
-            value, before = codec._decoded(saver, stored.value, stored.parts, "value")
+            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place")
             assert before and (before.levels[0], before.pieces) == (stored.levels[0], stored.pieces._replace(same=0))
     assert grown
 
@@ -164,7 +164,7 @@ def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None
     stored = codec.encode_value(saver, value, "value")
     assert not stored.parts
     assert b"secret" not in stored.value
-    assert codec.decode_value(saver, stored.value, {}, "value") == value
+    assert codec.decode_value(saver, stored.value, {}, "value", "place") == value
 
 
 def test_nothing_to_remember_takes_no_memory() -> None:
