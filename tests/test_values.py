@@ -648,6 +648,31 @@ async def test_channels(saver: Face) -> None:
     assert await saver.get_delta_channel_history(config=new, channels=["b"]) == {"b": {"writes": []}}
 
 
+async def test_thousands_of_channels(saver: Face) -> None:
+    """New ones, unchanged ones, with and without a value, more of each than one call of a script takes."""
+    count, whole = 4500, ["x" * 1200, "y" * 1200]
+    values: dict[str, Any] = {f"c{n:04}": whole if n % 1500 == 0 else n for n in range(count)}
+    versions = dict.fromkeys(values, "1")
+    first = await saver.put(config(), checkpoint(values, versions), {"step": 1}, versions)
+    changed = {name: "2" for n, name in enumerate(values) if n % 3 == 0}
+    later = {name: [value, "new"] if name in changed else value for name, value in values.items()}
+    for name in list(values)[::6]:
+        del later[name]  # new and empty
+    made = checkpoint(later, {**versions, **changed})
+    second = await saver.put(first, made, {"step": 2}, changed)
+    for _ in range(2):
+        found = await saver.get_tuple(config())
+        assert found.checkpoint["channel_values"] == later
+        assert found.checkpoint["channel_versions"] == {**versions, **changed}
+        assert (await saver.get_tuple(first)).checkpoint["channel_values"] == values
+        await saver.put(first, made, {"step": 2}, changed)
+    last = checkpoint(later, {**versions, **changed, "c0001": "3"})
+    await saver.delete_thread("thread")
+    await saver.put(second, last, {"step": 3}, {"c0001": "3"})
+    assert (await saver.get_tuple(config())).checkpoint["channel_values"] == later
+    assert len(await saver.list(config())) == 1
+
+
 async def test_tasks_and_paths(saver: Face) -> None:
     """Writes of each task, regular and special, are its own; the order is by path and task."""
     where = await put(saver, config(), {"n": 0})
