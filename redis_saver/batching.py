@@ -6,7 +6,7 @@ if there were no queue.
 
 **To be sent by itself** is also the answer to all that goes wrong in a pipeline, so that no request gets another's error: its
 caller does what it would have done without the queue, with the client's own rules for trying again. That is right, as every
-request may be sent twice. (Those of one caller alone, a `Batch`, fail together instead, as one request does.) Only what needs
+request may be sent twice. (Those of one caller alone, a `Batch`, fail together where a single server cannot be reached, as one request does.) Only what needs
 no second look is settled here: a reply, an error that one of our scripts raised, and NOSCRIPT, which is answered by one more
 pipeline of those that met it, the first of each script with its text.
 
@@ -69,6 +69,11 @@ class Batcher:
         self._failures_together: tuple[type[Exception], ...] = (
             (*self._failures, AttributeError) if self._cluster else self._failures
         )
+        # After these, those of one caller, too, are sent by themselves. (A cluster client closes its connections, those in use too,
+        # when it learns its slots anew.)
+        self._settled_by_itself: tuple[type[Exception], ...] = (self._exceptions.ResponseError,)
+        if self._cluster:
+            self._settled_by_itself += (self._exceptions.ClusterError, self._exceptions.ConnectionError, AttributeError)
         self._options = clients.raw_options(client)
         self._queue: list[Waiting] | None = None
         self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
@@ -244,7 +249,7 @@ class Batcher:
             elif (ours := self._ours(waiting.request, reply)) is not None:
                 ours.__cause__ = reply
                 waiting.settle(ours)
-            elif neighbours or isinstance(reply, (self._exceptions.ResponseError, AttributeError)):
+            elif neighbours or isinstance(reply, self._settled_by_itself):
                 waiting.settle(_BY_ITSELF)
             else:
                 waiting.settle(reply)

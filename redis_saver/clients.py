@@ -226,14 +226,16 @@ async def asking(cluster: Any, node: Any, arguments: Sequence[Any], options: Map
     A node answers ASK where it has given away a key of a slot that it still has; the next is to be told ASKING, which holds
     for the command behind it on the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
     redis-py (8.1) sends each of the two on whatever connection is free, and with an even number of these goes round between
-    the nodes until it gives up with a ClusterError.
+    the nodes until it gives up with a ClusterError. (A node without any slot yet it does not know at all.)
     """
     try:
         return await node.execute_command(*arguments, **options)
-    except exceptions_of(cluster).MovedError:
-        raise
+    except exceptions_of(cluster).MovedError:  # all of the slot has moved meanwhile
+        return await cluster.execute_command(*arguments, **options)
     except exceptions_of(cluster).AskError as ask:
-        options = {**options, **target(cluster.get_node(ask.host, ask.port))}
+        if (to := cluster.get_node(ask.host, ask.port)) is None:
+            raise
+        options = {**options, **target(to)}
         async with cluster.pipeline(transaction=False) as pipeline:
             pipeline.execute_command("ASKING", **options).execute_command(*arguments, **options)
             _, reply = await pipeline.execute(raise_on_error=False)

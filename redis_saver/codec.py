@@ -70,21 +70,39 @@ def decode_value(context: Context, stored: bytes, parts: Parts, channel: str, pl
 
 
 def _decoded(
-    context: Context, stored: bytes, parts: Parts, channel: str, place: object, last: Stored | None = None
+    context: Context,
+    stored: bytes,
+    parts: Parts,
+    channel: str,
+    place: object,
+    *,
+    last: Stored | None = None,
+    keeps: bool = False,
 ) -> tuple[Any, Stored | None]:
-    """A value, and how it is stored if that is in parts; the version of it that was seen last saves work if it is the same."""
+    """A value, and how it is stored if that is in parts.
+
+    Args:
+        context: The saver.
+        stored: As in `decode_value`, and so are the next three.
+        parts: Its parts.
+        channel: Its channel.
+        place: Whose it is.
+        last: The version that was seen last; saves work if it is the same.
+        keeps: Whether the second answer is kept, so that it is worth knowing more of it.
+    """
     with decoding("the value of channel {!r} of {}", channel, place):
         if not parted.in_parts(stored):
             (named,), start = take(stored, 0, 1)
             return context.serde.loads_typed(_lengthened(named, stored[start:])), None
         if last and last.value == stored:
             kind, data = parted.whole(last)
-            if last.pieces:
+            if last.pieces or not keeps:
                 return context.serde.loads_typed((kind, data)), last
             whole = last
         else:
             kind, data, whole = parted.join(stored, parts)
-        if (loads_pieces := getattr(type(context.serde), "loads_pieces", None)) is None:
+        loads_pieces = getattr(type(context.serde), "loads_pieces", None)
+        if loads_pieces is None or not keeps:
             return context.serde.loads_typed((kind, data)), whole
         value, pieces = loads_pieces(context.serde, kind, data)
         return value, parted.known(whole, *pieces) if pieces else whole
@@ -183,12 +201,13 @@ def decode_tuple(
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
-            of = (where.checkpoint_ns, channel)
-            last = had.get(of)
-            found[channel], in_parts = _decoded(context, value, parts, channel, where, last.stored if last else None)
+            seen = had.get((where.checkpoint_ns, channel))
+            last, keeps = seen.stored if seen else None, used is not None
+            found[channel], in_parts = _decoded(context, value, parts, channel, where, last=last, keeps=keeps)
             if in_parts and used is not None:
                 field = names.blob(where.checkpoint_ns, names.entry(channel, version))
-                used[of] = Version(field, in_parts)
+                unchanged = seen and seen.field == field and seen.stored is in_parts
+                used[where.checkpoint_ns, channel] = seen if seen and unchanged else Version(field, in_parts)
     pending = [load_write(context.serde, write, where) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

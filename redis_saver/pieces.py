@@ -164,14 +164,14 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
         if columns.pack_all(some) == block:
             blocks.append(block)
             continue
-        end = 0
-        for position, one in enumerate(some, begin):
+        same, end = begin, 0
+        for one in some:
             packed = columns.pack_all([one])
             if not block.startswith(packed, end):
-                most = position
                 break
-            end += len(packed)
-        return most, [*blocks, block[:end]] if end else blocks
+            same, end = same + 1, end + len(packed)
+        # Even if all are alike now, as another thread is changing one: what follows was not looked at.
+        return same, [*blocks, block[:end]] if end else blocks
     return most, blocks
 
 

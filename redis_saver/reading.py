@@ -62,7 +62,8 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
         named = headers.named(stored[2])
-        used[ns, None] = names_of(named, parts[named])
+        last = had.get((ns, None))
+        used[ns, None] = last if last and last.field == named else names_of(named, parts[named])
         context.known.remember(keys.data_key, {**dict.fromkeys(had), **used})
         return found
 

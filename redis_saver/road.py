@@ -54,6 +54,7 @@ def ext_hook(ordinary: Any) -> tuple[Hook, Callable[[list[bytes]], Hook]]:
         return inner(code, data)
 
     def noting(payloads: list[bytes]) -> Hook:
+        # As above, in full: a call less for each message.
         def noted(code: int, data: bytes) -> Any:
             if code == 5:
                 decode = decoders.get(data[:KEY_LENGTH])

@@ -26,6 +26,7 @@ from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
 from redis_saver import AsyncRedisSaver, ForeignKey, batching
+from redis_saver import clients as clients_module
 from redis_saver.requests import Batch, Call, Command
 from redis_saver.scripts import Script
 
@@ -706,9 +707,13 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, 7), 7)
     clients[target].script_flush()
     await all_right(read(clustered, 7), 7)
+    await clustered.adelete_for_runs(["no such run"])
+    assert len([one async for one in clustered.alist(None)]) >= 30
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
+    before = clustered._home.client.get_node("127.0.0.1", cluster.nodes[source].port)
+    assert await clients_module.asking(clustered._home.client, before, ("EXISTS", keys.index_key), {}) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 

@@ -66,7 +66,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
-            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place")
+            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place", keeps=True)
             assert before and (before.levels[0], before.pieces) == (stored.levels[0], stored.pieces._replace(same=0))
     assert grown
 

@@ -993,6 +993,33 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     assert "dump" not in ordinary_road
 
 
+@pytest.mark.parametrize("shown", ["at once", "one by one"])
+def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
+    """It says nothing of those behind it, one of which has changed for good."""
+    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
+    last = FAST.dumps_pieces(value)
+    pack_all, calls = columns.pack_all, []
+
+    def meddled(fields: list[dict[str, Any]]) -> bytes:
+        calls.append(len(fields))
+        if (len(fields) > 1) == (shown == "at once") and len(calls) < 3:
+            value[3].content, kept = "other", value[3].content
+            packed = pack_all(fields)
+            value[3].content = kept
+            return packed
+        return pack_all(fields)
+
+    value[70].content = "edited"
+    value.append(lc.AIMessage("more"))
+    monkeypatch.setattr(columns, "pack_all", meddled)
+    found = FAST.dumps_pieces(value, last)
+    monkeypatch.undo()
+    assert found.same <= 70
+    fresh = FAST.dumps_pieces(value)
+    assert [*last.pieces[1 : 1 + found.same], *found.pieces[1:]] == fresh.pieces[1:]
+    assert FAST.dumps_pieces(value, found).same == len(value)
+
+
 @pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
 def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
     kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
