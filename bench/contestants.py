@@ -172,6 +172,23 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
     return Contestant("langgraph-checkpoint-redis", saver, asaver, _said(url), RedisMeter(url, disconnect))
 
 
+def open_tiered(setting: Setting) -> Contestant:
+    import redis.asyncio
+
+    from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+
+    url = setting.redis(None)
+    client, aclient, _ = _redis_clients(setting, url, redis)
+    cold = open_postgres(setting)
+    return Contestant(
+        "TieredSaver",
+        TieredSaver(RedisSaver(client), cold.saver),
+        AsyncTieredSaver(AsyncRedisSaver(aclient), cold.asaver),
+        f"{_said(url)}, {cold.server}",
+        another=lambda: TieredSaver(RedisSaver(client), cold.saver),
+    )
+
+
 def open_postgres(setting: Setting) -> Contestant:
     import psycopg
     from langgraph.checkpoint.postgres import PostgresSaver
@@ -229,6 +246,7 @@ OPENERS: dict[str, Callable[[Setting], Contestant]] = {
     "ValkeySaver": open_valkey,
     "langgraph-checkpoint-redis": open_langgraph_redis,
     "PostgresSaver": open_postgres,
+    "TieredSaver": open_tiered,
     "SqliteSaver": open_sqlite,
 }
 

@@ -15,9 +15,11 @@ from redis_saver.errors import (
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
 from redis_saver.threads import ThreadInfo
+from redis_saver.tiered import AsyncTieredSaver, TieredSaver
 
 __all__ = [
     "AsyncRedisSaver",
+    "AsyncTieredSaver",
     "ForeignKey",
     "Pruned",
     "RedisSaver",
@@ -27,6 +29,7 @@ __all__ = [
     "ThreadDamaged",
     "ThreadInfo",
     "ThreadNotFound",
+    "TieredSaver",
     "UndecodableValue",
     "UnserializableValue",
     "WrongThread",

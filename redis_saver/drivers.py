@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
 
-from redis_saver.requests import Argument, Call, Command, Operation, Page, Request, Stream, T
+from redis_saver.requests import Argument, Call, Command, Page, Request, Stream, T
+
+R = TypeVar("R")
+"""What an operation asks: requests, and maybe more (`tiers.py`)."""
 
 
-def run(operation: Operation[T], exchange: Callable[[Request], Any]) -> T:
-    """Run an operation to its result."""
-    reply = None
+def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
+    """Run an operation to its result. An error of the exchange is raised where the operation asked."""
+    step, given = operation.send, None
     while True:
         try:
-            request = operation.send(reply)
+            request = step(given)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = exchange(request)
+        try:
+            step, given = operation.send, exchange(request)
+        except Exception as error:  # noqa: BLE001 - raised there
+            step, given = operation.throw, error
 
 
-async def arun(operation: Operation[T], exchange: Callable[[Request], Awaitable[Any]]) -> T:
+async def arun(operation: Generator[R, Any, T], exchange: Callable[[R], Awaitable[Any]]) -> T:
     """`run`, asynchronously."""
-    reply = None
+    step, given = operation.send, None
     while True:
         try:
-            request = operation.send(reply)
+            request = step(given)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        reply = await exchange(request)
+        try:
+            step, given = operation.send, await exchange(request)
+        except Exception as error:  # noqa: BLE001 - raised there
+            step, given = operation.throw, error
 
 
 def pages(stream: Stream[T], exchange: Callable[[Request], Any]) -> Iterator[Sequence[T]]:

@@ -129,6 +129,14 @@ class Keyspace:
         ending = b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
+    def doubts(self, thread_id: str) -> bytes:
+        """The key that says that a thread is being written elsewhere; see `tiers.py`."""
+        return self.keys(thread_id).index_key[: -len(INDEX)] + b"doubts"
+
+    def lease(self, thread_id: str) -> bytes:
+        """The key that gives leave to bring back a thread."""
+        return self.keys(thread_id).index_key[: -len(INDEX)] + b"lease"
+
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""
         tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]

@@ -37,8 +37,23 @@ class Walk(NamedTuple):
     parts: dict[bytes, bytes]
 
 
-def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
-    """The newest checkpoint of a namespace, or the one a config names."""
+class Doubtful(Exception):
+    """The thread is being written where this server does not see it."""
+
+
+def get_tuple(
+    context: Context, given: RunnableConfig, doubts: Sequence[bytes] = ()
+) -> Operation[CheckpointTuple | None]:
+    """The newest checkpoint of a namespace, or the one a config names.
+
+    Args:
+        context: The saver.
+        given: The config.
+        doubts: The key that says so if the thread is not to be believed.
+
+    Raises:
+        Doubtful: It is not.
+    """
     thread, ns, checkpoint_id = config.address(given)
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
@@ -46,9 +61,11 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
     had = {place: version for place, version in context.known.of(keys.data_key).items() if place[0] == ns}
     while True:
         told = [field for version in had.values() for field in version.spine()]
-        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MOST_TOLD]))
+        stored = yield Call(scripts.GET, (*keys, *doubts), (*arguments, *told[:MOST_TOLD]))
         if stored is None:
             return None
+        if stored == 1:
+            raise Doubtful
         parts: dict[bytes, bytes] = {}
         for version in had.values():
             parts.update(version.stored.parts)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, get_checkpoint_metadata
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
 
 from redis_saver import codec, compression, config, headers, names, scripts
 from redis_saver.context import Context, default_ttl
@@ -25,25 +32,41 @@ def put(
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint; sends again, with them, the values and parts that the server turns out not to have."""
     thread, ns, parent = config.address(given)
+    keys = context.keyspace.keys(thread)
+    update = _Update(context, checkpoint, new_versions, ns, context.known.of(keys.data_key), parent is None)
+    place = _place(context, given, checkpoint, metadata, update)
+    while True:
+        missing = yield Call(scripts.PUT, keys, update.arguments(place))
+        if not missing:
+            context.known.remember(keys.data_key, update.seen_now())
+            return config.to_config(thread, ns, checkpoint["id"])
+        context.known.forget(keys.data_key)
+        update.take(missing)
+
+
+def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
+    """What `lua/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
+    where = config.address(found.config)
+    given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
+    values, versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
+    new = {channel: version for channel, version in versions.items() if channel in values}
+    update = _Update(context, found.checkpoint, new, where.checkpoint_ns, {}, is_root=True)
+    return update.arguments(_place(context, given, found.checkpoint, found.metadata, update))
+
+
+def _place(
+    context: Context, given: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, update: _Update
+) -> tuple[tuple[bytes, ...], tuple[Argument, Argument]]:
+    """Where a checkpoint goes and its header, and the TTLs, as `lua/put.lua` takes them."""
+    _, ns, parent = config.address(given)
     checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
     merged = get_checkpoint_metadata(given, metadata)
     run_id = merged.get("run_id")
     run = b"" if run_id is None else names.run(str(run_id))
-    outline = headers.outline(checkpoint)
-    keys = context.keyspace.keys(thread)
-    update = _Update(context, checkpoint, new_versions, outline, ns, context.known.of(keys.data_key), parent is None)
-    header = headers.encode(context.serde, parent, run, checkpoint, merged, outline, update.held)
+    header = headers.encode(context.serde, parent, run, checkpoint, merged, update.outline, update.held)
     by_age = names.by_age(ns, checkpoint_id) if ns else b""
-    place = (names.checkpoint(ns, checkpoint_id), by_age, run, header, outline.named)
     ttl = (default_ttl(context), config.thread_ttl(given) or b"")
-    while True:
-        listed, flags, sent = update.arguments()
-        missing = yield Call(scripts.PUT, keys, [*place, listed, flags, *ttl, *sent])
-        if not missing:
-            context.known.remember(keys.data_key, update.seen_now())
-            return config.to_config(thread, ns, checkpoint_id)
-        context.known.forget(keys.data_key)
-        update.take(missing)
+    return (names.checkpoint(ns, checkpoint_id), by_age, run, header, update.outline.named), ttl
 
 
 class _Update:
@@ -54,7 +77,6 @@ class _Update:
         context: Context,
         checkpoint: Checkpoint,
         new_versions: ChannelVersions,
-        outline: headers.Outline,
         ns: str,
         seen: Seen,
         is_root: bool,
@@ -62,7 +84,7 @@ class _Update:
         """Collect the channels; `is_root`: the checkpoint has no parent, and its thread, most likely, nothing yet."""
         self._context, self._ns, self._seen = context, ns, seen
         self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        self._outline = outline
+        self.outline = outline = headers.outline(checkpoint)
         self._complete, self._mistaken = is_root or (ns, None) in seen, False
         prefix = names.blob(ns)
         self._fields: dict[str, bytes] = {}
@@ -89,8 +111,8 @@ class _Update:
         self._asked: set[bytes] = set()
         """Parts to be sent whatever is believed."""
 
-    def arguments(self) -> tuple[bytes, bytes, list[Argument]]:
-        """What `lua/put.lua` takes: the names, or nothing where they are believed to be stored; flags; fields and values."""
+    def arguments(self, place: tuple[tuple[bytes, ...], tuple[Argument, Argument]]) -> list[Argument]:
+        """What `lua/put.lua` takes, with what `_place` answered; the names only where they are not believed to be stored."""
         sent, others, unchanged = list[tuple[str, bytes]](), list[bytes](), list[bytes]()
         for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
             if flag == b"v":
@@ -108,17 +130,15 @@ class _Update:
                 proofs.append(last.stored.value[1 : 1 + DIGEST] if last else b"")
                 for part in self._chosen(channel, stored):
                     parts[part] = stored.parts[part]
-        named = self._outline.named
+        named = self.outline.named
         parts.pop(named, None)
-        listed = b"" if named in self._believed(None) and named not in self._asked else self._outline.names
+        listed = b"" if named in self._believed(None) and named not in self._asked else self.outline.names
         fields = [field for _, field in sent]
         packed = [compression.compress(part) if field[:1] == ZSTD else part for field, part in parts.items()]
         counts = (len(values), len(bases), len(parts))
-        return (
-            listed,
-            b"".join(self._flags),
-            [*counts, *fields, *bases, *parts, *others, *unchanged, *values, *proofs, *packed],
-        )
+        where, ttl = place
+        lists = (fields, bases, parts, others, unchanged, values, proofs, packed)
+        return [*where, listed, b"".join(self._flags), *ttl, *counts, *chain.from_iterable(lists)]
 
     def _stored(self, channel: str) -> Stored:
         if (stored := self._encoded.get(channel)) is None:
@@ -152,7 +172,7 @@ class _Update:
         """Note what the server lacks."""
         self._asked.update(one for one in missing if isinstance(one, bytes))
         again = {one - 1 for one in missing if isinstance(one, int)}
-        if self._outline.named in self._asked:  # nothing is as it was believed to be
+        if self.outline.named in self._asked:  # nothing is as it was believed to be
             again.update(position for position, flag in enumerate(self._flags) if flag == b"u")
             self._whole.update(self._values)
         lists = {field for field in self._asked if field[:1] == LIST}
@@ -170,8 +190,8 @@ class _Update:
             field = self._aside.get(channel) or self._fields[channel]
             seen[self._ns, channel] = Version(field, stored) if stored.parts else None
         if self._complete and not self._mistaken:
-            named, last = self._outline.named, self._seen.get((self._ns, None))
-            seen[self._ns, None] = last if last and last.field == named else names_of(named, self._outline.names)
+            named, last = self.outline.named, self._seen.get((self._ns, None))
+            seen[self._ns, None] = last if last and last.field == named else names_of(named, self.outline.names)
         return seen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_saver import AsyncRedisSaver, RedisSaver
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver.clients import connect
 
 
@@ -14,9 +14,9 @@ class Face:
     `list` and `threads` answer lists.
     """
 
-    def __init__(self, saver: RedisSaver | AsyncRedisSaver) -> None:
+    def __init__(self, saver: RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver) -> None:
         self.saver = saver
-        self.native_async = isinstance(saver, AsyncRedisSaver)
+        self.native_async = isinstance(saver, (AsyncRedisSaver, AsyncTieredSaver))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

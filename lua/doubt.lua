@@ -1,0 +1,59 @@
+-- Says that a thread is being written where this server does not see it: until it is done, what is here is not to be believed.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- ARGV[1] token      the writer's own
+-- ARGV[2] default    the saver's TTL in milliseconds, or ''
+-- ARGV[3] longer     milliseconds that the doubt is kept longer than the thread
+-- ARGV[4] writes     the beginning of the members of a checkpoint's pending writes, or ''
+-- ARGV[5] leave      that the caller was given when there was nothing, or ''
+-- ARGV[6] record     16 bytes that name what is written; sixteen * for all of the thread
+--
+-- A doubt is 15 digits of milliseconds, '-', or '!' where it is spoiled, the record, the token. Two doubts about one record spoil
+-- each other, as their writes may reach cold and this server in different orders.
+-- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
+-- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers. 1: it is here and was not, so
+-- cold has to get it first; then nothing was done.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+
+local index, data, doubts, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+
+local meta, problem, found = open_thread(index, data, '@home', '@pathless')
+if problem then return problem end
+local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')
+if meta and not found[3] and #others == 0 then return { 1, 0, 0 } end
+local all, state = string.rep('*', 16), '-'
+for _, other in ipairs(others) do
+  local about = string.sub(other, 17, 32)
+  if string.sub(other, 33) == token then
+    redis.call('ZREM', doubts, other)
+  elseif about == record or about == all or record == all then
+    state = '!'
+    redis.call('ZREM', doubts, other)
+    redis.call('ZADD', doubts, 0, string.sub(other, 1, 15) .. '!' .. string.sub(other, 17))
+  end
+end
+local now = redis.call('TIME')
+local still = leave ~= '' and redis.call('HGET', lease, 'token') == leave
+redis.call('UNLINK', lease)
+local stamp = string.format('%015.0f', now[1] * 1000 + math.floor(now[2] / 1000))
+redis.call('ZADD', doubts, 0, stamp .. state .. record .. token)
+local left, kept = redis.call('PTTL', index), redis.call('PTTL', doubts)
+if default == '' or left == -1 then
+  redis.call('PERSIST', doubts)
+else
+  redis.call('PEXPIRE', doubts, string.format('%.0f', math.max(left, kept, tonumber(default)) + longer))
+end
+local pathless = 0
+if writes ~= '' and found[4] then
+  for _, one in ipairs(unpack_frames(found[4])) do
+    if one == writes then pathless = 1 end
+  end
+end
+return { meta and 2 or 0, pathless, still and 1 or 0 }

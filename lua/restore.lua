@@ -1,0 +1,54 @@
+-- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the leave was given.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] lease      hash        <prefix>:{<thread>}:lease
+-- ARGV[1] token      of the leave
+-- ARGV[2] writes     the beginning of the members of the checkpoint's pending writes
+-- ARGV[3] newest     the namespace, escaped, where this is its newest checkpoint, else ''
+-- ARGV[4] n          how many records of pending writes follow
+-- ARGV[5..]          of each: its member of the index, the record, how many writes it holds. Then what put.lua takes
+--
+-- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there are since
+-- the leave was given. Their paths are not known: their order is that of the records.
+-- Returns 1, or 0 where the leave has ended.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_parts
+--- @include lib_checkpoint
+--- @include lib_put
+
+local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
+local token, writes, newest, n = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+if redis.call('HGET', lease, 'token') ~= token then return 0 end
+redis.call('UNLINK', lease)
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+local argv = {}
+for i = 5 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
+local missing = put_checkpoint(index, data, argv)
+if missing.err then return missing end
+if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought back to ' .. data .. ' is not whole') end
+local is_new = not meta
+meta, problem = open_thread(index, data)
+if problem then return problem end
+for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')) do
+  local record = redis.call('HGET', data, member) or ''
+  meta.bytes, meta.writes = meta.bytes - #record, meta.writes - #unpack_frames(record) / 5
+  redis.call('HDEL', data, member)
+  redis.call('ZREM', index, member)
+end
+for i = 1, n do
+  local member, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i]
+  redis.call('HSET', data, member, record)
+  redis.call('ZADD', index, 0, member)
+  meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[4 + 3 * i])
+end
+if n > 0 then redis.call('HSET', data, '@pathless', (redis.call('HGET', data, '@pathless') or '') .. pack(writes)) end
+if is_new then redis.call('HSET', data, '@home', '1') end
+if newest ~= '' then redis.call('HSET', data, '@newest' .. newest, '1') end
+redis.call('HSET', data, '@state', state_of(meta))
+return 1

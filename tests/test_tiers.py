@@ -1,0 +1,807 @@
+"""A saver of ours in front of Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+import redis
+from bench.servers import postgres_server
+from faces import Face, Target
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command as Resume
+from langgraph.types import interrupt
+from psycopg.rows import dict_row
+from make import chain, checkpoint, config, ids, put
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from servers import Server
+from typing_extensions import TypedDict
+
+from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver, scripts
+from redis_saver import tiers as tiers_module
+from redis_saver.names import Keyspace
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Any:
+    with postgres_server() as url:
+        yield url
+
+
+class Moody:
+    """A cold saver that can be made to fail, to wait, and that counts its calls."""
+
+    def __init__(self, saver: Any) -> None:
+        self.saver = saver
+        self.calls: list[str] = []
+        self.fail: set[str] = set()
+        self.before: dict[str, Any] = {}
+        """What to await (sync: call) before a method's answer is given, once."""
+        self.after: dict[str, Any] = {}
+
+    def wrap(self) -> Any:
+        """A subclass's instance, as `cold` has to be a saver."""
+        moody, saver = self, self.saver
+
+        class Wrapped(type(saver)):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.__dict__.update(saver.__dict__)
+
+        for method in ("get_tuple", "put", "put_writes", "delete_thread", "list"):
+            setattr(Wrapped, method, moody._sync(method))
+            setattr(Wrapped, "a" + method, moody._async("a" + method))
+        return Wrapped()
+
+    def _note(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.fail:
+            raise psycopg.OperationalError(f"{method} fails on purpose")
+
+    def _sync(self, method: str) -> Any:
+        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(method)
+            if first := self.before.pop(method, None):
+                first()
+            answer = getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(method, None):
+                act()
+            return answer
+
+        return call
+
+    def _async(self, method: str) -> Any:
+        plain = method[1:]
+        if plain == "list":
+
+            def listing(_: Any, *args: Any, **kwargs: Any) -> Any:
+                self._note(plain)
+                return self.saver.alist(*args, **kwargs)
+
+            return listing
+
+        async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(plain)
+            if first := self.before.pop(plain, None):
+                await first()
+            answer = await getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(plain, None):
+                await act()
+            return answer
+
+        return call
+
+
+class Tiers:
+    """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
+
+    def __init__(self, target: Target, url: str) -> None:
+        self.target, self.url = target, url
+        self.pools: list[Any] = []
+        self.native_async = target.flavour == "async"
+
+    async def cold(self) -> Any:
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        if self.native_async:
+            pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
+            await pool.open()
+            self.pools.append(pool)
+            saver: Any = AsyncPostgresSaver(pool)
+            await saver.setup()
+        else:
+            pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
+            self.pools.append(pool)
+            saver = PostgresSaver(pool)
+            saver.setup()
+        return saver
+
+    async def cold_face(self) -> Any:
+        return Cold(await self.cold(), self.native_async)
+
+    async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
+        kind = AsyncTieredSaver if self.native_async else TieredSaver
+        return kind(self.target.face(**(hot or {})).saver, cold or await self.cold(), **settings)
+
+    async def face(self, **options: Any) -> Face:
+        return Face(await self.saver(**options))
+
+    async def close(self) -> None:
+        for pool in self.pools:
+            if isinstance(pool, AsyncConnectionPool):
+                await pool.close()
+            else:
+                pool.close()
+
+    def evict(self, *endings: str, thread: str = "thread") -> None:
+        """Take keys of a thread away, as the server may."""
+        keys = Keyspace(self.target.prefix).keys(thread)
+        for ending in endings or ("index", "data"):
+            self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
+
+    def fails(self, face: Face, script: Any = None) -> Any:
+        """Let hot fail, in all or in one script, until the answer is called."""
+        hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"
+        works = getattr(hot, name)
+
+        def exchange(request: Any) -> Any:
+            if script is None or getattr(request, "script", None) is script:
+                raise redis.ConnectionError("on purpose")
+            return works(request)
+
+        setattr(hot, name, exchange)
+        return lambda: setattr(hot, name, works)
+
+
+class Cold(Face):
+    """A face of any saver."""
+
+    def __init__(self, saver: Any, native_async: bool) -> None:
+        self.saver, self.native_async = saver, native_async
+
+
+@pytest.fixture
+async def tiers(target: Target, postgres: str) -> AsyncIterator[Tiers]:
+    name = f"test{next(_numbers)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    made = Tiers(target, postgres.rpartition("/")[0] + "/" + name)
+    yield made
+    await made.close()
+
+
+async def test_conformance_is_full(tiers: Tiers) -> None:
+    @checkpointer_test(name=tiers.target.prefix)
+    async def factory() -> AsyncGenerator[Any, None]:
+        yield await tiers.saver()
+
+    report = await validate(factory)
+    failures = [failure for result in report.results.values() for failure in result.failures or []]
+    assert not failures
+    assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
+    assert report.conformance_level() == "FULL"
+
+
+def plain(one: Any) -> Any:
+    """A checkpoint without what Postgres does not give back as it was."""
+    return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
+
+
+async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
+    """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
+    look, as a graph takes it."""
+    assert await face.get_tuple(config(thread)) is None
+    made, versions = [], {"whole": f"{1:032}.1"}
+    for step in range(3):
+        parent = made[-1]["configurable"]["checkpoint_id"] if made else None
+        new = {"n": f"{step + 1:032}.1", **(versions if step == 0 else {})}
+        versions = {**versions, **new}
+        values = {"n": [step], "whole": {"a": ["x" * 3000, "y"]}}
+        one = checkpoint(values, versions)
+        made.append(
+            await face.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
+        )
+    await face.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
+    await face.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
+    await face.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
+    return made
+
+
+@pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
+async def test_what_hot_lost_is_brought_back(tiers: Tiers, lost: tuple[str, ...]) -> None:
+    face = await tiers.face()
+    made = await written(face)
+    before = plain(await face.get_tuple(config()))
+    assert face.saver.stats().hits == 1
+    tiers.evict(*lost)
+    other = await tiers.face()
+    for face in (other, other, await tiers.face()):
+        assert plain(await face.get_tuple(config())) == before
+    assert (other.saver.stats().misses, other.saver.stats().hits, other.saver.stats().rehydrations) == (1, 1, 1)
+    for old in made[:2]:
+        found = await other.get_tuple(old)
+        assert found.config == old
+        assert plain(await other.get_tuple(old)) == plain(found)
+    assert other.saver.stats().rehydrations == 3
+    assert plain(await other.get_tuple(config())) == before
+    assert ids(await other.list(config())) == [one["configurable"]["checkpoint_id"] for one in made[::-1]]
+    assert await other.get_tuple(config("other")) is None
+    assert await other.get_tuple(config("thread", "sub")) is None
+
+
+async def test_writes_of_more_tasks_on_what_was_brought_back(tiers: Tiers) -> None:
+    """Their order is that of their paths, though those of the first are not known any more."""
+    face, control = await tiers.face(), tiers.target.face(prefix=tiers.target.prefix + "control")
+    for each in (face, control):
+        made = await written(each)
+    tiers.evict()
+    await face.get_tuple(config())
+    for each in (face, control):
+        last = (await each.get_tuple(config())).config
+        await each.put_writes(last, [("n", [9])], "task-d", "path-00")
+    wanted = (await control.get_tuple(config())).pending_writes
+    assert (await face.get_tuple(config())).pending_writes == wanted
+    assert (await face.get_tuple(config())).pending_writes == wanted
+
+
+async def test_cold_fails(tiers: Tiers) -> None:
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap())
+    made = await written(face)
+    before = plain(await face.get_tuple(config()))
+    moody.fail = {"put", "put_writes"}
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    with pytest.raises(psycopg.OperationalError):
+        await face.put(made[-1], new, {}, new["channel_versions"])
+    with pytest.raises(psycopg.OperationalError):
+        await face.put_writes(made[-1], [("n", [1])], "task-z")
+    moody.fail = set()
+    for each in (face, await tiers.face()):
+        assert plain(await each.get_tuple(config())) == before
+    assert face.saver.stats().doubts
+    moody.fail = {"get_tuple"}
+    with pytest.raises(psycopg.OperationalError):
+        await face.get_tuple(config("never there"))
+
+
+async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
+    """What it has is not believed before cold was asked, by this process and by others."""
+    face = await tiers.face(on_hot_error="bypass")
+    made = await written(face)
+    before = plain(await face.get_tuple(config()))
+    works = tiers.fails(face)
+    assert plain(await face.get_tuple(config())) == before
+    assert len(await face.list(config())) == 3
+    new = checkpoint({"n": [9], "whole": 1}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    with pytest.raises(redis.ConnectionError):  # other processes cannot be told
+        await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    works()
+    for each in (face, await tiers.cold_face()):
+        assert plain(await each.get_tuple(config())) == before
+    works = tiers.fails(face, scripts.PUT)
+    stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    assert (await face.get_tuple(config())).config == stored
+    works()
+    for each in (await tiers.face(), face, face):
+        found = await each.get_tuple(config())
+        assert (found.config, found.checkpoint["channel_values"]["n"]) == (stored, [9])
+    assert face.saver.stats().bypasses == 3
+
+
+async def test_a_thread_that_hot_half_lost_and_cold_never_had(tiers: Tiers) -> None:
+    """It is lost, and that is an error, not an empty thread."""
+    await written(tiers.target.face())
+    face = await tiers.face(on_hot_error="bypass")
+    tiers.evict("index")
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    for act in (
+        face.get_tuple(config()),
+        face.put(config(), new, {}, new["channel_versions"]),
+        face.get_tuple(config()),
+    ):
+        with pytest.raises(ThreadDamaged):
+            await act
+    await face.delete_thread("thread")
+    assert await face.get_tuple(config()) is None
+
+
+async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
+    """Where a write could not begin in hot, cold has not got it either."""
+    face = await tiers.face()
+    made = await written(face)
+    works = tiers.fails(face)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    for act in (face.put(made[-1], new, {}, new["channel_versions"]), face.get_tuple(config()), face.list(config())):
+        with pytest.raises(redis.ConnectionError):
+            await act
+    works()
+    assert len(await face.list(config())) == 3
+    works = tiers.fails(face, scripts.PUT)
+    with pytest.raises(redis.ConnectionError):
+        await face.put(made[-1], new, {}, new["channel_versions"])
+    for each in (await tiers.face(), face):  # cold has it
+        assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
+
+
+async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: Any) -> None:
+    face = await tiers.face()
+    made = await written(face)
+    works = tiers.fails(face, scripts.PUT)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    with pytest.raises(redis.ConnectionError):
+        await face.put(made[-1], new, {}, new["channel_versions"])
+    works()
+    other = await tiers.face()
+    for _ in range(2):
+        assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
+    assert (other.saver.stats().doubts, other.saver.stats().rehydrations) == (2, 0)
+    monkeypatch.setattr(tiers_module, "WRITER_GONE", 0)
+    for _ in range(3):
+        assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
+    assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
+
+
+async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap())
+    await written(face)
+    tiers.evict()
+    moody.calls.clear()
+    if tiers.native_async:
+        found = await asyncio.gather(*(face.get_tuple(config()) for _ in range(100)))
+    else:
+        with ThreadPoolExecutor(30) as pool:
+            found = list(pool.map(lambda _: face.saver.get_tuple(config()), range(100)))
+    assert all(plain(one) == plain(found[0]) for one in found)
+    assert len({id(one.checkpoint["channel_values"]["whole"]) for one in found}) == 100
+    assert moody.calls.count("get_tuple") == 1
+
+
+@pytest.mark.parametrize("what", ["put", "put_writes", "delete", "prune", "copy"])
+async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tiers, what: str) -> None:
+    moody = Moody(await tiers.cold())
+    face, other = await tiers.face(cold=moody.wrap()), await tiers.face()
+    made = await written(face)
+    await written(other, "another")
+    tiers.evict()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    acts = {
+        "put": lambda: other.put(made[-1], new, {}, new["channel_versions"]),
+        "put_writes": lambda: other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0"),
+        "delete": lambda: other.delete_thread("thread"),
+        "prune": lambda: other.prune(["thread"]),
+        "copy": lambda: other.copy_thread("another", "thread"),
+    }
+    if tiers.native_async:
+        moody.after["get_tuple"] = acts[what]
+    else:
+        moody.after["get_tuple"] = lambda: elsewhere(acts[what])
+    await face.get_tuple(config())  # finds what was there before
+    cold = await tiers.cold_face()
+    for each in (face, await tiers.face(), face):
+        assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
+    if what == "delete":
+        assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith(b":lease")] == []
+
+
+def elsewhere(act: Any) -> None:
+    """Run something asynchronous on a thread of its own."""
+
+    async def drive() -> None:
+        await act()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(drive())).result()
+
+
+def between(tiers: Tiers, face: Face, script: Any, act: Any) -> None:
+    """Let something happen elsewhere just before a saver calls a script, once."""
+    hot, name = face.saver.hot, "_aexchange" if tiers.native_async else "_exchange"
+    works, left = getattr(hot, name), [act]
+
+    def exchange(request: Any) -> Any:
+        if left and getattr(request, "script", None) is script:
+            elsewhere_act = left.pop()
+            if tiers.native_async:
+
+                async def then() -> Any:
+                    await elsewhere_act()
+                    return await works(request)
+
+                return then()
+            elsewhere(elsewhere_act)
+        return works(request)
+
+    setattr(hot, name, exchange)
+
+
+@pytest.mark.parametrize(
+    "where", [scripts.PUT, scripts.TRUST, "before cold"], ids=["before hot", "before the end", "before cold"]
+)
+@pytest.mark.parametrize(
+    "what", ["delete", "prune", "runs", "same write", "other write", "list", "put of an old id", "evicted doubts"]
+)
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
+async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> None:
+    """What happens while another writes leaves hot with nothing but what cold has, however it ends."""
+    face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
+    made = [] if act == "first put" else await written(face)
+    if not made:
+        await face.get_tuple(config())
+    last = made[-1] if made else config()
+    if act.endswith("lost"):
+        tiers.evict()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", **({"whole": f"{1:032}.1"} if made else {})})
+    write = ("task-c", "path-0")
+    target = last if made else config(checkpoint_id=new["id"])
+    old = checkpoint({"n": [0]}, {"n": f"{5:032}.1"}, checkpoint_id="1ef00000-0000-6000-8000-000000000000")
+
+    async def evicted_doubts() -> None:
+        tiers.target.raw.delete(Keyspace(tiers.target.prefix).doubts("thread"))
+        await other.get_tuple(config())
+
+    happens = {
+        "delete": lambda: other.delete_thread("thread"),
+        "prune": lambda: other.prune(["thread"]),
+        "runs": lambda: other.delete_for_runs(["run"]),
+        "same write": lambda: other.put_writes(target, [(INTERRUPT, ["other"])], *write),
+        "other write": lambda: other.put_writes(target, [("n", ["other"])], "task-z", "path-9"),
+        "list": lambda: other.list(config()),
+        "put of an old id": lambda: other.put(config(), old, {}, old["channel_versions"]),
+        "evicted doubts": evicted_doubts,
+    }[what]
+    script = where
+    if where == "before cold":
+        moody = Moody(await tiers.cold())
+        face = await tiers.face(cold=moody.wrap())
+        await face.get_tuple(config())
+        if act.endswith("lost"):
+            tiers.evict()
+        moody.before[act.split()[-1] if act == "first put" else act.split()[0]] = (
+            happens if tiers.native_async else (lambda: elsewhere(happens))
+        )
+    else:
+        script = scripts.PUT_WRITES if where is scripts.PUT and act.startswith("put_writes") else where
+        between(tiers, face, script, happens)
+    if act.startswith("put_writes"):
+        await face.put_writes(last, [(INTERRUPT, ["mine"])], *write)
+    else:
+        await face.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
+    for each in (await tiers.face(), face):
+        for place in (*made, config(checkpoint_id=new["id"]), config(), config(checkpoint_id=old["id"]), config()):
+            assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
+
+
+async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
+    """Only hot has it. Cold gets all of it, before it gets anything new."""
+    alone = tiers.target.face()
+    made = await written(alone)
+    face, cold = await tiers.face(), await tiers.cold_face()
+    assert plain(await face.get_tuple(config())) == plain(await alone.get_tuple(config()))
+    assert await cold.get_tuple(config()) is None
+    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    listed = [plain(one) for one in await cold.list(config())]
+    assert listed == [plain(one) for one in await alone.list(config())]
+    assert len(listed) == 4
+    tiers.evict()
+    found = await face.get_tuple(config())
+    assert found.config == stored
+    assert found.checkpoint["channel_values"] == new["channel_values"]
+    assert face.saver.stats().adopted == 1
+
+
+async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers, monkeypatch: Any) -> None:
+    """Hot is believed until cold has all of it."""
+    made = await written(tiers.target.face())
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap())
+    before = plain(await face.get_tuple(config()))
+    moody.fail = {"put_writes"}
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    with pytest.raises(psycopg.OperationalError):
+        await face.put(made[-1], new, {}, new["channel_versions"])
+    monkeypatch.setattr(tiers_module, "WRITER_GONE", 0)
+    other = await tiers.face()
+    assert plain(await other.get_tuple(config())) == before
+    assert len(await other.list(config())) == 3
+    tiers.evict()
+    assert plain(await other.get_tuple(config())) == before
+
+
+async def test_all_threads_are_listed(tiers: Tiers) -> None:
+    await written(tiers.target.face(), "before")
+    face = await tiers.face()
+    await written(face, "thread")
+    tiers.evict()
+    found = await face.list(None)
+    assert {one.config["configurable"]["thread_id"] for one in found} == {"before", "thread"}
+    assert len(found) == 6
+
+
+async def test_cold_gets_all_channels_of_a_thread_it_does_not_know(tiers: Tiers) -> None:
+    """The thread expired in hot, and was never in cold: the next checkpoint is whole in both."""
+    alone = tiers.target.face()
+    made = await written(alone)
+    tiers.evict()
+    face = await tiers.face()
+    new = checkpoint({"n": [9], "whole": {"a": 1}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    for each in (face, await tiers.cold_face()):
+        assert (await each.get_tuple(config())).checkpoint["channel_values"] == new["channel_values"]
+
+
+async def test_a_writer_that_goes_straight_to_cold(tiers: Tiers) -> None:
+    face, cold = await tiers.face(), await tiers.cold_face()
+    made = await written(face)
+    for mode, again in (("never", False), ("on_open", False), ("always", True)):
+        opened = await tiers.face(verify=mode)
+        await opened.get_tuple(config())
+        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        await cold.put(made[-1], new, {}, new["channel_versions"])
+        found = await opened.get_tuple(config())
+        assert (found.checkpoint["id"] == new["id"]) == again
+        fresh = await tiers.face(verify="on_open")
+        assert (await fresh.get_tuple(config())).checkpoint["id"] == new["id"]
+
+
+async def test_nothing_is_left_behind(tiers: Tiers) -> None:
+    face, cold = await tiers.face(), await tiers.cold_face()
+    await written(face)
+    tiers.evict()
+    await face.get_tuple(config())
+    await face.copy_thread("thread", "copy")
+    assert [plain(one)[1:] for one in await face.list(config("copy"))] != []
+    await face.get_tuple(config("copy"))
+    for thread in ("thread", "copy", "never there"):
+        await face.delete_thread(thread)
+        assert await face.get_tuple(config(thread)) is None
+        assert await cold.get_tuple(config(thread)) is None
+    left = tiers.target.keys()
+    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= tiers_module.LEAVE for key in left)
+
+
+async def test_deadlines(tiers: Tiers) -> None:
+    """No key of an expiring thread stays longer than it, but for a doubt, which has to."""
+    face = await tiers.face(hot={"ttl": timedelta(hours=1)})
+    made = await written(face)
+    tiers.evict()
+    await face.get_tuple(config())
+    for key in tiers.target.keys():
+        assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
+    tiers.fails(face, scripts.PUT)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    with pytest.raises(redis.ConnectionError):
+        await face.put(made[-1], new, {}, new["channel_versions"])
+    doubts = [key for key in tiers.target.keys() if key.endswith(b":doubts")]
+    assert len(doubts) == 1
+    assert 3_600_000 < tiers.target.raw.pttl(doubts[0]) <= 3_600_000 + tiers_module.DOUBTS_KEPT
+
+
+async def test_wrong_arguments(tiers: Tiers) -> None:
+    cold = await tiers.cold()
+    hot = tiers.target.face().saver
+    kind = AsyncTieredSaver if tiers.native_async else TieredSaver
+    for error, given in (
+        (TypeError, (cold, cold)),
+        (TypeError, (hot, hot)),
+        (TypeError, (hot, None)),
+    ):
+        with pytest.raises(error):
+            kind(*given)
+    for name, value in (("on_hot_error", "ignore"), ("verify", True)):
+        with pytest.raises(ValueError, match=name):
+            kind(hot, cold, **{name: value})
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("seed", range(25))
+async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
+    """Whatever hot loses, and whichever tier fails meanwhile, every answer is that of InMemorySaver."""
+    chance, model = random.Random(seed), InMemorySaver()
+    moody = Moody(await tiers.cold())
+    cold = moody.wrap()
+    faces = [await tiers.face(cold=cold, on_hot_error=mode) for mode in ("bypass", "bypass")]
+    made: list[Any] = []
+    versions: dict[str, dict[str, str]] = {}
+    for number in range(70):
+        face = chance.choice(faces)
+        step = chance.choice(
+            ["put"] * 5
+            + ["writes"] * 4
+            + ["get"] * 5
+            + ["old"] * 3
+            + ["evict", "half", "list", "delete", "copy", "cold fails", "hot fails"]
+        )
+        thread = chance.choice(["a", "b"])
+        of_thread = [one for one in made if one["configurable"]["thread_id"] == thread]
+        works = None
+        if step == "cold fails":
+            moody.fail, step = {"put", "put_writes", "delete_thread"}, chance.choice(["put", "writes", "delete"])
+        if step == "hot fails":
+            works, step = (
+                tiers.fails(face, chance.choice([None, scripts.PUT, scripts.TRUST])),
+                chance.choice(["put", "get", "writes"]),
+            )
+        act: Any = None
+        if step == "put":
+            parent = chance.choice(of_thread) if of_thread and chance.random() < 0.8 else None
+            before = versions[parent["configurable"]["checkpoint_id"]] if parent else {}
+            new = {chance.choice("xyz"): f"{number + 1:032}.1" for _ in range(2)}
+            now = {**before, **new}
+            values = {
+                channel: [version, "v" * 900]
+                for channel, version in now.items()
+                if chance.random() < 0.9 or channel not in new
+            }
+            stored = (await face.get_tuple(parent)).checkpoint["channel_values"] if parent else {}
+            values = {
+                channel: value if channel in new else stored[channel]
+                for channel, value in values.items()
+                if channel in new or channel in stored
+            }
+            one = checkpoint(values, now)
+            given = (parent or config(thread), one, {"step": number}, new)
+            act = "put", given
+            versions[one["id"]] = now
+        elif step == "writes" and of_thread:
+            task = f"task-{chance.randrange(3)}"
+            channel = chance.choice(["x", "y", INTERRUPT, "__error__"])
+            act = "put_writes", (chance.choice(of_thread), [(channel, [number])], task, f"path-{task}")
+        elif step == "delete" and chance.random() < 0.5:
+            act = "delete_thread", (thread,)
+        elif step == "evict":
+            tiers.evict(thread=thread)
+        elif step == "half":
+            tiers.evict(chance.choice(["index", "data"]), thread=thread)
+        elif step == "old" and of_thread:
+            where = chance.choice(of_thread)
+            assert plain(await face.get_tuple(where)) == plain(model.get_tuple(where))
+        elif step == "get":
+            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
+        elif step == "list":
+            found = [plain(one) for one in await face.list(config(thread))]
+            assert found == [plain(one) for one in model.list(config(thread))]
+        if act:
+            method, given = act
+            try:
+                answer = await getattr(face, method)(*given)
+            except (psycopg.OperationalError, redis.ConnectionError):
+                assert moody.fail or works
+            else:
+                assert answer == getattr(model, method)(*given)
+                if method == "put":
+                    made.append(answer)
+                if method == "delete_thread":
+                    made = [one for one in made if one not in of_thread]
+        moody.fail = set()
+        if works:
+            works()
+    for face in (*faces, await tiers.face()):
+        for thread in ("a", "b"):
+            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
+
+
+WRITER = """
+import sys
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
+from langgraph.checkpoint.postgres import PostgresSaver
+from make import checkpoint, config
+from redis_saver import RedisSaver, TieredSaver
+
+redis_url, prefix, url = sys.argv[1:]
+pool = ConnectionPool(url, min_size=1, open=True, kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row})
+with RedisSaver.from_conn_string(redis_url, prefix=prefix) as hot:
+    saver = TieredSaver(hot, PostgresSaver(pool))
+    found = saver.get_tuple(config())
+    where, number = (found.config, found.checkpoint["channel_values"]["n"][0]) if found else (config(), 0)
+    while True:
+        number += 1
+        one = checkpoint({"n": [number], "text": ["x" * 5000]}, {"n": f"{number:032}.1", "text": f"{1:032}.1"})
+        where = saver.put(where, one, {"step": number}, {"n": f"{number:032}.1", **({"text": f"{1:032}.1"} if number == 1 else {})})
+        saver.put_writes(where, [("n", [number])], "task")
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_killed_writers(tiers: Tiers) -> None:
+    """What was acknowledged is in both, whatever was under way; hot never says less than cold."""
+    chance, acknowledged = random.Random(1), [0]
+    await tiers.cold()
+    cold = await tiers.cold_face()
+    for _ in range(6):
+        arguments = [sys.executable, "-c", WRITER, tiers.target.url, tiers.target.prefix, tiers.url]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parent) as writer:
+            assert writer.stdout is not None
+            for _ in range(chance.randint(1, 40)):
+                acknowledged.append(int(writer.stdout.readline()))
+            time.sleep(chance.random() / 100)
+            writer.kill()
+            acknowledged += map(int, writer.stdout.read().split(b"\n")[:-1])
+        found = await (await tiers.face()).get_tuple(config())
+        assert plain(found) == plain(await cold.get_tuple(config()))
+        assert found.checkpoint["channel_values"]["n"][0] in (acknowledged[-1], acknowledged[-1] + 1)
+        assert found.checkpoint["channel_values"]["text"] == ["x" * 5000]
+    listed = await (await tiers.face()).list(config())
+    numbers = {one.checkpoint["channel_values"]["n"][0]: one for one in listed}
+    assert list(numbers) == sorted(numbers, reverse=True)
+    assert all(numbers[number].pending_writes for number in acknowledged[1:])
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_redis_that_is_killed(postgres: str, flavour: str) -> None:
+    """It comes back empty: nothing is lost."""
+    server = Server()
+    target = Target("own", flavour, server.url, "killed")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE killed_{flavour}")
+    tiers = Tiers(target, postgres.rpartition("/")[0] + f"/killed_{flavour}")
+    client = target.client(socket_connect_timeout=1)
+    kind = AsyncTieredSaver if tiers.native_async else TieredSaver
+    hot = target.face(client=client).saver
+    face = Face(kind(hot, await tiers.cold()))
+    bypassing = Face(kind(hot, await tiers.cold(), on_hot_error="bypass"))
+    await written(face)
+    before = plain(await face.get_tuple(config()))
+    server.kill()
+    with pytest.raises((redis.ConnectionError, OSError)):
+        await face.get_tuple(config())
+    assert plain(await bypassing.get_tuple(config())) == before
+    server.start()
+    for _ in range(2):
+        assert plain(await face.get_tuple(config())) == before
+    assert face.saver.stats().rehydrations == 1
+    await tiers.close()
+    await target.close()
+    server.stop()
+
+
+class State(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
+async def test_a_graph_that_waits_while_hot_forgets(tiers: Tiers) -> None:
+    def ask(_: State) -> dict[str, Any]:
+        return {"messages": [("ai", f"you said {interrupt('sure?')}")]}
+
+    builder = StateGraph(State).add_node("think", lambda _: {"messages": [("ai", "hm")]}).add_node("ask", ask)
+    builder.add_edge(START, "think").add_edge("think", "ask")
+
+    async def run(given: Any) -> dict[str, Any]:
+        graph = builder.compile(checkpointer=await tiers.saver())
+        if tiers.native_async:
+            return await graph.ainvoke(given, config(), durability="sync")
+        return await asyncio.to_thread(graph.invoke, given, config(), durability="sync")
+
+    for turn in range(3):
+        assert "__interrupt__" in await run({"messages": [("human", f"question {turn}")]})
+        tiers.evict(*(["index", "data"], ["index"], ["data"])[turn])
+        state = await run(Resume(resume=f"yes {turn}"))
+        assert [one.content for one in state["messages"][-3:]] == [f"question {turn}", "hm", f"you said yes {turn}"]
+        tiers.evict()
+    assert len(state["messages"]) == 9
+    saver = Face(await tiers.saver())
+    assert len(await saver.list(config())) == len(await (await tiers.cold_face()).list(config())) > 9
