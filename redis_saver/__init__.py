@@ -15,7 +15,7 @@ from redis_saver.errors import (
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
 from redis_saver.threads import ThreadInfo
-from redis_saver.tiered import AsyncTieredSaver, TieredSaver
+from redis_saver.tiers.saver import AsyncTieredSaver, TieredSaver
 
 __all__ = [
     "AsyncRedisSaver",

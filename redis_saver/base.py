@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any, ClassVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import clients, expiry
 from redis_saver import compression as compressions
+from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
 from redis_saver.names import Keyspace
-from redis_saver.requests import Operation, Stream, T
 from redis_saver.serializer import FastSerializer
 
 
-class Base(BaseCheckpointSaver[str]):
+class Base(Interface):
     """The settings, and the driver as operations need it."""
 
     serde: SerializerProtocol = FastSerializer()
@@ -63,15 +61,3 @@ class Base(BaseCheckpointSaver[str]):
 
     @abstractmethod
     def _use(self, client: Any) -> None: ...
-
-    @abstractmethod
-    def _run(self, operation: Operation[T]) -> T: ...
-
-    @abstractmethod
-    def _arun(self, operation: Operation[T]) -> Awaitable[T]: ...
-
-    @abstractmethod
-    def _stream(self, stream: Stream[T]) -> Iterator[T]: ...
-
-    @abstractmethod
-    def _astream(self, stream: Stream[T]) -> AsyncIterator[T]: ...

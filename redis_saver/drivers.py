@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
+from redis_saver.errors import RedisSaverError
 from redis_saver.requests import Argument, Call, Command, Page, Request, Stream, T
 
 R = TypeVar("R")
-"""What an operation asks: requests, and maybe more (`tiers.py`)."""
+"""What an operation asks: requests, and maybe more (`tiers/model.py`)."""
 
 
 def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
-    """Run an operation to its result. An error of the exchange is raised where the operation asked."""
+    """Run an operation to its result. An error of ours is raised where the operation asked, so that it can mend what it is about."""
     step, given = operation.send, None
     while True:
         try:
@@ -21,7 +22,7 @@ def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
             return end.value  # type: ignore[no-any-return]
         try:
             step, given = operation.send, exchange(request)
-        except Exception as error:  # noqa: BLE001 - raised there
+        except RedisSaverError as error:
             step, given = operation.throw, error
 
 
@@ -35,7 +36,7 @@ async def arun(operation: Generator[R, Any, T], exchange: Callable[[R], Awaitabl
             return end.value  # type: ignore[no-any-return]
         try:
             step, given = operation.send, await exchange(request)
-        except Exception as error:  # noqa: BLE001 - raised there
+        except RedisSaverError as error:
             step, given = operation.throw, error
 
 

@@ -130,7 +130,7 @@ class Keyspace:
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
     def doubts(self, thread_id: str) -> bytes:
-        """The key that says that a thread is being written elsewhere; see `tiers.py`."""
+        """The key that says that a thread is being written elsewhere; see `tiers/`."""
         return self.keys(thread_id).index_key[: -len(INDEX)] + b"doubts"
 
     def lease(self, thread_id: str) -> bytes:

@@ -19,6 +19,7 @@ import pytest
 import redis
 from bench.servers import postgres_server
 from faces import Face, Target
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
@@ -36,7 +37,7 @@ from servers import Server
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver, scripts
-from redis_saver import tiers as tiers_module
+from redis_saver.tiers import model, reading
 from redis_saver.names import Keyspace
 
 _numbers = itertools.count()
@@ -353,7 +354,7 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     for _ in range(2):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations) == (2, 0)
-    monkeypatch.setattr(tiers_module, "WRITER_GONE", 0)
+    monkeypatch.setattr(reading, "WRITER_GONE", 0)
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
@@ -520,7 +521,7 @@ async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers,
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(psycopg.OperationalError):
         await face.put(made[-1], new, {}, new["channel_versions"])
-    monkeypatch.setattr(tiers_module, "WRITER_GONE", 0)
+    monkeypatch.setattr(reading, "WRITER_GONE", 0)
     other = await tiers.face()
     assert plain(await other.get_tuple(config())) == before
     assert len(await other.list(config())) == 3
@@ -577,7 +578,7 @@ async def test_nothing_is_left_behind(tiers: Tiers) -> None:
         assert await face.get_tuple(config(thread)) is None
         assert await cold.get_tuple(config(thread)) is None
     left = tiers.target.keys()
-    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= tiers_module.LEAVE for key in left)
+    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= model.LEAVE for key in left)
 
 
 async def test_deadlines(tiers: Tiers) -> None:
@@ -594,7 +595,7 @@ async def test_deadlines(tiers: Tiers) -> None:
         await face.put(made[-1], new, {}, new["channel_versions"])
     doubts = [key for key in tiers.target.keys() if key.endswith(b":doubts")]
     assert len(doubts) == 1
-    assert 3_600_000 < tiers.target.raw.pttl(doubts[0]) <= 3_600_000 + tiers_module.DOUBTS_KEPT
+    assert 3_600_000 < tiers.target.raw.pttl(doubts[0]) <= 3_600_000 + model.DOUBTS_KEPT
 
 
 async def test_wrong_arguments(tiers: Tiers) -> None:
@@ -805,3 +806,18 @@ async def test_a_graph_that_waits_while_hot_forgets(tiers: Tiers) -> None:
     assert len(state["messages"]) == 9
     saver = Face(await tiers.saver())
     assert len(await saver.list(config())) == len(await (await tiers.cold_face()).list(config())) > 9
+
+
+async def test_a_cold_saver_that_cannot_prune(tiers: Tiers) -> None:
+    """It says so before hot gives anything up."""
+
+    class Plain(InMemorySaver):
+        prune = BaseCheckpointSaver.prune
+        aprune = BaseCheckpointSaver.aprune
+
+    face = await tiers.face(cold=Plain())
+    await written(face)
+    with pytest.raises(NotImplementedError):
+        await face.prune(["thread"])
+    await face.get_tuple(config())
+    assert face.saver.stats().hits == 1

@@ -5,40 +5,36 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
 )
 from typing_extensions import Self
 
-from redis_saver import clients, drivers, postgres_runs, tiers, versions
+from redis_saver import clients, drivers
 from redis_saver import config as configs
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
 from redis_saver.sync import RedisSaver
-from redis_saver.tiers import Cold, HotFailed, Once, OnHotError, Stats, Tiered, Verify
+from redis_saver.tiers import operations, postgres_runs, threads
+from redis_saver.tiers.model import Cold, HotFailed, Once, OnHotError, Stats, Tiered, Verify
 
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
-class _Tiered(BaseCheckpointSaver[str], Generic[Hot]):
-    """What both flavours share. Every method has a twin with an `a` in front, for asyncio.
+class _Tiered(Interface, Generic[Hot]):
+    """What both flavours share.
 
     All is written to `cold` before `hot`, and reading is up to hot: see `redis_saver.tiers` for what is guaranteed. All writers of
     a thread must go through tiers with the same two stores, or `verify` must be other than "never".
     """
 
+    _operations: ClassVar[Operations] = operations
     _hot_class: ClassVar[type[Any]]
 
     def __init__(
@@ -90,146 +86,20 @@ class _Tiered(BaseCheckpointSaver[str], Generic[Hot]):
         """A copy of what was counted so far, in this process."""
         return copy.copy(self.counts)
 
-    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
-        """As `RedisSaver.get_next_version`."""
-        return versions.following(current)
+    def _stream(self, stream: Tiered[list[T]]) -> Iterator[T]:
+        yield from self._run(stream)
 
-    @abstractmethod
-    def _run(self, operation: Tiered[T]) -> T: ...
-
-    @abstractmethod
-    def _arun(self, operation: Tiered[T]) -> Awaitable[T]: ...
-
-    # -- checkpoints
-
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read the newest checkpoint of a namespace, or the one with `checkpoint_id`: from hot, else from cold, and then it is brought back.
-
-        Returns:
-            The checkpoint. None where neither has it.
-
-        Raises:
-            Exception: What cold raises, where it has to be asked; what hot raises, with `on_hot_error="raise"`.
-        """
-        return self._run(tiers.get_tuple(self, config))
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """`get_tuple` for asyncio."""
-        return await self._arun(tiers.get_tuple(self, config))
-
-    def list(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
-        """List checkpoints, newest first, as cold does: it has all of them."""
-        options = {"filter": filter, "before": before, "limit": limit}
-        yield from self._run(tiers.list_checkpoints(self, config, **options))
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """`list` for asyncio."""
-        options = {"filter": filter, "before": before, "limit": limit}
-        for one in await self._arun(tiers.list_checkpoints(self, config, **options)):
+    async def _astream(self, stream: Tiered[list[T]]) -> AsyncIterator[T]:
+        for one in await self._arun(stream):
             yield one
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Store a checkpoint in cold, then in hot. Where cold fails, hot does not show it."""
-        return self._run(tiers.put(self, config, checkpoint, metadata, new_versions))
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """`put` for asyncio."""
-        return await self._arun(tiers.put(self, config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Store the pending writes of a task in cold, then in hot."""
-        return self._run(tiers.put_writes(self, config, writes, task_id, task_path))
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """`put_writes` for asyncio."""
-        return await self._arun(tiers.put_writes(self, config, writes, task_id, task_path))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Collect what rebuilds `DeltaChannel`s: from cold, which has all ancestors."""
-        return self._run(tiers.history(self, config, channels))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """`get_delta_channel_history` for asyncio."""
-        return await self._arun(tiers.history(self, config, channels))
-
-    # -- threads
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread from both."""
-        return self._run(tiers.delete_thread(self, configs.name(thread_id, "thread_id")))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """`delete_thread` for asyncio."""
-        return await self._arun(tiers.delete_thread(self, configs.name(thread_id, "thread_id")))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of some runs from both. In `PostgresSaver`, which cannot, by statements of ours."""
-        return self._run(tiers.delete_for_runs(self, configs.names(run_ids, "run_id")))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """`delete_for_runs` for asyncio."""
-        return await self._arun(tiers.delete_for_runs(self, configs.names(run_ids, "run_id")))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Make a thread what another is. Cold is written checkpoint by checkpoint: a copy that fails leaves a part of the target there."""
-        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return self._run(tiers.copy_thread(self, source, target))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """`copy_thread` for asyncio."""
-        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return await self._arun(tiers.copy_thread(self, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads as cold does."""
-        return self._run(tiers.prune(self, self._prunable(thread_ids), strategy))
-
-    def _prunable(self, thread_ids: Sequence[str]) -> Sequence[str]:
-        if not (_overrides(self.cold, "prune") or _overrides(self.cold, "aprune")):
-            raise NotImplementedError(f"cold={self.cold!r} cannot prune; nothing was changed")
-        return configs.names(thread_ids, "thread_id")
+        self._run(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`prune` for asyncio."""
-        return await self._arun(tiers.prune(self, self._prunable(thread_ids), strategy))
-
-
-def _overrides(cold: BaseCheckpointSaver[Any], method: str) -> bool:
-    return getattr(type(cold), method) is not getattr(BaseCheckpointSaver, method)
+        await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
 
 
 @contextmanager

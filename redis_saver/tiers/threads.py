@@ -1,0 +1,56 @@
+"""Changing threads as a whole: in cold, and hot gives them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis_saver import config, listing, names, scripts
+from redis_saver.requests import Call
+from redis_saver.tiers.adopting import all_in_cold, copy_to_cold
+from redis_saver.tiers.doubts import ALL, Doubt, change, given_up, put_in_doubt
+from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
+
+
+def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Delete a thread in cold, then in hot."""
+    yield from change(tiers, thread, Cold("delete_thread", (thread,)), unseen=True)
+
+
+def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
+    """Make the target what the source is, in cold; hot gives the target up."""
+    if source == target:
+        return
+    yield from all_in_cold(tiers, source)
+    found = yield Cold("list", ({"configurable": {"thread_id": source}},))
+    if not found:
+        return
+    doubt = yield from put_in_doubt(tiers, target, ALL, unseen=True)
+    yield Cold("delete_thread", (target,))
+    for one in reversed(found):
+        yield from copy_to_cold(one, target)
+    yield from by_choice(tiers, given_up(tiers, target, doubt))
+
+
+def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
+    """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them."""
+    members, doubts, concerned = [names.run(run) for run in run_ids], list[tuple[str, Doubt]](), set[str]()
+    for run in run_ids:  # of threads, too, that may be on their way back to hot
+        found = yield Cold("list", (None,), {"filter": {"run_id": run}})
+        concerned.update(config.thread_id(one.config) for one in found)
+    for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
+        if thread not in concerned and (yield Call(scripts.RUNS, tiers.hot.keyspace.keys(thread), members)):
+            concerned.add(thread)
+    for thread in sorted(concerned):
+        doubts.append((thread, (yield from put_in_doubt(tiers, thread, ALL))))
+    yield Cold("delete_for_runs", (run_ids,))
+    for thread, doubt in doubts:
+        yield from by_choice(tiers, given_up(tiers, thread, doubt))
+
+
+def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None]:
+    """Prune threads in cold; hot gives them up."""
+    yield Cold("prune", ([],), {"strategy": strategy})  # so that a saver that cannot says so before anything is done
+    for thread in thread_ids:
+        if strategy != "delete":
+            yield from all_in_cold(tiers, thread)
+        yield from change(tiers, thread, Cold("prune", ([thread],), {"strategy": strategy}))

@@ -1,0 +1,91 @@
+"""Writing to cold, then to hot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+
+from redis_saver import config, names, writing
+from redis_saver.errors import ThreadDamaged
+from redis_saver.parts import digest
+from redis_saver.requests import Operation
+from redis_saver.tiers.adopting import versions_of_values, writes_of
+from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
+from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice, for_cold
+
+
+def put(
+    tiers: Tiers,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Tiered[RunnableConfig]:
+    """Store a checkpoint in cold, then in hot."""
+    where = config.address(given)
+    stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+    in_it = versions_of_values(checkpoint)
+
+    def cold(*, has_all: bool) -> Cold:
+        # Of a thread that hot does not know, cold may lack anything.
+        return Cold(
+            "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
+        )
+
+    hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
+    field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
+    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else NOWHERE
+    yield from _write(tiers, where.thread_id, cold, hot, field, needed=parent)
+    return stored
+
+
+def put_writes(
+    tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> Tiered[None]:
+    """Store the pending writes of a task in cold, then in hot."""
+    where = config.address(given)
+    cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
+    hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
+    record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
+    yield from _write(tiers, where.thread_id, lambda **_: cold, hot, record, writes=writes_of(where))
+
+
+def _write(
+    tiers: Tiers,
+    thread: str,
+    cold: Callable[..., Cold],
+    hot: Callable[[], Operation[Any]],
+    record: bytes,
+    *,
+    needed: bytes = b"",
+    writes: bytes = b"",
+) -> Tiered[None]:
+    """Write to cold, then to hot; what hot has is in doubt meanwhile, and stays so where something fails.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        cold: The call of cold, given whether cold `has_all` of the thread.
+        hot: The operation over hot.
+        record: What is written.
+        needed: What hot must have for this to be all it is in cold, unless the thread was empty.
+        writes: The beginning of the members of the checkpoint's pending writes, if it is one.
+    """
+    doubt = yield from put_in_doubt(tiers, thread, digest(record), writes)
+    yield cold(has_all=doubt.has_all)
+
+    def then() -> Operation[None]:
+        # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
+        # are not known.
+        lacks = doubt.is_pathless or (needed and not doubt.has_all and not doubt.newest)
+        if not lacks:
+            try:
+                yield from hot()
+            except ThreadDamaged:
+                lacks = True
+        yield from trust(tiers, thread, doubt, NOWHERE if lacks else b"" if doubt.newest else needed)
+
+    yield from by_choice(tiers, then())
