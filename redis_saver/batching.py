@@ -109,7 +109,7 @@ class Batcher:
             self._queue = list(mine)
             try:
                 await asyncio.sleep(0)
-            except BaseException:
+            except asyncio.CancelledError:
                 for waiting in mine:
                     waiting.future.cancel()
                 raise
@@ -178,14 +178,9 @@ class Batcher:
             await asyncio.sleep(0)
             if followers:
                 followers.insert(0, self._waiting(request, request))
-        except BaseException:
+        finally:
             self._depart()
-            raise
-        if not followers:
-            self._queue = None
-            return _BY_ITSELF
-        self._depart()
-        return await self._wait_for(followers[0].future)
+        return await self._wait_for(followers[0].future) if followers else _BY_ITSELF
 
     async def _wait_for(self, future: asyncio.Future[T]) -> T:
         """Wait; whoever leaves as the last of a pipeline's callers stops it, so that nothing waits for a server that hangs."""

@@ -260,6 +260,19 @@ async def test_all_cancelled_before_they_are_sent(saver: Any, monkeypatch: Any) 
     assert sent.names() == [b"n4"]
 
 
+async def test_a_batch_that_is_cancelled_before_it_is_sent_sends_what_came_after(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
+    asked = asyncio.ensure_future(saver._aexchange(Batch([Command(("EXISTS", key)) for key in index])))
+    tasks = read(saver, 4, 5)
+    await asyncio.sleep(0)
+    asked.cancel()
+    await all_right(tasks, 4, 5)
+    assert asked.cancelled()
+    assert sent.names() == [b"n4", b"n5"]
+    assert not any(b"EXISTS" in write for write in sent.writes)
+
+
 @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1, 2]])
 async def test_what_is_cancelled_after_it_is_sent(behind: Any, relay: Relay, gone: list[int]) -> None:
     tasks = read(behind, 1, 2, 3)
