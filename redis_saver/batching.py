@@ -20,39 +20,17 @@ would be cheaper by less than a fifth; but what wraps `execute_command` and `Pip
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
 from redis_saver import clients, drivers
 from redis_saver.errors import from_reply
+from redis_saver.loads import BYTES_A_PIPELINE, Waiting, loads, size
 from redis_saver.requests import Argument, Call, Command, T
 from redis_saver.scripts import Script
 
-REQUESTS_A_PIPELINE = 64
-BYTES_A_PIPELINE = 256_000
-"""What holds more bytes than this goes by itself, beside the others, so that it keeps none of them waiting."""
-
 _BY_ITSELF: Any = object()
 """The reply that tells a caller to send its request itself."""
-
-
-class Waiting(NamedTuple):
-    """A request, what its caller asked for in all, where it goes, its bytes, and the future that its caller waits on."""
-
-    request: Call | Command
-    asked: object
-    node: Any
-    size: int
-    future: asyncio.Future[Any]
-
-    def settle(self, reply: Any) -> None:
-        """Hand over a reply, or an error, unless the caller has gone."""
-        if self.future.done():
-            return
-        if isinstance(reply, BaseException):
-            self.future.set_exception(reply)
-        else:
-            self.future.set_result(reply)
 
 
 class Batcher:
@@ -194,7 +172,7 @@ class Batcher:
 
     def _waiting(self, request: Call | Command, asked: object) -> Waiting:
         future = asyncio.get_running_loop().create_future()
-        return Waiting(request, asked, self._node_of(request), _size(request), future)
+        return Waiting(request, asked, self._node_of(request), size(request), future)
 
     def _depart(self) -> None:
         """Send what was asked in this turn: a task for each node."""
@@ -225,7 +203,7 @@ class Batcher:
                 waiting.future.cancel()  # does nothing to one that has its reply
 
     async def _carry(self, together: Sequence[Waiting]) -> None:
-        for some in _loads(together):
+        for some in loads(together):
             if unknown := await self._exchange(some):
                 await self._exchange(unknown, teaching=True)
 
@@ -290,20 +268,3 @@ class Batcher:
 def _name(node: Any) -> str | None:
     """What tells nodes apart: the nodes of redis-py 5.2 have no hash, and each look at a cluster makes new ones."""
     return None if node is None else node.name
-
-
-def _size(request: Call | Command) -> int:
-    return sum(len(argument) for argument in request.arguments if not isinstance(argument, int))
-
-
-def _loads(together: Sequence[Waiting]) -> Iterator[list[Waiting]]:
-    """Divide requests into what one pipeline takes."""
-    load: list[Waiting] = []
-    room = BYTES_A_PIPELINE
-    for waiting in together:
-        if load and (len(load) == REQUESTS_A_PIPELINE or waiting.size > room):
-            yield load
-            load, room = [], BYTES_A_PIPELINE
-        load.append(waiting)
-        room -= waiting.size
-    yield load

@@ -25,12 +25,12 @@ from make import config, put
 from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, ForeignKey, batching
+from redis_saver import AsyncRedisSaver, ForeignKey, loads
 from redis_saver import clients as clients_module
 from redis_saver.requests import Batch, Call, Command
 from redis_saver.scripts import Script
 
-EACH = batching.REQUESTS_A_PIPELINE
+EACH = loads.REQUESTS_A_PIPELINE
 
 
 class Relay:
@@ -214,11 +214,11 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
         await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
 
     sent = Sent(monkeypatch)
-    third = batching.BYTES_A_PIPELINE // 3
+    third = loads.BYTES_A_PIPELINE // 3
     await asyncio.gather(*(write(third + number) for number in range(5)))
     assert sent.calls == [2, 2, 1]
     sent.writes.clear()
-    await asyncio.gather(write(10), write(batching.BYTES_A_PIPELINE), write(20))
+    await asyncio.gather(write(10), write(loads.BYTES_A_PIPELINE), write(20))
     assert sorted(sent.calls) == [1, 2]
 
 
