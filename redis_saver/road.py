@@ -38,39 +38,31 @@ Hook = Callable[[int, bytes], Any]
 def ext_hook(ordinary: Any) -> tuple[Hook, Callable[[list[bytes]], Hook]]:
     """A hook that answers what an ordinary one does, and is called for nested values, too.
 
-    And one that does the same and adds to a list what the messages that are not nested in others are made of, those of them
+    And what makes one that also adds to a list what the messages that are not nested in others are made of, those of them
     that took the short road.
     """
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
 
-    def hook(code: int, data: bytes) -> Any:
-        if code == 5:
-            decode = decoders.get(data[:KEY_LENGTH])
-            if decode is not None:
-                message = decode(data)
-                if message is not None:
-                    return message
-        return inner(code, data)
-
-    def noting(payloads: list[bytes]) -> Hook:
-        # As above, in full: a call less for each message.
-        def noted(code: int, data: bytes) -> Any:
+    def hook_for(payloads: list[bytes] | None) -> Hook:
+        def hook(code: int, data: bytes) -> Any:
             if code == 5:
                 decode = decoders.get(data[:KEY_LENGTH])
                 if decode is not None:
                     message = decode(data)
                     if message is not None:
-                        payloads.append(data)
+                        if payloads is not None:
+                            payloads.append(data)
                         return message
             return inner(code, data)
 
-        return noted
+        return hook
 
+    hook = hook_for(None)
     free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
     cells = tuple(CellType(hook) if name == "ext_hook" else cell for name, cell in free)
     inner = FunctionType(ordinary.__code__, ordinary.__globals__, closure=cells)
-    return hook, noting
+    return hook, hook_for
 
 
 def _known() -> bool:
