@@ -71,6 +71,20 @@ def ext_header(code: int, size: int) -> bytes:
     return b"\xc9" + size.to_bytes(4, "big") + bytes([code])
 
 
+def header(elements: Sequence[Any], kind: type) -> bytes:
+    """The header of an array (list) or a map (dict)."""
+    count = len(elements)
+    short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
+    if count < 16:
+        return bytes([short | count])
+    return medium + count.to_bytes(2, "big") if count < 0x10000 else long + count.to_bytes(4, "big")
+
+
+def header_length(count: int) -> int:
+    """How long it is for so many elements."""
+    return 1 if count < 16 else 3 if count < 0x10000 else 5
+
+
 def _check(annotation: Any) -> Check | None:
     """The check of a column: that each `TypedDict` in it has the keys it should; None if there are no such dicts in it.
 

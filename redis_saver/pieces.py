@@ -12,16 +12,13 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver import columns, road
-from redis_saver.columns import ext_header
+from redis_saver import chats, road
+from redis_saver.chats import Proof
+from redis_saver.columns import ext_header, header, header_length
 from redis_saver.messages import ENCODERS
 
 SHORTEST: Final = 2048
 """What is shorter stays whole."""
-_MANY: Final = 12
-"""From so many messages on it pays to look at columns."""
-_TOGETHER: Final = 32
-"""So many messages are compared at a time: a list that grew shares the blocks with its last version."""
 _SAMPLE: Final = 16
 """So many elements tell whether the elements of a container are small."""
 _SMALL: Final = 32
@@ -30,19 +27,6 @@ _BLOCK: Final = 1024
 """About as many bytes make a piece then."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
-
-
-class Proof(NamedTuple):
-    """What shows that messages are still what they were: their classes, and all their fields as bytes."""
-
-    kinds: list[type]
-    blocks: list[bytes]
-    """The packed fields, of `_TOGETHER` messages in each block, of up to as many in the last."""
-
-    @property
-    def size(self) -> int:
-        """About as many bytes of memory."""
-        return sum(map(len, self.blocks)) + 10 * len(self.kinds)
 
 
 class Pieces(NamedTuple):
@@ -67,7 +51,7 @@ def encode(value: Any) -> bytes:
     if type(value) is list and len(value) > 1 and type(value[0]) in ENCODERS:
         # Without an Ext per message, and its copy, it is faster.
         value = value[:]
-        return _joined([_header(value, list), *(_columns(value) or _list_elements(value))])
+        return _joined([header(value, list), *(chats.elements(value) or _list_elements(value))])
     return road.encode(value)
 
 
@@ -93,9 +77,9 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         inner = inner[:]
         if type(inner[0]) in ENCODERS:
             # The head of a snapshot says how long all of it is, so all of it is needed.
-            found = _of_messages(inner, None if snapshot else last)
-            if found is None:
-                found = Pieces("msgpack", [_header(inner, list), *_list_elements(inner)])
+            known = chats.cut(inner, None if snapshot or last is None else last.proof)
+            pieces, same, proof = known or ([header(inner, list), *_list_elements(inner)], 0, None)
+            found = Pieces("msgpack", pieces, same, proof)
     if found is None:
         found = Pieces("msgpack", _cut(inner))
     size = sum(map(len, found.pieces))
@@ -108,93 +92,6 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
 
 
 _joined = b"".join
-
-
-# -- messages
-
-
-def _columns(messages: list[Any]) -> list[bytes] | None:
-    """The elements of a list of messages; None if they are few, or not all known and plain."""
-    if len(messages) < _MANY:
-        return None
-    try:
-        known = columns.known(messages)
-        bodies = known and columns.pack(*known)
-    except columns.FAILURES:
-        return None
-    return columns.elements(known[0], bodies) if known and bodies else None
-
-
-def _of_messages(messages: list[Any], last: Pieces | None) -> Pieces | None:
-    """The pieces of a list of messages, without those at the front that are as in `last`; None if not all are known and plain."""
-    try:
-        known = columns.known(messages)
-        if known is None:
-            return None
-        kinds, fields = known
-        same, blocks = (0, []) if last is None or last.proof is None else _unchanged(kinds, fields, last.proof)
-        rest = kinds[same:]
-        bodies = columns.pack(rest, fields[same:]) if len(rest) >= _MANY else columns.pack_each(rest, messages[same:])
-    except columns.FAILURES:
-        return None
-    if bodies is None:
-        return None
-    pieces = [_header(messages, list), *columns.elements(rest, bodies)]
-    if room := -same % _TOGETHER:
-        blocks[-1] = _joined([blocks[-1], *bodies[:room]])
-    return Pieces("msgpack", pieces, same, Proof(kinds, blocks + _blocks(bodies[room:])))
-
-
-def _blocks(bodies: list[bytes]) -> list[bytes]:
-    return [_joined(bodies[begin : begin + _TOGETHER]) for begin in range(0, len(bodies), _TOGETHER)]
-
-
-def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> tuple[int, list[bytes]]:
-    """How many messages at the front are what they were, and the blocks of these.
-
-    They have no more than their fields, and what those are is what the packed bytes tell: types, order and all.
-    """
-    most = len(proof.kinds)
-    if kinds[:most] != proof.kinds:
-        alike = list(map(operator.is_, kinds, proof.kinds))
-        most = len(alike) if all(alike) else alike.index(False)
-    blocks = []
-    for begin, block in zip(range(0, most, _TOGETHER), proof.blocks):  # noqa: B905 - those up to the first of another class
-        some = fields[begin : min(begin + _TOGETHER, most)]
-        if columns.pack_all(some) == block:
-            blocks.append(block)
-            continue
-        same, end = begin, 0
-        for one in some:
-            packed = columns.pack_all([one])
-            if not block.startswith(packed, end):
-                break
-            same, end = same + 1, end + len(packed)
-        # Even if all are alike now, as another thread is changing one: what follows was not looked at.
-        return same, [*blocks, block[:end]] if end else blocks
-    return most, blocks
-
-
-def loaded(value: Any, payloads: list[bytes], data: bytes) -> tuple[list[int], Pieces] | None:
-    """What `cut` answers for messages that were just read, with the pieces' sizes in place of the pieces.
-
-    None where they are not all known, plain and written just as here.
-
-    Args:
-        value: What was read.
-        payloads: What its messages were made of, those that took the short road.
-        data: The bytes that were read.
-    """
-    if type(value) is not list or len(value) < 2 or len(payloads) != len(value):
-        return None
-    kinds = list(map(type, value))
-    if not columns.CLASSES.keys() >= set(kinds):
-        return None
-    bodies = columns.bodies(kinds, payloads)
-    pieces = [_header(value, list), *columns.elements(kinds, bodies)]
-    if _joined(pieces) != data:
-        return None
-    return list(map(len, pieces)), Pieces("msgpack", [], 0, Proof(kinds, _blocks(bodies)))
 
 
 # -- lists and dicts
@@ -214,13 +111,13 @@ def _cut(value: Any) -> list[bytes]:
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
     if count > SHORTEST // _SMALL and all(map(_slight, sample)):
         # They may well be small, and many: neither the whole nor each element is to be encoded to see that.
-        size = len(road.encode(kind(sample))) - _header_length(len(sample))
+        size = len(road.encode(kind(sample))) - header_length(len(sample))
         if size < _SMALL * len(sample):
             return _runs(kind, elements, size)
     data = road.encode(value)
     if len(data) < SHORTEST:
         return [data]
-    start = _header_length(count)
+    start = header_length(count)
     found = sizes(elements)
     ends = [] if found is None else list(accumulate(found, initial=start))
     if ends and ends[-1] == len(data):
@@ -240,7 +137,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
     if kind is dict:
         runs = map(dict, runs)
-    return [_header(elements, kind), *(road.encode(run)[_header_length(len(run)) :] for run in runs)]
+    return [header(elements, kind), *(road.encode(run)[header_length(len(run)) :] for run in runs)]
 
 
 def _slight(element: Any) -> bool:
@@ -309,19 +206,6 @@ def _item_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
     """How many bytes the items of a dict are, each, if its values are strings, or bytes."""
     keys, values = map(_sizes, zip(*items, strict=True))
     return None if keys is None or values is None else list(map(operator.add, keys, values))
-
-
-def _header(elements: Sequence[Any], kind: type) -> bytes:
-    """The header of an array or a map."""
-    count = len(elements)
-    short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
-    if count < 16:
-        return bytes([short | count])
-    return medium + count.to_bytes(2, "big") if count < 0x10000 else long + count.to_bytes(4, "big")
-
-
-def _header_length(count: int) -> int:
-    return 1 if count < 16 else 3 if count < 0x10000 else 5
 
 
 _MESSAGE_HEADERS: Final = tuple(ext_header(5, size) for size in range(2048))

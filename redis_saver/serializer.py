@@ -17,7 +17,7 @@ from typing import Any
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver import pieces, road
+from redis_saver import chats, pieces, road
 from redis_saver.pieces import Pieces
 
 
@@ -90,7 +90,8 @@ class FastSerializer(JsonPlusSerializer):
             return self.loads_typed((kind, data)), None
         payloads: list[bytes] = []
         value = ormsgpack.unpackb(data, ext_hook=noting(payloads), option=ormsgpack.OPT_NON_STR_KEYS)
-        return value, pieces.loaded(value, payloads, data)
+        found = chats.loaded(value, payloads, data)
+        return value, (found[0], Pieces("msgpack", [], 0, found[1])) if found else None
 
 
 def _hasten(serializer: Any) -> None:

@@ -34,8 +34,8 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
+from redis_saver import chats, columns, road
 from redis_saver import messages as fast
-from redis_saver import columns, road
 from redis_saver import pieces as pieces_module
 from redis_saver.pieces import Pieces
 from redis_saver.serializer import FastSerializer
@@ -284,12 +284,12 @@ def assert_is_what_would_be_written(data: bytes, value: Any, known: tuple[list[i
 
 def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
     """The pieces of a value, however short it is, and with columns however few its messages are."""
-    kept = pieces_module.SHORTEST, pieces_module._MANY
-    pieces_module.SHORTEST, pieces_module._MANY = 0, 0
+    kept = pieces_module.SHORTEST, chats._MANY
+    pieces_module.SHORTEST, chats._MANY = 0, 0
     try:
         return FAST.dumps_pieces(value, **given_)[1]
     finally:
-        pieces_module.SHORTEST, pieces_module._MANY = kept
+        pieces_module.SHORTEST, chats._MANY = kept
 
 
 def assert_same(value: Any) -> None:
@@ -932,7 +932,7 @@ WHOLE: dict[int, list[bytes]] = {}
 @pytest.mark.parametrize("many", [0, 12, 1000])
 def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(pieces_module, "SHORTEST", 0)
-    monkeypatch.setattr(pieces_module, "_MANY", many)
+    monkeypatch.setattr(chats, "_MANY", many)
 
     @often
     @given(st.lists(messages(), min_size=2, max_size=6), st.data())
