@@ -25,7 +25,14 @@ class NothingSaver(BaseCheckpointSaver[str]):
         super().__init__()
         self.threads: dict[tuple[str, str], dict[str, Tuple]] = defaultdict(dict)
 
+    def travel(self, *, writes: bool) -> None:
+        """What each operation does besides."""
+
+    async def atravel(self, *, writes: bool) -> None:
+        """The same in an async method."""
+
     def get_tuple(self, config: RunnableConfig) -> Tuple | None:
+        self.travel(writes=False)
         return self._found(config)
 
     def _found(self, config: RunnableConfig) -> Tuple | None:
@@ -42,6 +49,16 @@ class NothingSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        self.travel(writes=True)
+        return self._keep(config, checkpoint, metadata, new_versions)
+
+    def _keep(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
         where = config["configurable"]
         thread, ns = where["thread_id"], where.get("checkpoint_ns", "")
         mine: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
@@ -52,9 +69,10 @@ class NothingSaver(BaseCheckpointSaver[str]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        self.add_writes(config, writes, task_id)
+        self.travel(writes=True)
+        self._add(config, writes, task_id)
 
-    def add_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
+    def _add(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
         if (found := self._found(config)) and found.pending_writes is not None:
             found.pending_writes.extend((task_id, channel, value) for channel, value in writes)
 
@@ -66,7 +84,8 @@ class NothingSaver(BaseCheckpointSaver[str]):
             del self.threads[key]
 
     async def aget_tuple(self, config: RunnableConfig) -> Tuple | None:
-        return self.get_tuple(config)
+        await self.atravel(writes=False)
+        return self._found(config)
 
     async def aput(
         self,
@@ -75,12 +94,14 @@ class NothingSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return self.put(config, checkpoint, metadata, new_versions)
+        await self.atravel(writes=True)
+        return self._keep(config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        self.put_writes(config, writes, task_id, task_path)
+        await self.atravel(writes=True)
+        self._add(config, writes, task_id)
 
     async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[Tuple]:
         raise NotImplementedError
@@ -101,45 +122,17 @@ class RawSaver(NothingSaver):
         self.client, self.aclient = client, aclient
         client.set(self.KEY, self.VALUE)
 
-    def get_tuple(self, config: RunnableConfig) -> Tuple | None:
-        self.client.get(self.KEY)
-        return super().get_tuple(config)
+    def travel(self, *, writes: bool) -> None:
+        if writes:
+            self.client.set(self.KEY, self.VALUE)
+        else:
+            self.client.get(self.KEY)
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        self.client.set(self.KEY, self.VALUE)
-        return super().put(config, checkpoint, metadata, new_versions)
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        self.client.set(self.KEY, self.VALUE)
-        self.add_writes(config, writes, task_id)
-
-    async def aget_tuple(self, config: RunnableConfig) -> Tuple | None:
-        await self.aclient.get(self.KEY)
-        return super().get_tuple(config)
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        await self.aclient.set(self.KEY, self.VALUE)
-        return super().put(config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        await self.aclient.set(self.KEY, self.VALUE)
-        self.add_writes(config, writes, task_id)
+    async def atravel(self, *, writes: bool) -> None:
+        if writes:
+            await self.aclient.set(self.KEY, self.VALUE)
+        else:
+            await self.aclient.get(self.KEY)
 
 
 class Recorder(NothingSaver):
@@ -150,7 +143,7 @@ class Recorder(NothingSaver):
         self.get_next_version = contestant.get_next_version  # type: ignore[method-assign]
         self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
 
-    def put(
+    def _keep(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
@@ -158,4 +151,4 @@ class Recorder(NothingSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         self.puts.append((checkpoint, metadata, new_versions))
-        return super().put(config, checkpoint, metadata, new_versions)
+        return super()._keep(config, checkpoint, metadata, new_versions)
