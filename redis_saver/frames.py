@@ -8,8 +8,12 @@ _SHORT = [b"%d:" % length for length in range(512)]
 
 
 def pack(parts: Iterable[bytes]) -> bytes:
-    """Pack byte strings into one."""
-    return b"".join([(_SHORT[len(part)] if len(part) < 512 else b"%d:" % len(part)) + part for part in parts])
+    """Pack byte strings into one; each is copied once, as one of them may be long."""
+    frames: list[bytes] = []
+    for part in parts:
+        length = len(part)
+        frames += (_SHORT[length] if length < 512 else b"%d:" % length, part)
+    return b"".join(frames)
 
 
 def unpack(packed: bytes) -> list[bytes]:
