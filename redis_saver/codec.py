@@ -20,12 +20,16 @@ from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
 from redis_saver.known import Place, Version
 from redis_saver.parts import ZSTD, Stored
+from redis_saver.serializer import takes_views
 
 Parts = Mapping[bytes, bytes]
 """Parts as a reading script answers them: bytes by field."""
 
 
 NOTHING: Mapping[Place, Version] = {}
+
+_LONG = 64_000
+"""A value of so many bytes is decoded where it lies, without a copy, if the serializer can."""
 
 
 class Write(NamedTuple):
@@ -93,7 +97,9 @@ def _decoded(
     with decoding("the value of channel {!r} of {}", channel, place):
         if not parted.in_parts(stored):
             (named,), start = take(stored, 0, 1)
-            return context.serde.loads_typed(_lengthened(named, stored[start:])), None
+            in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
+            data: Any = memoryview(stored)[start:] if in_place else stored[start:]
+            return context.serde.loads_typed(_lengthened(named, data)), None
         if last and last.value == stored:
             kind, data = parted.whole(last)
             if last.pieces or not keeps:

@@ -83,6 +83,7 @@ def _known() -> bool:
         and "ext_hook" in hook.__code__.co_freevars
         and not (hook.__defaults__ or hook.__kwdefaults__)
         and serializer.dumps_typed(nested) == ("msgpack", data)
+        and serializer.loads_typed(("msgpack", memoryview(data))) == nested  # type: ignore[arg-type]
         and ormsgpack.unpackb(data, ext_hook=copied, option=ormsgpack.OPT_NON_STR_KEYS) == nested
     )
 

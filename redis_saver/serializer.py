@@ -94,6 +94,12 @@ class FastSerializer(JsonPlusSerializer):
         return value, (found[0], Pieces("msgpack", [], 0, found[1])) if found else None
 
 
+def takes_views(serializer: Any) -> bool:
+    """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
+    own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed
+    return road.KNOWN and not own and "loads_typed" not in vars(serializer)
+
+
 def _hasten(serializer: Any) -> None:
     """Let a serializer's hook take the short road, if the hook is the ordinary one."""
     if road.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001

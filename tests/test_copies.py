@@ -1,0 +1,111 @@
+"""Long values are not copied without need, and no serializer but ours is given anything but bytes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver import UndecodableValue, codec, road
+from redis_saver.frames import pack
+from redis_saver.serializer import FastSerializer
+
+SIZE = 4_000_000
+LONG = "x" * SIZE
+
+
+class Bare:
+    """As much of a saver as encoding a value needs."""
+
+    compression = None
+
+    def __init__(self, serde: Any) -> None:
+        self.serde = serde
+
+
+def written(value: Any) -> bytes:
+    return codec.encode_value(Bare(FastSerializer()), value, "value").value
+
+
+def read(serde: Any, stored: bytes) -> Any:
+    return codec.decode_value(Bare(serde), stored, {}, "value", "place")
+
+
+def taken(act: Callable[[], Any]) -> float:
+    """The most memory that is used at a time, in sizes of the long value."""
+    act()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        act()
+        return (tracemalloc.get_traced_memory()[1] - before) / SIZE
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("serde", [FastSerializer(), JsonPlusSerializer(), FastSerializer(pickle_fallback=True)])
+def test_reading_a_long_value_takes_the_memory_of_the_value(serde: Any) -> None:
+    stored = written(LONG)
+    assert read(serde, stored) == LONG
+    assert taken(lambda: read(serde, stored)) < 1.1
+
+
+def test_a_record_takes_the_memory_of_the_record() -> None:
+    data = LONG.encode()
+    assert taken(lambda: pack([b"0", data, b"n"])) < 1.1
+
+
+def test_types_that_are_not_msgpack_come_back_as_they_are() -> None:
+    serde = FastSerializer(pickle_fallback=True)
+    data = LONG.encode()
+    for value in (data, bytearray(data)):
+        found = read(serde, written(value))
+        assert (type(found), found) == (type(value), value)
+    for stored in (b"4:json" + json.dumps(LONG).encode(), b"6:pickle" + pickle.dumps(LONG)):
+        assert read(serde, stored) == LONG
+    found = read(serde, written({"a": {1: data}}))
+    assert type(found["a"][1]) is bytes
+
+
+class Own(FastSerializer):
+    """A serializer that looks at what it is given."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return type(data[1]), super().loads_typed(data)
+
+
+class Wrapper:
+    """A serializer that is another one in all."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_serializers_of_others_are_given_bytes() -> None:
+    stored = written(LONG)
+    patched = FastSerializer()
+    patched.loads_typed = Own().loads_typed  # type: ignore[method-assign]
+    for serde in (Own(), Wrapper(Own()), patched):
+        assert read(serde, stored) == (bytes, LONG)
+
+
+def test_a_serializer_that_is_not_known_is_given_bytes(monkeypatch: Any) -> None:
+    monkeypatch.setattr(road, "KNOWN", False)
+    stored = written(LONG)
+    monkeypatch.setattr(JsonPlusSerializer, "loads_typed", lambda _, data: type(data[1]))
+    assert read(FastSerializer(), stored) is bytes
+
+
+def test_a_long_value_that_is_damaged() -> None:
+    for damaged in (written(LONG)[:-1], b"7:msgpack" + b"\xc1" * SIZE):
+        with pytest.raises(UndecodableValue, match="'value'"):
+            read(FastSerializer(), damaged)
