@@ -4,6 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the writer's own
 -- ARGV[2] default    the saver's TTL in milliseconds, or ''
 -- ARGV[3] longer     milliseconds that the doubt is kept longer than the thread
@@ -14,20 +15,22 @@
 -- A doubt is 15 digits of milliseconds, '-', or '!' where it is spoiled, the record, the token. Two doubts about one record spoil
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
--- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers. 1: it is here and was not, so
--- cold has to get it first; then nothing was done.
+-- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold was spared
+-- some of its checkpoints, and with them values. 1: it is here and was not, so
+-- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
 
-local index, data, doubts, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
-local meta, problem, found = open_thread(index, data, '@home', '@pathless')
+if redis.call('EXISTS', dirty) == 1 then return { 3, 0, 0 } end
+local meta, problem, found = open_thread(index, data, '@home', '@pathless', '@gaps')
 if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')
-if meta and not found[3] and #others == 0 then return { 1, 0, 0 } end
+if meta and (not found[4] or meta.dirty) and #others == 0 then return { 1, 0, 0 } end
 local all, state = string.rep('*', 16), '-'
 for _, other in ipairs(others) do
   local about = string.sub(other, 17, 32)
@@ -51,9 +54,9 @@ else
   redis.call('PEXPIRE', doubts, string.format('%.0f', math.max(left, kept, tonumber(default)) + longer))
 end
 local pathless = 0
-if writes ~= '' and found[4] then
-  for _, one in ipairs(unpack_frames(found[4])) do
+if writes ~= '' and found[5] then
+  for _, one in ipairs(unpack_frames(found[5])) do
     if one == writes then pathless = 1 end
   end
 end
-return { meta and 2 or 0, pathless, still and 1 or 0 }
+return { meta and (found[6] and 4 or 2) or 0, pathless, still and 1 or 0 }

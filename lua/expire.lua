@@ -19,7 +19,7 @@ if not meta then return false end
 
 if action == 'unpin' then action = meta.ttl == '0' and 'clear' or 'get' end
 if action == 'set' then
-  touch(index, data, nil, '', ttl)
+  touch(index, data, { dirty = meta.dirty }, '', ttl)
 elseif action == 'clear' or action == 'pin' then
   redis.call('PERSIST', index)
   redis.call('PERSIST', data)
@@ -27,7 +27,7 @@ elseif action == 'clear' or action == 'pin' then
     redis.call('HSET', data, '@ttl', '0')
   else
     redis.call('HDEL', data, '@ttl')
-    touch(index, data, nil, ttl, '')
+    touch(index, data, { dirty = meta.dirty }, ttl, '')
   end
 end
 return redis.call('PTTL', data)

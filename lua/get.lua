@@ -3,14 +3,15 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts, or nothing where this server is not the hot one of two
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
 -- ARGV[3] refresh    '1' to move the deadline as a write does
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5..]          fields of parts that the caller has, with all that is below them
 --
--- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint, 1 where there are
--- doubts about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
+-- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint here, 2 where
+-- cold has none either, 1 where there are doubts about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -19,21 +20,21 @@
 --- @include lib_checkpoint
 --- @include lib_tiers
 
-local index, data, doubts = KEYS[1], KEYS[2], KEYS[3]
+local index, data, doubts, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if doubts and redis.call('EXISTS', doubts) == 1 then return 1 end
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-if not meta then return false end
-if id == '' and doubts and not has_newest(data, ns) then return false end
+if not meta then return dirty and is_buried(dirty) and 2 or false end
+if id == '' and doubts and extent(data, ns) == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return false end
+if not id then return doubts and extent(data, ns) == 2 and 2 or false end
 local answer, parts = nil, new_parts(true)
 for i = 5, #ARGV do parts.seen[ARGV[i]] = true end
 answer, problem = read_checkpoint(index, data, ns, id, parts)
 if problem then return problem end
-if not answer then return false end
+if not answer then return doubts and extent(data, ns) == 2 and 2 or false end
 answer[6] = parts.flat
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

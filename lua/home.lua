@@ -7,6 +7,6 @@
 
 local data = KEYS[1]
 
-if redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@home') == 0 then
-  redis.call('HSET', data, '@home', '1', '@whole', '1')
-end
+if redis.call('EXISTS', data) == 0 then return end
+if redis.call('HEXISTS', data, '@home') == 0 then redis.call('HSET', data, '@home', '1', '@whole', '1') end
+redis.call('HDEL', data, '@dirty')

@@ -4,14 +4,15 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the reader's own
 -- ARGV[2] oldest     milliseconds after which a writer is gone
 -- ARGV[3] length     milliseconds that the leave is good for
 -- ARGV[4] ns         namespace of the checkpoint, escaped
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
--- Returns 1 where the leave is given; it ends with the next write, deletion or leave. 0: the thread is being written. 2: the
--- checkpoint is here by now.
+-- Returns 1 where the leave is given; it ends with the next write, deletion or leave. 0: the thread is being written. 2: hot
+-- can answer by now.
 -- Errors: none of ours.
 
 --- @include lib_thread
@@ -20,7 +21,7 @@
 --- @include lib_checkpoint
 --- @include lib_tiers
 
-local index, data, doubts, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now, busy, gone = redis.call('TIME'), false, {}
@@ -29,11 +30,12 @@ for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
   if now - tonumber(string.sub(doubt, 1, 15)) < oldest then busy = true else gone[#gone + 1] = doubt end
 end
 if #gone > 0 then
-  redis.call('UNLINK', index, data)
+  if redis.call('EXISTS', dirty) == 0 then redis.call('UNLINK', index, data) end
   for i = 1, #gone do redis.call('ZREM', doubts, gone[i]) end
 end
 if busy then return 0 end
-if id == '' and has_newest(data, ns) and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+if is_buried(dirty) then return 2 end
+if id == '' and extent(data, ns) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
 return 1

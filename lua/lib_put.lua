@@ -5,7 +5,7 @@ local function put_checkpoint(index, data, argv)
   local checkpoint, by_age, run, header, named, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
 
-  local FIELDS, SEEN = 12, 4 -- fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+  local FIELDS, SEEN = 12, 5 -- fields begin behind FIELDS of argv; what was found in them behind SEEN of found
   local others, unchanged = {}, {} -- positions of entries flagged e or x, and u
   for i = 1, #flags do
     local flag = string.byte(flags, i)
@@ -24,7 +24,7 @@ local function put_checkpoint(index, data, argv)
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + BATCH - 1, of_unchanged)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
   end
-  local before, known = found[3], found[4]
+  local before, known = found[4], found[5]
   if not known and names == '' then return { named } end
 
   local missing, fields, bytes, added = {}, {}, 0, 0

@@ -3,13 +3,14 @@
 -- Opens a thread and finds what is wrong with it before anything is written.
 -- ...: fields of the data to read with it.
 -- Returns (meta, problem, found): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
--- numbers, ttl = string or false}; problem is nil or an error reply to return at once; found holds the fields' values from 3 on.
+-- numbers, ttl = string or false, dirty = string or false}; problem is nil or an error reply to return at once; found holds the
+-- fields' values from 4 on.
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
     return nil, redis.error_reply('FOREIGNKEY the key ' .. index .. ' is not a sorted set of redis_saver')
   end
-  local fields = redis.pcall('HMGET', data, '@state', '@ttl', ...)
+  local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@dirty', ...)
   if fields.err then
     return nil, redis.error_reply('FOREIGNKEY the key ' .. data .. ' is not a hash of redis_saver')
   end
@@ -28,7 +29,7 @@ local function open_thread(index, data, ...)
   end
   local _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+)$')
   if not rev then return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read') end
-  local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2] }
+  local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2], dirty = fields[3] }
   return meta, nil, fields
 end
 
@@ -49,7 +50,8 @@ end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.
 -- default_ttl, own_ttl: milliseconds as strings, '' for none; own_ttl, where given, becomes the thread's own TTL.
--- A pinned thread (own TTL '0') stays pinned; with no TTL at all the deadline stays what it is.
+-- A pinned thread (own TTL '0') stays pinned; with no TTL at all the deadline stays what it is. A thread that cold does not have
+-- all of yet has none.
 local function touch(index, data, meta, default_ttl, own_ttl)
   local own = meta and meta.ttl
   if own == '0' then return end
@@ -58,7 +60,7 @@ local function touch(index, data, meta, default_ttl, own_ttl)
     own = own_ttl
   end
   local ttl = own or default_ttl
-  if ttl == '' then return end
+  if ttl == '' or meta and meta.dirty then return end
   local now = redis.call('TIME')
   local deadline = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + ttl)
   redis.call('PEXPIREAT', index, deadline)

@@ -2,6 +2,7 @@
 
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.errors import (
+    BacklogFull,
     ForeignKey,
     RedisSaverError,
     ServerTooOld,
@@ -20,6 +21,7 @@ from redis_saver.tiers.saver import AsyncTieredSaver, TieredSaver
 __all__ = [
     "AsyncRedisSaver",
     "AsyncTieredSaver",
+    "BacklogFull",
     "ForeignKey",
     "Pruned",
     "RedisSaver",

@@ -7,6 +7,7 @@
     ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
     ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
     ├── ThreadBusy             the thread changed faster than prune or copy could work
+    ├── BacklogFull            too much was written that cold does not have yet; nothing was written
     ├── ServerTooOld           the server lacks what the scripts need
     └── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
 
@@ -50,6 +51,10 @@ class ThreadNotFound(RedisSaverError, LookupError):
 
 class ThreadBusy(RedisSaverError):
     """A thread kept changing while prune, delete_for_runs or copy_thread worked on it. Trying again later is safe."""
+
+
+class BacklogFull(RedisSaverError):
+    """A write-behind `TieredSaver` has written as much as it may before cold gets it. Nothing was written."""
 
 
 class ServerTooOld(RedisSaverError):

@@ -85,7 +85,7 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         following, parts, *stored = yield Call(scripts.LIST, keys, arguments)
         if asked.matches:
             chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
-            yield from _load(context, chosen[:left])
+            yield from load(context, chosen[:left])
             found = len(chosen)
         else:
             yield Page(_tuples(context, thread, stored, parts))
@@ -108,7 +108,7 @@ def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence
     return [codec.decode_tuple(context, thread, one, parts) for one in stored if one is not None]
 
 
-def _load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
+def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
     """The checkpoints with these addresses, which are of one thread, in this order; those that are gone by now are left out."""
     while wanted:
         arguments: list[Argument] = [BYTES_A_PAGE]
@@ -208,7 +208,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         by_address: dict[Address, CheckpointTuple] = {}
         for thread in dict.fromkeys(address.thread_id for address in drawn):
             wanted = [address for address in drawn if address.thread_id == thread]
-            for found in (yield from collect(_load(context, wanted))):
+            for found in (yield from collect(load(context, wanted))):
                 by_address[config.address(found.config)] = found
         yield Page([by_address[address] for address in drawn if address in by_address])
         if left is not None:

@@ -12,7 +12,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-INDEX, DATA = b"index", b"data"
+INDEX, DATA, DIRTY = b"index", b"data", b"dirty"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -101,6 +101,26 @@ class Keys(NamedTuple):
     data_key: bytes
 
 
+class TierKeys(NamedTuple):
+    """The keys of a thread in front of a cold saver; see `tiers/`."""
+
+    index_key: bytes
+    data_key: bytes
+    doubts: bytes
+    """Who is writing the thread to cold."""
+    lease: bytes
+    """Who may bring it back."""
+    dirty: bytes
+    """What cold does not have yet."""
+    flush: bytes
+    """Who is bringing that to cold, and what cold would not take."""
+
+    @property
+    def writing(self) -> tuple[bytes, ...]:
+        """Those that scripts take which say or end something about writing the thread."""
+        return self[:5]
+
+
 class Keyspace:
     """The keys of one prefix."""
 
@@ -119,6 +139,10 @@ class Keyspace:
         self._stem = encode(prefix) + b":{"
         self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """What SCAN matches to find the threads' keys."""
+        self.dirty_pattern = self.pattern[:-1] + DIRTY
+        """And to find the threads that cold does not have all of."""
+        self.backlog, self.scanning = encode(prefix) + b":backlog", encode(prefix) + b":scanning"
+        """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread; with a token, those of a copy of it that is being made."""
@@ -129,13 +153,11 @@ class Keyspace:
         ending = b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
-    def doubts(self, thread_id: str) -> bytes:
-        """The key that says that a thread is being written elsewhere; see `tiers/`."""
-        return self.keys(thread_id).index_key[: -len(INDEX)] + b"doubts"
-
-    def lease(self, thread_id: str) -> bytes:
-        """The key that gives leave to bring back a thread."""
-        return self.keys(thread_id).index_key[: -len(INDEX)] + b"lease"
+    def tier_keys(self, thread_id: str) -> TierKeys:
+        """The keys of a thread in front of a cold saver."""
+        index, data = self.keys(thread_id)
+        tag = index[: -len(INDEX)]
+        return TierKeys(index, data, tag + b"doubts", tag + b"lease", tag + DIRTY, tag + b"flush")
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""

@@ -41,18 +41,23 @@ class Doubtful(Exception):
     """The thread is being written where this server does not see it."""
 
 
+class Nowhere(Exception):
+    """There is no such checkpoint in the other tier either."""
+
+
 def get_tuple(
-    context: Context, given: RunnableConfig, doubts: Sequence[bytes] = ()
+    context: Context, given: RunnableConfig, tiers: Sequence[bytes] = ()
 ) -> Operation[CheckpointTuple | None]:
     """The newest checkpoint of a namespace, or the one a config names.
 
     Args:
         context: The saver.
         given: The config.
-        doubts: The key that says so if the thread is not to be believed.
+        tiers: The keys that say so if the thread is not to be believed, and if cold is not.
 
     Raises:
-        Doubtful: It is not.
+        Doubtful: The thread is not.
+        Nowhere: Cold has no such checkpoint.
     """
     thread, ns, checkpoint_id = config.address(given)
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
@@ -61,11 +66,13 @@ def get_tuple(
     had = {place: version for place, version in context.known.of(keys.data_key).items() if place[0] == ns}
     while True:
         told = [field for version in had.values() for field in version.spine()]
-        stored = yield Call(scripts.GET, (*keys, *doubts), (*arguments, *told[:MOST_TOLD]))
+        stored = yield Call(scripts.GET, (*keys, *tiers), (*arguments, *told[:MOST_TOLD]))
         if stored is None:
             return None
         if stored == 1:
             raise Doubtful
+        if stored == 2:
+            raise Nowhere
         parts: dict[bytes, bytes] = {}
         for version in had.values():
             parts.update(version.stored.parts)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import psycopg
 import pytest
+from bench.servers import postgres_server
 from faces import Face, Target
 from servers import TARGETS, url_of
+from tiering import Tiers
 
 _counter = itertools.count()
 
@@ -33,3 +36,20 @@ async def target(target_name: str, flavour: str) -> AsyncIterator[Target]:
 def saver(target: Target) -> Face:
     """A saver on each kind of server, in each flavour."""
     return target.face()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A Postgres, started when first asked for."""
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture
+async def tiers(target: Target, postgres: str) -> AsyncIterator[Tiers]:
+    name = f"test{next(_counter)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    made = Tiers(target, postgres.rpartition("/")[0] + "/" + name)
+    yield made
+    await made.close()

@@ -43,12 +43,12 @@ def test_header(name: str) -> None:
     assert codes <= set(errors._REMEDIES)
     expected = (
         "none of ours"
-        if "DAMAGED" not in codes or not re.search(r"(open_thread|put_checkpoint)\(index", body)
+        if "DAMAGED" not in codes or not re.search(r"(open_thread|put_checkpoint|put_task)\(index", body)
         else "DAMAGED, FOREIGNKEY"
     )
     assert said[1] == expected
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
-        assert re.search(r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|doubts|lease)\b", key)
+        assert re.search(r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|doubts|lease|dirty|flush)\b", key)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +68,8 @@ def test_only_what_every_server_has(name: str) -> None:
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
     core = {
         "EXISTS", "HDEL", "HEXISTS", "HGET", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
-        "RENAME", "TIME", "UNLINK", "ZADD", "ZLEXCOUNT", "ZRANGEBYLEX", "ZREM", "ZREVRANGEBYLEX", "ZSCORE",
+        "RENAME", "TIME", "UNLINK", "ZADD", "ZCARD", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYRANK", "ZREVRANGEBYLEX",
+        "ZSCORE",
     }  # fmt: skip
     assert set(COMMANDS.findall(text)) <= core
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -17,176 +16,24 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from bench.servers import postgres_server
 from faces import Face, Target
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from psycopg.rows import dict_row
-from make import chain, checkpoint, config, ids, put
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from make import checkpoint, config, ids
 from servers import Server
+from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver, scripts
 from redis_saver.tiers import model, reading
 from redis_saver.names import Keyspace
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Any:
-    with postgres_server() as url:
-        yield url
-
-
-class Moody:
-    """A cold saver that can be made to fail, to wait, and that counts its calls."""
-
-    def __init__(self, saver: Any) -> None:
-        self.saver = saver
-        self.calls: list[str] = []
-        self.fail: set[str] = set()
-        self.before: dict[str, Any] = {}
-        """What to await (sync: call) before a method's answer is given, once."""
-        self.after: dict[str, Any] = {}
-
-    def wrap(self) -> Any:
-        """A subclass's instance, as `cold` has to be a saver."""
-        moody, saver = self, self.saver
-
-        class Wrapped(type(saver)):  # type: ignore[misc]
-            def __init__(self) -> None:
-                self.__dict__.update(saver.__dict__)
-
-        for method in ("get_tuple", "put", "put_writes", "delete_thread", "list"):
-            setattr(Wrapped, method, moody._sync(method))
-            setattr(Wrapped, "a" + method, moody._async("a" + method))
-        return Wrapped()
-
-    def _note(self, method: str) -> None:
-        self.calls.append(method)
-        if method in self.fail:
-            raise psycopg.OperationalError(f"{method} fails on purpose")
-
-    def _sync(self, method: str) -> Any:
-        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(method)
-            if first := self.before.pop(method, None):
-                first()
-            answer = getattr(self.saver, method)(*args, **kwargs)
-            if act := self.after.pop(method, None):
-                act()
-            return answer
-
-        return call
-
-    def _async(self, method: str) -> Any:
-        plain = method[1:]
-        if plain == "list":
-
-            def listing(_: Any, *args: Any, **kwargs: Any) -> Any:
-                self._note(plain)
-                return self.saver.alist(*args, **kwargs)
-
-            return listing
-
-        async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note(plain)
-            if first := self.before.pop(plain, None):
-                await first()
-            answer = await getattr(self.saver, method)(*args, **kwargs)
-            if act := self.after.pop(plain, None):
-                await act()
-            return answer
-
-        return call
-
-
-class Tiers:
-    """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
-
-    def __init__(self, target: Target, url: str) -> None:
-        self.target, self.url = target, url
-        self.pools: list[Any] = []
-        self.native_async = target.flavour == "async"
-
-    async def cold(self) -> Any:
-        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-        if self.native_async:
-            pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
-            await pool.open()
-            self.pools.append(pool)
-            saver: Any = AsyncPostgresSaver(pool)
-            await saver.setup()
-        else:
-            pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
-            self.pools.append(pool)
-            saver = PostgresSaver(pool)
-            saver.setup()
-        return saver
-
-    async def cold_face(self) -> Any:
-        return Cold(await self.cold(), self.native_async)
-
-    async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
-        kind = AsyncTieredSaver if self.native_async else TieredSaver
-        return kind(self.target.face(**(hot or {})).saver, cold or await self.cold(), **settings)
-
-    async def face(self, **options: Any) -> Face:
-        return Face(await self.saver(**options))
-
-    async def close(self) -> None:
-        for pool in self.pools:
-            if isinstance(pool, AsyncConnectionPool):
-                await pool.close()
-            else:
-                pool.close()
-
-    def evict(self, *endings: str, thread: str = "thread") -> None:
-        """Take keys of a thread away, as the server may."""
-        keys = Keyspace(self.target.prefix).keys(thread)
-        for ending in endings or ("index", "data"):
-            self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
-
-    def fails(self, face: Face, script: Any = None) -> Any:
-        """Let hot fail, in all or in one script, until the answer is called."""
-        hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"
-        works = getattr(hot, name)
-
-        def exchange(request: Any) -> Any:
-            if script is None or getattr(request, "script", None) is script:
-                raise redis.ConnectionError("on purpose")
-            return works(request)
-
-        setattr(hot, name, exchange)
-        return lambda: setattr(hot, name, works)
-
-
-class Cold(Face):
-    """A face of any saver."""
-
-    def __init__(self, saver: Any, native_async: bool) -> None:
-        self.saver, self.native_async = saver, native_async
-
-
-@pytest.fixture
-async def tiers(target: Target, postgres: str) -> AsyncIterator[Tiers]:
-    name = f"test{next(_numbers)}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    made = Tiers(target, postgres.rpartition("/")[0] + "/" + name)
-    yield made
-    await made.close()
 
 
 async def test_conformance_is_full(tiers: Tiers) -> None:
@@ -199,31 +46,6 @@ async def test_conformance_is_full(tiers: Tiers) -> None:
     assert not failures
     assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
     assert report.conformance_level() == "FULL"
-
-
-def plain(one: Any) -> Any:
-    """A checkpoint without what Postgres does not give back as it was."""
-    return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
-
-
-async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
-    """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
-    look, as a graph takes it."""
-    assert await face.get_tuple(config(thread)) is None
-    made, versions = [], {"whole": f"{1:032}.1"}
-    for step in range(3):
-        parent = made[-1]["configurable"]["checkpoint_id"] if made else None
-        new = {"n": f"{step + 1:032}.1", **(versions if step == 0 else {})}
-        versions = {**versions, **new}
-        values = {"n": [step], "whole": {"a": ["x" * 3000, "y"]}}
-        one = checkpoint(values, versions)
-        made.append(
-            await face.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
-        )
-    await face.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
-    await face.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
-    await face.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
-    return made
 
 
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
@@ -403,42 +225,11 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith(b":lease")] == []
 
 
-def elsewhere(act: Any) -> None:
-    """Run something asynchronous on a thread of its own."""
-
-    async def drive() -> None:
-        await act()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(drive())).result()
-
-
-def between(tiers: Tiers, face: Face, script: Any, act: Any) -> None:
-    """Let something happen elsewhere just before a saver calls a script, once."""
-    hot, name = face.saver.hot, "_aexchange" if tiers.native_async else "_exchange"
-    works, left = getattr(hot, name), [act]
-
-    def exchange(request: Any) -> Any:
-        if left and getattr(request, "script", None) is script:
-            elsewhere_act = left.pop()
-            if tiers.native_async:
-
-                async def then() -> Any:
-                    await elsewhere_act()
-                    return await works(request)
-
-                return then()
-            elsewhere(elsewhere_act)
-        return works(request)
-
-    setattr(hot, name, exchange)
-
-
 @pytest.mark.parametrize(
     "where", [scripts.PUT, scripts.TRUST, "before cold"], ids=["before hot", "before the end", "before cold"]
 )
 @pytest.mark.parametrize(
-    "what", ["delete", "prune", "runs", "same write", "other write", "list", "put of an old id", "evicted doubts"]
+    "what", ["delete", "prune", "runs", "same write", "other write", "list", "put of an old id", "put of a newer id", "evicted doubts"]
 )
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
@@ -456,8 +247,10 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
     target = last if made else config(checkpoint_id=new["id"])
     old = checkpoint({"n": [0]}, {"n": f"{5:032}.1"}, checkpoint_id="1ef00000-0000-6000-8000-000000000000")
 
+    newer = checkpoint({"n": [1]}, {"n": f"{11:032}.1"})
+
     async def evicted_doubts() -> None:
-        tiers.target.raw.delete(Keyspace(tiers.target.prefix).doubts("thread"))
+        tiers.target.raw.delete(Keyspace(tiers.target.prefix).tier_keys("thread").doubts)
         await other.get_tuple(config())
 
     happens = {
@@ -468,6 +261,7 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
         "other write": lambda: other.put_writes(target, [("n", ["other"])], "task-z", "path-9"),
         "list": lambda: other.list(config()),
         "put of an old id": lambda: other.put(config(), old, {}, old["channel_versions"]),
+        "put of a newer id": lambda: other.put(last, newer, {}, newer["channel_versions"]),
         "evicted doubts": evicted_doubts,
     }[what]
     script = where
@@ -488,7 +282,7 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
     else:
         await face.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
     for each in (await tiers.face(), face):
-        for place in (*made, config(checkpoint_id=new["id"]), config(), config(checkpoint_id=old["id"]), config()):
+        for place in (*made, config(checkpoint_id=new["id"]), config(), config(checkpoint_id=old["id"]), config(checkpoint_id=newer["id"]), config()):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
 
 

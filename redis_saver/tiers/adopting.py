@@ -18,8 +18,8 @@ def all_in_cold(tiers: Tiers, thread: str | None) -> Tiered[None]:
     def bring() -> Tiered[None]:
         found = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         for each in dict.fromkeys(found):
-            keys = tiers.hot.keyspace.keys(each)
-            if (yield Command(("EXISTS", tiers.hot.keyspace.doubts(each)))):
+            keys = tiers.hot.keyspace.tier_keys(each)
+            if (yield Command(("EXISTS", keys.doubts))):
                 continue  # it is being written through tiers
             if (yield Command(("EXISTS", keys.data_key))) and not (yield Command(("HEXISTS", keys.data_key, "@home"))):
                 yield from adopt(tiers, each)
@@ -39,6 +39,16 @@ def adopt(tiers: Tiers, thread: str) -> Tiered[None]:
 
 def copy_to_cold(one: CheckpointTuple, thread: str) -> Tiered[None]:
     """Put a checkpoint with its writes into a thread of cold."""
+    stored = yield to_put(one, thread, versions_of_values(one.checkpoint))
+    for order, (task, writes) in enumerate(by_task(one.pending_writes or ()).items()):
+        special = [write for write in writes if write[0] in WRITES_IDX_MAP]
+        regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
+        for some in filter(None, (regular, special)):
+            yield Cold("put_writes", (stored, some, task, f"{order:08}"))
+
+
+def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> Cold:
+    """What puts a checkpoint into a thread of cold."""
     where = config.address(one.config)
     parent = config.address(one.parent_config).checkpoint_id if one.parent_config else ""
     target = config.to_config(thread, where.checkpoint_ns, parent or "")
@@ -47,12 +57,7 @@ def copy_to_cold(one: CheckpointTuple, thread: str) -> Tiered[None]:
     metadata = dict(one.metadata)
     if metadata.get("thread_id") == where.thread_id:
         metadata["thread_id"] = thread
-    stored = yield Cold("put", (target, one.checkpoint, metadata, versions_of_values(one.checkpoint)))
-    for order, (task, writes) in enumerate(by_task(one.pending_writes or ()).items()):
-        special = [write for write in writes if write[0] in WRITES_IDX_MAP]
-        regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
-        for some in filter(None, (regular, special)):
-            yield Cold("put_writes", (stored, some, task, f"{order:08}"))
+    return Cold("put", (target, one.checkpoint, metadata, new_versions))
 
 
 def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:

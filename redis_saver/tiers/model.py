@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver import config
+from redis_saver import config, names
 from redis_saver.context import Context
 from redis_saver.errors import RedisSaverError
 from redis_saver.requests import Request, T
@@ -22,8 +22,10 @@ MOST_NOTED = 10_000
 LEAVE = 60_000
 """Milliseconds that a reader may take to bring a checkpoint back."""
 
+Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
 Verify: TypeAlias = Literal["never", "on_open", "always"]
+ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
 class Cold(NamedTuple):
@@ -34,6 +36,18 @@ class Cold(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
+class Try(NamedTuple):
+    """A call of the cold saver that may fail. Reply: None, or the error it raised."""
+
+    cold: Cold
+
+
+class Pause(NamedTuple):
+    """Wait. Reply: None."""
+
+    seconds: float
+
+
 class Once(NamedTuple):
     """Something that all who ask for it at the same time wait for together. Reply: its result to the first, None to the others."""
 
@@ -41,16 +55,60 @@ class Once(NamedTuple):
     make: Callable[[], Tiered[Any]]
 
 
-Tiered: TypeAlias = "Generator[Request | Cold | Once, Any, T]"
+Tiered: TypeAlias = "Generator[Request | Cold | Try | Pause | Once, Any, T]"
 
 
 class HotFailed(RedisSaverError):
     """Hot failed, and is to be bypassed; else its own error is raised instead."""
 
 
+class Leave(NamedTuple):
+    """That nothing was found in cold, which holds until somebody writes the thread."""
+
+    token: str
+    field: bytes
+    """What a first write makes true of the thread in hot: `@whole`, or `@newest` and the namespace."""
+
+    def holds_for(self, ns: str) -> bool:
+        """Whether a write to this namespace makes it true."""
+        return self.field in (WHOLE, newest_of(ns))
+
+
+WHOLE = b"@whole"
+
+
+def newest_of(ns: str) -> bytes:
+    """The field that says that hot has what is newest in a namespace."""
+    return b"@newest" + names.component(ns)
+
+
+class Record(NamedTuple):
+    """What cold does not have."""
+
+    member: bytes
+    """Its member of the index; `d`: the thread was deleted."""
+    score: bytes
+    """When it was written."""
+    tries: int
+    """How often cold would not take it."""
+    writes: bytes | None
+    """The pending writes, if it is some and they are still there."""
+
+    @property
+    def kind(self) -> bytes:
+        """`c` a checkpoint, `w` pending writes, `d` a deletion."""
+        return self.member[:1]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the id of the checkpoint."""
+        ns, checkpoint_id = names.components(self.member[1:])[:2]
+        return ns, checkpoint_id
+
+
 @dataclass
 class Stats:
-    """What happened between the tiers, in this process."""
+    """What happened between the tiers, in this process; the last four are as the last look at hot found them."""
 
     hits: int = 0
     """Reads that hot answered."""
@@ -64,6 +122,55 @@ class Stats:
     """Reads and writes that were done without hot, which failed."""
     adopted: int = 0
     """Threads that only hot had, and that were brought to cold."""
+    waited: int = 0
+    """Write-behind: writes that went to cold first all the same, as hot did not have enough of the thread."""
+    flushed: int = 0
+    """Records (checkpoints, pending writes of a task, deletions) that were brought to cold."""
+    spared: int = 0
+    """Checkpoints and pending writes that cold need not get, with `cold_history="latest"`."""
+    flushes: int = 0
+    """Times that a thread was brought to cold."""
+    flush_seconds: float = 0.0
+    """How long those took in all."""
+    retries: int = 0
+    """Records that cold would not take, each time."""
+    dirty_threads: int = 0
+    """Threads of which cold does not have all."""
+    backlog: int = 0
+    """Records that cold does not have."""
+    oldest_seconds: float = 0.0
+    """Age of the oldest of them."""
+    set_aside: int = 0
+    """Those of them that cold would not take, and that are tried again with growing pauses."""
+    last_error: str = ""
+    """What the flusher met last."""
+    _look: str = field(default="", repr=False)
+
+    def learn(self, found: str) -> None:
+        """Take over what a look at hot found, as `lag.look` publishes it, once."""
+        which, *numbers = found.split()
+        if which != self._look:
+            self._look = which
+            self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
+            self.oldest_seconds = oldest / 1000
+
+
+class Behind(Protocol):
+    """What operations see of a saver's write-behind."""
+
+    history: ColdHistory
+
+    def note(self, thread: str, records: int) -> None:
+        """Records of a thread were written that cold does not have."""
+
+    def room(self) -> Tiered[None]:
+        """Wait while too many are."""
+
+    def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
+        """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
+
+    def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
+        """Know them from now on."""
 
 
 class Tiers(Protocol):
@@ -71,11 +178,15 @@ class Tiers(Protocol):
 
     hot: Context
     verify: Verify
-    empty: dict[str, tuple[str, str]]
-    """Threads in which nothing was found: in which namespace, and by which leave. The first checkpoint there is the newest."""
+    empty: dict[str, Leave]
+    """Threads in which nothing was found."""
     verified: set[tuple[str, str]]
     """Threads and namespaces whose newest checkpoint was compared with cold's."""
     counts: Stats
+
+    @property
+    def behind(self) -> Behind | None:
+        """None: write-through."""
 
 
 def by_choice(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver import codec, config, names, reading, scripts, threads, writing
+from redis_saver import codec, config, listing, names, reading, scripts, writing
 from redis_saver.context import Context
 from redis_saver.errors import ThreadDamaged
-from redis_saver.requests import Argument, Call
+from redis_saver.requests import Argument, Call, Command, Operation, T
 from redis_saver.tiers.adopting import all_in_cold, by_task, writes_of
-from redis_saver.tiers.doubts import mend
+from redis_saver.tiers.doubts import change, mend
+from redis_saver.tiers.flushing import flush_all, flush_now
 from redis_saver.tiers.model import (
     LEAVE,
     MOST_NOTED,
+    WHOLE,
     WRITER_GONE,
     Cold,
     HotFailed,
+    Leave,
     Once,
     Tiered,
     Tiers,
     by_choice,
     for_cold,
+    newest_of,
 )
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
     """The newest checkpoint, or the one a config names: of hot, else of cold, and then brought back."""
     where, waited = config.address(given), False
+    keys = tiers.hot.keyspace.tier_keys(where.thread_id)
     while True:
         damage: ThreadDamaged | None = None
         try:
-            found = yield from reading.get_tuple(tiers.hot, given, (tiers.hot.keyspace.doubts(where.thread_id),))
+            found = yield from reading.get_tuple(tiers.hot, given, (keys.doubts, keys.dirty))
             if found is not None and (yield from _is_newest(tiers, where, found)):
                 tiers.counts.hits += 1
                 return found
+            tiers.counts.misses += 1
+        except reading.Nowhere:
+            if (yield from _is_newest(tiers, where, None)):
+                tiers.counts.hits += 1
+                return None
             tiers.counts.misses += 1
         except reading.Doubtful:
             tiers.counts.doubts += 1
@@ -59,7 +69,7 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
         waited = True
 
 
-def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple) -> Tiered[bool]:
+def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | None) -> Tiered[bool]:
     """Whether cold has no newer checkpoint, if that is to be asked; else hot gives the thread up."""
     place = where[:2]
     if where.checkpoint_id or tiers.verify == "never" or (tiers.verify == "on_open" and place in tiers.verified):
@@ -68,9 +78,10 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple) -> T
     if len(tiers.verified) >= MOST_NOTED:
         tiers.verified.clear()
     tiers.verified.add(place)
-    if newest is not None and newest.checkpoint["id"] == found.checkpoint["id"]:
+    ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
+    if ours == its or (tiers.behind and (its is None or (ours is not None and its < ours))):  # cold may lag behind
         return True
-    yield from threads.delete_thread(tiers.hot, where.thread_id)
+    yield from change(tiers, where.thread_id, None)
     return False
 
 
@@ -84,15 +95,13 @@ class _Fetched(NamedTuple):
 def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered[_Fetched | None]:
     """Read from cold, and bring what is there back to hot. None: by now hot has it."""
     thread, token = where.thread_id, uuid4().hex
-    keyspace, leave = tiers.hot.keyspace, 0
+    keys, leave = tiers.hot.keyspace.tier_keys(thread), 0
     wanted = (
         names.component(where.checkpoint_ns),
         names.component(where.checkpoint_id) if where.checkpoint_id else b"",
     )
-    keys = keyspace.keys(thread)
     try:
-        everything = (*keys, keyspace.doubts(thread), keyspace.lease(thread))
-        leave = yield Call(scripts.LEASE, everything, (token, WRITER_GONE, LEAVE, *wanted))
+        leave = yield Call(scripts.LEASE, keys.writing, (token, WRITER_GONE, LEAVE, *wanted))
         if leave == _HERE:
             return None
     except HotFailed:
@@ -101,14 +110,15 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     if found is None and leave and not where.checkpoint_id:
         if len(tiers.empty) >= MOST_NOTED:
             tiers.empty.clear()
-        tiers.empty[thread] = (where.checkpoint_ns, token)
+        others = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        tiers.empty[thread] = Leave(token, newest_of(where.checkpoint_ns) if others else WHOLE)
     if found is None or not leave:
         return _Fetched(found)
 
     def restore() -> Tiered[None]:
         arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
         try:
-            back = yield Call(scripts.RESTORE, (*keys, keyspace.lease(thread)), arguments)
+            back = yield Call(scripts.RESTORE, (keys.index_key, keys.data_key, keys.lease), arguments)
         except ThreadDamaged:  # only just; the next to read mends it
             back = 0
         tiers.counts.rehydrations += back
@@ -143,13 +153,66 @@ def list_checkpoints(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Tiered[list[CheckpointTuple]]:
-    """What cold has, which is all."""
+    """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first."""
+    thread = None if given is None else config.thread_id(given)
+    asked = listing.query(given, filter, before, limit)
+
+    def by_hot() -> Operation[list[CheckpointTuple]]:
+        return listing.collect(listing.list_checkpoints(tiers.hot, asked))
+
+    if thread is None:
+        yield from flush_all(tiers)
+    elif (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
+        return found
+    yield from all_in_cold(tiers, thread)
     options = {"filter": filter, "before": before, "limit": limit}
-    yield from all_in_cold(tiers, None if given is None else config.thread_id(given))
-    return (yield Cold("list", (given if given is None else for_cold(given, ns=False),), options))  # type: ignore[no-any-return]
+    in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
+    if tiers.behind is None or tiers.behind.history == "all":
+        return in_cold  # type: ignore[no-any-return]
+    try:
+        in_hot = yield from by_hot()
+    except ThreadDamaged:  # the next to read mends it
+        in_hot = []
+    both = {config.address(one.config): one for one in (*in_cold, *in_hot)}
+    newest_first = sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True)
+    return newest_first[:limit]
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Seeds and writes of `DeltaChannel`s, by cold, which has all ancestors."""
-    yield from all_in_cold(tiers, config.thread_id(given))
+    """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
+    thread = config.thread_id(given)
+    by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
+    if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
+        return found
+    yield from all_in_cold(tiers, thread)
     return (yield Cold("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
+
+
+def _by_hot_alone(tiers: Tiers, thread: str, operation: Callable[[], Operation[T]]) -> Tiered[T | None]:
+    """The answer of hot about a dirty thread that is whole there. None: cold is to answer, which now has all that is acknowledged."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    try:
+        if not (yield Command(("EXISTS", keys.dirty))):
+            return None
+        for _ in range(_ATTEMPTS):
+            if not (yield from _is_whole(keys)):
+                break
+            answer = yield from operation()
+            if (yield from _is_whole(keys)):
+                return answer
+        yield from flush_now(tiers, thread)
+    except HotFailed:  # counted by whoever asks hot next
+        pass
+    return None
+
+
+_ATTEMPTS = 3
+
+
+def _is_whole(keys: names.TierKeys) -> Operation[bool]:
+    """Whether hot has all of a thread, or knows that there is nothing any more, though cold does not."""
+    if (yield Command(("EXISTS", keys.doubts))):
+        return False
+    if (yield Command(("EXISTS", keys.data_key))):
+        return bool((yield Command(("HEXISTS", keys.data_key, WHOLE))))
+    return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None

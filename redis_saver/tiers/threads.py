@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
+from redis_saver.tiers import behind
 from redis_saver.tiers.adopting import all_in_cold, copy_to_cold
 from redis_saver.tiers.doubts import ALL, Doubt, change, given_up, put_in_doubt
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
+from redis_saver.tiers.reading import list_checkpoints
 
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Delete a thread in cold, then in hot."""
+    """Delete a thread."""
+    if tiers.behind and (yield from behind.delete_thread(tiers, tiers.behind, thread)):
+        return
     yield from change(tiers, thread, Cold("delete_thread", (thread,)), unseen=True)
 
 
@@ -20,8 +24,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     """Make the target what the source is, in cold; hot gives the target up."""
     if source == target:
         return
-    yield from all_in_cold(tiers, source)
-    found = yield Cold("list", ({"configurable": {"thread_id": source}},))
+    found = yield from list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
     if not found:
         return
     doubt = yield from put_in_doubt(tiers, target, ALL, unseen=True)

@@ -1,4 +1,4 @@
-"""Writing to cold, then to hot."""
+"""Writing to cold, then to hot; or to hot, where cold may lag behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redis_saver import config, names, writing
 from redis_saver.errors import ThreadDamaged
 from redis_saver.parts import digest
 from redis_saver.requests import Operation
+from redis_saver.tiers import behind
 from redis_saver.tiers.adopting import versions_of_values, writes_of
 from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice, for_cold
@@ -24,13 +25,15 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Tiered[RunnableConfig]:
-    """Store a checkpoint in cold, then in hot."""
+    """Store a checkpoint."""
     where = config.address(given)
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+    if tiers.behind and (yield from behind.put(tiers, tiers.behind, given, checkpoint, metadata, new_versions)):
+        return stored
     in_it = versions_of_values(checkpoint)
 
     def cold(*, has_all: bool) -> Cold:
-        # Of a thread that hot does not know, cold may lack anything.
+        # Of a thread that hot does not know, and of one whose checkpoints cold was spared, cold may lack anything.
         return Cold(
             "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
         )
@@ -38,24 +41,26 @@ def put(
     hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else NOWHERE
-    yield from _write(tiers, where.thread_id, cold, hot, field, needed=parent)
+    yield from _write(tiers, where, cold, hot, field, needed=parent)
     return stored
 
 
 def put_writes(
     tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Tiered[None]:
-    """Store the pending writes of a task in cold, then in hot."""
+    """Store the pending writes of a task."""
     where = config.address(given)
+    if tiers.behind and (yield from behind.put_writes(tiers, tiers.behind, given, writes, task_id, task_path)):
+        return
     cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
     hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
-    yield from _write(tiers, where.thread_id, lambda **_: cold, hot, record, writes=writes_of(where))
+    yield from _write(tiers, where, lambda **_: cold, hot, record, writes=writes_of(where))
 
 
 def _write(
     tiers: Tiers,
-    thread: str,
+    where: config.Address,
     cold: Callable[..., Cold],
     hot: Callable[[], Operation[Any]],
     record: bytes,
@@ -67,20 +72,21 @@ def _write(
 
     Args:
         tiers: The saver.
-        thread: The thread.
+        where: Its checkpoint.
         cold: The call of cold, given whether cold `has_all` of the thread.
         hot: The operation over hot.
         record: What is written.
         needed: What hot must have for this to be all it is in cold, unless the thread was empty.
         writes: The beginning of the members of the checkpoint's pending writes, if it is one.
     """
-    doubt = yield from put_in_doubt(tiers, thread, digest(record), writes)
+    thread = where.thread_id
+    doubt = yield from put_in_doubt(tiers, thread, digest(record), writes, where.checkpoint_ns)
     yield cold(has_all=doubt.has_all)
 
     def then() -> Operation[None]:
         # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
         # are not known.
-        lacks = doubt.is_pathless or (needed and not doubt.has_all and not doubt.newest)
+        lacks = doubt.is_pathless or (needed and not doubt.is_here and not doubt.newest)
         if not lacks:
             try:
                 yield from hot()

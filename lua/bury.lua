@@ -1,0 +1,23 @@
+-- Deletes a thread, a damaged one too, and notes that cold has to. What cold has of it is not believed until then.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+--
+-- Returns 1; 0 where the thread is being written to cold: then nothing was done.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_behind
+
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+if redis.call('EXISTS', doubts) == 1 then return 0 end
+local _, problem = open_thread(index, data)
+if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+note(dirty, { 'd' })
+redis.call('ZREMRANGEBYRANK', dirty, 0, -2)
+redis.call('UNLINK', index, data, lease)
+return 1

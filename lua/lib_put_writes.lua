@@ -1,0 +1,57 @@
+-- Shared by the scripts (included, after lib_thread and lib_frames): storing the pending writes of a task.
+
+-- argv: what put_writes.lua takes, up to argv[last]. Returns how many writes are new, or a problem.
+local function put_task(index, data, argv, last)
+  local member, regular, count, default, own = argv[1], argv[2], argv[3], argv[4], argv[5]
+
+  -- Calls visit(idx, first, last) for each write of a record.
+  local function each_write(record, visit)
+    local pos = 1
+    while pos <= #record do
+      local first, behind, rest = frame(record, pos)
+      local following = skip(record, rest, 4)
+      visit(string.sub(record, first, behind), pos, following - 1)
+      pos = following
+    end
+  end
+
+  local meta, problem, found = open_thread(index, data, member)
+  if problem then return problem end
+
+  local fields, members, added = {}, { 0, '' }, 0
+  meta = meta or new_thread(redis.call('TIME'))
+  local function store(field, record, size_before)
+    fields[#fields + 1] = field
+    fields[#fields + 1] = record
+    members[#members + 1] = 0
+    members[#members + 1] = field
+    meta.bytes = meta.bytes + #record - size_before
+  end
+
+  local stored = found[4]
+  if regular ~= '' and not stored then
+    store(member, regular, 0)
+    added = tonumber(count)
+  elseif regular ~= '' then
+    local seen, parts = {}, { stored }
+    each_write(stored, function(idx) seen[idx] = true end)
+    each_write(regular, function(idx, first, behind)
+      if not seen[idx] then parts[#parts + 1] = string.sub(regular, first, behind) end
+    end)
+    if #parts > 1 then
+      store(member, table.concat(parts), #stored)
+      added = #parts - 1
+    end
+  end
+  for i = 6, last, 2 do
+    local special, record = member .. argv[i], argv[i + 1]
+    local size = redis.call('HSTRLEN', data, special)
+    if size == 0 then added = added + 1 end
+    store(special, record, size)
+  end
+  meta.writes = meta.writes + added
+  redis.call('ZADD', index, unpack(members))
+  redis.call('HSET', data, '@state', state_of(meta), unpack(fields))
+  touch(index, data, meta, default, own)
+  return added
+end

@@ -1,0 +1,38 @@
+-- Stores one checkpoint, and notes that cold does not have it yet.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three: a leave that the caller was given when there was
+--                    nothing, or ''; @whole, or @newest and the namespace, escaped: what is true with that leave; the parent's
+--                    field, or ''
+-- ARGV[2] by_age     these
+-- ARGV[3] run        are
+-- ARGV[4] header     as
+-- ARGV[5] named      put.lua
+-- ARGV[6] names      takes
+-- ARGV[7] flags      them
+-- ARGV[8] default    the saver's TTL in milliseconds, or ''
+--
+-- Returns what put.lua does; 0 where cold has to be written first: then nothing was done.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_parts
+--- @include lib_checkpoint
+--- @include lib_put
+--- @include lib_behind
+
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local checkpoint, default, leave, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
+
+local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+local field = standing(data, doubts, lease, dirty, leave, gain, ns, parent, true)
+if not field then return 0 end
+local missing = put_checkpoint(index, data, ARGV)
+if missing.err or #missing > 0 then return missing end
+mark(index, data, lease, dirty, { checkpoint }, default, field)
+return missing

@@ -1,0 +1,42 @@
+-- Stores the pending writes of one task, and notes that cold does not have them yet.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three: a leave that the caller was given when
+--                    there was nothing, or ''; @whole, or @newest and the namespace, escaped: what is true with that leave; the
+--                    beginning of the members of the checkpoint's writes
+-- ARGV[2] regular    as put_writes.lua takes it
+-- ARGV[3] count      as put_writes.lua takes it
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
+--
+-- Returns what put_writes.lua does; -1 where cold has to be written first: then nothing was done. So it is where writes of the
+-- checkpoint were brought back without their paths.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_put_writes
+--- @include lib_behind
+
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local member, regular, default, last = ARGV[1], ARGV[2], ARGV[4], #ARGV - 3
+local leave, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
+
+local ns = string.sub(member, 2, (string.find(member, '%z')))
+local field = standing(data, doubts, lease, dirty, leave, gain, ns, 'c' .. string.sub(writes, 2), false)
+local pathless = field and redis.call('HGET', data, '@pathless')
+if pathless then
+  for _, one in ipairs(unpack_frames(pathless)) do
+    if one == writes then field = nil end
+  end
+end
+if not field then return -1 end
+local added = put_task(index, data, ARGV, last)
+if type(added) == 'table' then return added end
+local members = { regular ~= '' and member or nil }
+for i = 6, last, 2 do members[#members + 1] = member .. ARGV[i] end
+mark(index, data, lease, dirty, members, default, field)
+return added

@@ -1,0 +1,81 @@
+-- Notes what cold has got of a thread, and what it would not take. Where nothing is left the thread gets its deadline back.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
+-- ARGV[1] token      the flusher's own
+-- ARGV[2] n          how many records cold has got
+-- ARGV[3] m          how many it would not take
+-- ARGV[4] kept       milliseconds for which a deletion is remembered
+-- ARGV[5] gaps       '1' where checkpoints are among the n that cold was spared
+-- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is tried again,
+--                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
+--
+-- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
+-- is to be brought there again, and a thread that was deleted is to be deleted again.
+-- Returns how many records are left, -1 where another flusher had taken over.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_behind
+
+local index, data, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local ASIDE = 5 + 2 * n
+local BASES = ASIDE + 3 * m
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+local own = redis.call('HGET', flush, 'token') == token
+if not own then
+  local again, deleted = {}, redis.call('HGET', flush, 'deleted')
+  if meta and deleted and redis.call('HEXISTS', data, '@whole') == 1 or not meta and deleted == '1' then
+    again[1] = 'd'
+    for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
+      for _, member in ipairs(meta and redis.call('ZRANGEBYLEX', index, range[1], range[2]) or {}) do again[#again + 1] = member end
+    end
+  else
+    for i = 6, ASIDE, 2 do
+      if redis.call('HEXISTS', data, ARGV[i]) == 1 then again[#again + 1] = ARGV[i] end
+    end
+  end
+  local ttl = redis.call('HGET', data, '@dirty')
+  note(dirty, again)
+  if meta and #again > 0 then
+    redis.call('HSET', data, '@dirty', ttl or '')
+    redis.call('PERSIST', index)
+    redis.call('PERSIST', data)
+  end
+  return -1
+end
+
+for i = 6, ASIDE, 2 do
+  local member = ARGV[i]
+  if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then
+    redis.call('ZREM', dirty, member)
+    if member == 'd' then redis.call('HSET', flush, 'deleted', '1')
+    elseif redis.call('HEXISTS', flush, 'deleted') == 1 then redis.call('HSET', flush, 'deleted', '2') end -- and begun again
+  end
+  redis.call('HDEL', flush, 'x' .. member)
+end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for i = ASIDE + 1, BASES, 3 do
+  local tries = string.match(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0', '^%d+')
+  redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries + 1, now + ARGV[i + 1]) .. ARGV[i + 2])
+end
+for i = BASES + 1, meta and #ARGV or 0, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
+if meta and gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
+redis.call('HDEL', flush, 'token', 'until')
+local left = redis.call('ZCARD', dirty)
+if left == 0 then
+  redis.call('PEXPIRE', flush, kept)
+  if meta and meta.dirty then
+    redis.call('HDEL', data, '@dirty')
+    local ttl = meta.dirty
+    meta.dirty = false
+    touch(index, data, meta, ttl, '')
+  end
+end
+return left

@@ -1,0 +1,95 @@
+"""Write-behind: what hot acknowledges before cold has it.
+
+That is done only where the scripts know that nothing is missing (`lua/lib_behind.lua`): hot has all of the thread, or what is
+newest in the namespace and the parent. Everything else goes to cold first, as write-through does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+
+from redis_saver import config, names, scripts, writing
+from redis_saver.errors import ThreadDamaged
+from redis_saver.requests import Argument, Call, Operation
+from redis_saver.scripts import Script
+from redis_saver.tiers import flushing
+from redis_saver.tiers.adopting import writes_of
+from redis_saver.tiers.model import Behind, Tiered, Tiers
+
+_REFUSED = {scripts.PUT_BEHIND: 0, scripts.PUT_WRITES_BEHIND: -1}
+
+
+def put(
+    tiers: Tiers,
+    behind: Behind,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Tiered[bool]:
+    """Store a checkpoint in hot; False where it has to go to cold first."""
+    where = config.address(given)
+    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
+    operation = writing.put(tiers.hot, given, checkpoint, metadata, new_versions)
+    return (yield from _store(tiers, behind, where, operation, scripts.PUT_BEHIND, parent))
+
+
+def put_writes(
+    tiers: Tiers,
+    behind: Behind,
+    given: RunnableConfig,
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+) -> Tiered[bool]:
+    """Store the pending writes of a task in hot; False where they have to go to cold first."""
+    where = config.address(given)
+    operation = writing.put_writes(tiers.hot, given, writes, task_id, task_path)
+    return (yield from _store(tiers, behind, where, operation, scripts.PUT_WRITES_BEHIND, writes_of(where)))
+
+
+def _store(
+    tiers: Tiers,
+    behind: Behind,
+    where: config.Address,
+    operation: Operation[Any],
+    script: Script,
+    last: bytes,
+) -> Tiered[bool]:
+    """Run an operation that stores a record, by the script that notes it, too."""
+    yield from behind.room()
+    keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
+    leave = tiers.empty.get(where.thread_id)
+    more: tuple[Argument, ...] = ("", "", last)
+    if leave and leave.holds_for(where.checkpoint_ns):
+        more = (leave.token, leave.field, last)
+    reply = None
+    while True:
+        try:
+            request: Any = operation.send(reply)
+        except StopIteration:
+            break
+        try:
+            reply = yield Call(script, keys, (*request.arguments, *more))
+        except ThreadDamaged:  # cold may have it
+            reply = _REFUSED[script]
+        if reply == _REFUSED[script]:
+            operation.close()
+            tiers.counts.waited += 1
+            return False
+    tiers.empty.pop(where.thread_id, None)
+    if reply is not None:
+        behind.note(where.thread_id, 1)
+    return True
+
+
+def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
+    """Delete a thread in hot; False where it has to be deleted in cold first."""
+    if not (yield from flushing.bury(tiers, thread)):
+        return False
+    behind.note(thread, 1)
+    return True

@@ -1,0 +1,223 @@
+"""Bringing to cold what only hot has: of a thread, in the order it was written.
+
+A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
+cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
+written last. One flusher at a time works on a thread; one that takes longer than its turn (it was stopped, or its machine slept) finds out when it is done,
+and what it may have done to cold is done again (`lua/settle.lua`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from redis_saver import codec, config, names, reading, scripts
+from redis_saver.errors import RedisSaverError
+from redis_saver.requests import Argument, Call, Command
+from redis_saver.tiers import lag, sparing
+from redis_saver.tiers.adopting import to_put, versions_of_values
+from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
+
+RECORDS_A_TURN = 50
+TURN = 60_000
+"""Milliseconds for which no other flusher works on the thread."""
+DELETIONS_KEPT = 3_600_000
+"""Milliseconds for which a deletion is remembered, for flushers that come late."""
+LONGEST_PAUSE = 300
+"""Seconds after which what cold would not take is tried again, at the latest."""
+_LATE = -1
+
+
+class Flushed(NamedTuple):
+    """What came of a turn."""
+
+    left: int
+    """Records that cold still does not have."""
+    brought: int
+    spared: int
+    """Records that cold need not get."""
+    failed: Sequence[Exception]
+    """What cold, or reading from hot, raised."""
+
+
+def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Delete a thread in hot, and note that cold has to; False where it is being written to cold."""
+    tiers.empty.pop(thread, None)
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.known.forget(keys.data_key)
+    return bool((yield Call(scripts.BURY, keys.writing, ())))
+
+
+def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Bring all to cold that it does not have of a thread.
+
+    Raises:
+        Exception: What cold raised.
+    """
+    deadline = time.monotonic() + 2 * TURN / 1000
+    while True:
+        done = yield from flush(tiers, thread, at_once=True)
+        if done is None and time.monotonic() < deadline:
+            yield Pause(0.02)
+        elif done and done.failed:
+            raise done.failed[0]
+        elif done is None or done.left <= 0:
+            return
+
+
+def flush_all(tiers: Tiers) -> Tiered[None]:
+    """Bring all to cold that it does not have of any thread. Raises as `flush_now`."""
+    for thread in (yield from lag.look(tiers)).threads:
+        yield from flush_now(tiers, thread)
+
+
+def flush(tiers: Tiers, thread: str, *, at_once: bool = False) -> Tiered[Flushed | None]:
+    """Bring some of what cold does not have of a thread there. None: another flusher is at it.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        at_once: Also what is to be tried again only later.
+    """
+    began, token, keys = time.monotonic(), uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
+    taken = yield Call(
+        scripts.TAKE, (keys.data_key, keys.dirty, keys.flush), (token, TURN, RECORDS_A_TURN, b"1" if at_once else b"0")
+    )
+    if taken == 1:
+        return None
+    bases, *raw = taken
+    turn = _Turn(tiers, thread, [Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+    if not turn.records:
+        return Flushed(0, 0, 0, ())
+    yield from turn.run(began + TURN / 2000)
+    brought = [argument for record in turn.done for argument in (record.member, record.score)]
+    failed: list[Argument] = []
+    for record, error in turn.failed:
+        pause = min(LONGEST_PAUSE, 2**record.tries) * 1000
+        failed += (record.member, pause, f"{type(error).__name__}: {error}"[:500])
+    latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
+    left = yield Call(
+        scripts.SETTLE,
+        (keys.index_key, keys.data_key, keys.dirty, keys.flush),
+        (token, len(turn.done), len(turn.failed), DELETIONS_KEPT, turn.gaps, *brought, *failed, *latest),
+    )
+    if left != _LATE and tiers.behind:
+        for escaped, (raw_id, versions) in turn.latest.items():
+            place = (thread, names.components(escaped)[0])
+            tiers.behind.remember(place, names.components(raw_id)[0], versions)
+    counts = tiers.counts
+    counts.flushes += 1
+    counts.flushed += len(turn.done) - turn.spared
+    counts.spared += turn.spared
+    counts.retries += len(turn.failed)
+    counts.flush_seconds += time.monotonic() - began
+    errors = [error for _, error in turn.failed]
+    return Flushed(max(left, 0), len(turn.done) - turn.spared, turn.spared, errors)
+
+
+class _Turn:
+    """One flusher's turn at a thread."""
+
+    def __init__(self, tiers: Tiers, thread: str, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
+        self._tiers, self._thread, self.records, self._bases = tiers, thread, records, bases
+        self._found: dict[tuple[str, str], CheckpointTuple | None] = {}
+        self.done: list[Record] = []
+        self.failed: list[tuple[Record, Exception]] = []
+        self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
+        """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
+        self.spared = 0
+        self.gaps = b"0"
+
+    def run(self, until: float) -> Tiered[None]:
+        """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none."""
+        spared = set[bytes]()
+        if self._tiers.behind and self._tiers.behind.history == "latest":
+            spared = yield from sparing.spared(self._tiers, self._thread, self.records)
+        for record in self.records:
+            if time.monotonic() > until:
+                return
+            if record.member in spared:
+                self.done.append(record)
+                self.spared += 1
+                if record.kind == b"c":
+                    self.gaps = b"1"
+                continue
+            error = yield from self._give(record)
+            if error is None:
+                self.done.append(record)
+                continue
+            self.failed.append((record, error))
+            if record.kind == b"d" or (len(self.failed) > 1 and len(self.done) == self.spared):
+                return
+
+    def _give(self, record: Record) -> Tiered[Exception | None]:
+        """Give a record to cold; answers the error, if there is one."""
+        try:
+            if record.kind == b"d":
+                return (yield Try(Cold("delete_thread", (self._thread,))))  # type: ignore[no-any-return]
+            if record.kind == b"c":
+                return (yield from self._give_checkpoint(record))
+            return (yield from self._give_writes(record))
+        except RedisSaverError as error:  # hot has lost it, or cannot read it
+            return error
+
+    def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
+        ns, checkpoint_id = record.place
+        found = yield from reading.get_tuple(self._tiers.hot, config.to_config(self._thread, ns, checkpoint_id))
+        if found is None:  # it was pruned or deleted meanwhile
+            return None
+        escaped = names.component(ns)
+        before = yield from self._versions_in_cold(ns, escaped)
+        versions = versions_of_values(found.checkpoint)
+        new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
+        error = yield Try(to_put(found, self._thread, new))
+        if error is None:
+            self.latest[escaped] = (names.component(checkpoint_id), versions)
+        return error  # type: ignore[no-any-return]
+
+    def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
+        """Of the checkpoint that cold got last in a namespace: it has their values."""
+        if escaped in self.latest:
+            return self.latest[escaped][1]
+        if (base := self._bases.get(escaped)) is None:
+            return {}
+        base_id = names.components(base)[0]
+        known = self._tiers.behind.versions((self._thread, ns), base_id) if self._tiers.behind else None
+        if known is None:
+            found = yield from reading.get_tuple(self._tiers.hot, config.to_config(self._thread, ns, base_id))
+            known = versions_of_values(found.checkpoint) if found else {}
+        return known
+
+    def _give_writes(self, record: Record) -> Tiered[Exception | None]:
+        if record.writes is None:  # pruned or deleted meanwhile
+            return None
+        ns, checkpoint_id, task = names.components(record.member[1:])
+        where = config.to_config(self._thread, ns, checkpoint_id)
+        hot, place = self._tiers.hot, f"thread {self._thread!r}"
+        writes = codec.decode_writes((names.component(task), record.writes), place)
+        given = [codec.load_write(hot.serde, write, place)[1:] for write in writes]
+        if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
+            given = yield from self._filled(record.member, writes, given)
+        return (yield Try(Cold("put_writes", (where, given, task, writes[0].task_path))))  # type: ignore[no-any-return]
+
+    def _filled(
+        self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
+    ) -> Tiered[list[tuple[str, Any]]]:
+        """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
+        keys, hot, place = self._tiers.hot.keyspace.keys(self._thread), self._tiers.hot, f"thread {self._thread!r}"
+        fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
+        records = yield Command(("HMGET", keys.data_key, *fields))
+        special = [
+            codec.load_write(hot.serde, write, place)[1:]
+            for record in records
+            if record
+            for write in codec.decode_writes((names.component(""), record), place)
+        ]
+        if not special:
+            return list(given)
+        by_index = {write.idx: one for write, one in zip(writes, given, strict=True)}
+        return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]

@@ -1,0 +1,167 @@
+"""How far cold lags behind, as far as this process knows: which threads it is to bring there, and when a writer has to wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from redis_saver import names, scripts
+from redis_saver.errors import BacklogFull
+from redis_saver.requests import Batch, Call, Command, Operation, Scan
+from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Tiered, Tiers
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
+LONGEST_LOOK = 60_000
+"""Milliseconds for which no other process looks, should the one that does die."""
+PUBLISHED_FOR = 3_600_000
+"""Milliseconds for which the result of a look is kept for other processes."""
+LONGEST_BACKOFF = 30.0
+"""Seconds between two tries, at the most, while cold takes nothing at all."""
+THREADS_A_BATCH = 500
+
+
+class Lag:
+    """What a saver knows of its own write-behind (`model.Behind`)."""
+
+    def __init__(
+        self, tiers: Tiers, *, history: ColdHistory, flush_every: float, most: int, patience: float, flushes: bool
+    ) -> None:
+        """As `saver.Tiered` takes them."""
+        self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
+        self._most, self._patience = most, patience
+        self._waiting: dict[str, float] = {}
+        self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._outages, self._not_before = 0, 0.0
+
+    def note(self, thread: str, records: int) -> None:
+        """Records of a thread were written that cold does not have: it is its turn `flush_every` seconds after the first."""
+        with self._lock:
+            self._tiers.counts.backlog += records
+            if self._flushes:
+                self._waiting.setdefault(thread, time.monotonic() + self.every)
+
+    def found(self, threads: Sequence[str]) -> None:
+        """Threads were found that cold does not have all of, whoever wrote them."""
+        with self._lock:
+            for thread in threads:
+                self._waiting.setdefault(thread, 0.0)
+
+    def due(self) -> list[str]:
+        """Threads whose turn it is; they are noted no more."""
+        now = time.monotonic()
+        with self._lock:
+            if now < self._not_before:
+                return []
+            due = [thread for thread, at in self._waiting.items() if at <= now]
+            for thread in due:
+                del self._waiting[thread]
+            return due
+
+    def settled(self, thread: str, settled: int, left: int, *, failed: bool) -> None:
+        """A turn at a thread is over; where cold took nothing of three in a row, it is out of order, and is left alone for a while."""
+        now = time.monotonic()
+        with self._lock:
+            self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
+            if left:
+                at = now + 2 * self.every if failed else 0.0
+                self._waiting[thread] = min(at, self._waiting.get(thread, at))
+            self._outages = self._outages + 1 if failed and not settled else 0
+            if self._outages >= _OUTAGE:
+                self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** (self._outages - _OUTAGE))
+
+    def room(self) -> Tiered[None]:
+        """Wait while there is too much that cold does not have.
+
+        Raises:
+            BacklogFull: There is still too much after the longest wait.
+        """
+        counts = self._tiers.counts
+        if counts.backlog < self._most:
+            return
+        deadline = time.monotonic() + self._patience
+        while True:
+            if not self._flushes:
+                yield from read_published(self._tiers)
+            if counts.backlog < self._most:
+                return
+            if time.monotonic() >= deadline:
+                raise BacklogFull(
+                    f"{counts.backlog} records wait to be brought to cold, max_backlog={self._most}, and that did not change in "
+                    f"{self._patience} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
+                    "(flusher=True, or redis-saver flush)"
+                )
+            yield Pause(_LOOK_AGAIN)
+
+    def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
+        """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
+        with self._lock:
+            last = self._versions.get(place)
+        return last[1] if last and last[0] == checkpoint_id else None
+
+    def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
+        """Know them from now on."""
+        with self._lock:
+            self._versions[place] = (checkpoint_id, versions)
+            self._versions.move_to_end(place)
+            if len(self._versions) > MOST_NOTED:
+                self._versions.popitem(last=False)
+
+
+_OUTAGE = 3
+_LOOK_AGAIN = 0.05
+
+
+class Found(NamedTuple):
+    """What a look found."""
+
+    threads: list[str]
+    records: int
+    oldest_ms: int
+    set_aside: int
+
+
+def look(tiers: Tiers) -> Operation[Found]:
+    """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is."""
+    keyspace, position = tiers.hot.keyspace, None
+    threads: dict[str, None] = {}
+    while True:
+        position, keys = yield Scan(keyspace.dirty_pattern, position)
+        threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
+        if position is None:
+            break
+    found, records, oldest, aside = list(threads), 0, 0, 0
+    for first in range(0, len(found), THREADS_A_BATCH):
+        keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_A_BATCH]]
+        for of_thread in (yield Batch([Call(scripts.LAG, (keys.dirty, keys.flush), ()) for keys in keys_of])):
+            records += of_thread[0]
+            oldest = max(oldest, of_thread[1])
+            aside += of_thread[2]
+    text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
+    yield Command(("SET", keyspace.backlog, text, "PX", PUBLISHED_FOR))
+    tiers.counts.learn(text)
+    return Found(found, records, oldest, aside)
+
+
+def look_in_turn(tiers: Tiers) -> Operation[list[str]]:
+    """As `look`, if it is time for that and no other process does it."""
+    keyspace, began = tiers.hot.keyspace, time.monotonic()
+    if not (yield Command(("SET", keyspace.scanning, "1", "NX", "PX", LONGEST_LOOK))):
+        yield from read_published(tiers)
+        return []
+    found = yield from look(tiers)
+    pause = max(LOOK_EVERY, 20 * (time.monotonic() - began))
+    yield Command(("PEXPIRE", keyspace.scanning, int(1000 * pause)))
+    return found.threads
+
+
+def read_published(tiers: Tiers) -> Operation[None]:
+    """Learn what the last look of any process found."""
+    text = yield Command(("GET", tiers.hot.keyspace.backlog))
+    if text:
+        tiers.counts.learn(text.decode())

@@ -1,0 +1,206 @@
+"""Two tiers to test with: a Redis and a Postgres database of a test's own, and ways to let them fail."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import redis
+from faces import Face, Target
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from make import checkpoint, config
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from redis_saver import AsyncTieredSaver, TieredSaver
+from redis_saver.names import Keyspace
+
+
+class Moody:
+    """A cold saver that can be made to fail, to wait, and that counts its calls."""
+
+    def __init__(self, saver: Any) -> None:
+        self.saver = saver
+        self.calls: list[str] = []
+        self.fail: set[str] = set()
+        self.before: dict[str, Any] = {}
+        """What to await (sync: call) before a method's answer is given, once."""
+        self.after: dict[str, Any] = {}
+
+    def wrap(self) -> Any:
+        """A subclass's instance, as `cold` has to be a saver."""
+        moody, saver = self, self.saver
+
+        class Wrapped(type(saver)):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.__dict__.update(saver.__dict__)
+
+        for method in ("get_tuple", "put", "put_writes", "delete_thread", "list"):
+            setattr(Wrapped, method, moody._sync(method))
+            setattr(Wrapped, "a" + method, moody._async("a" + method))
+        return Wrapped()
+
+    def _note(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.fail:
+            raise psycopg.OperationalError(f"{method} fails on purpose")
+
+    def _sync(self, method: str) -> Any:
+        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(method)
+            if first := self.before.pop(method, None):
+                first()
+            answer = getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(method, None):
+                act()
+            return answer
+
+        return call
+
+    def _async(self, method: str) -> Any:
+        plain = method[1:]
+        if plain == "list":
+
+            def listing(_: Any, *args: Any, **kwargs: Any) -> Any:
+                self._note(plain)
+                return self.saver.alist(*args, **kwargs)
+
+            return listing
+
+        async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(plain)
+            if first := self.before.pop(plain, None):
+                await first()
+            answer = await getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(plain, None):
+                await act()
+            return answer
+
+        return call
+
+
+class Tiers:
+    """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
+
+    def __init__(self, target: Target, url: str) -> None:
+        self.target, self.url = target, url
+        self.pools: list[Any] = []
+        self.native_async = target.flavour == "async"
+
+    async def cold(self) -> Any:
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        if self.native_async:
+            pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
+            await pool.open()
+            self.pools.append(pool)
+            saver: Any = AsyncPostgresSaver(pool)
+            await saver.setup()
+        else:
+            pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
+            self.pools.append(pool)
+            saver = PostgresSaver(pool)
+            saver.setup()
+        return saver
+
+    async def cold_face(self) -> Any:
+        return Cold(await self.cold(), self.native_async)
+
+    async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
+        kind = AsyncTieredSaver if self.native_async else TieredSaver
+        return kind(self.target.face(**(hot or {})).saver, cold or await self.cold(), **settings)
+
+    async def face(self, **options: Any) -> Face:
+        return Face(await self.saver(**options))
+
+    async def close(self) -> None:
+        for pool in self.pools:
+            if isinstance(pool, AsyncConnectionPool):
+                await pool.close()
+            else:
+                pool.close()
+
+    def evict(self, *endings: str, thread: str = "thread") -> None:
+        """Take keys of a thread away, as the server may."""
+        keys = Keyspace(self.target.prefix).keys(thread)
+        for ending in endings or ("index", "data"):
+            self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
+
+    def fails(self, face: Face, script: Any = None) -> Any:
+        """Let hot fail, in all or in one script, until the answer is called."""
+        hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"
+        works = getattr(hot, name)
+
+        def exchange(request: Any) -> Any:
+            if script is None or getattr(request, "script", None) is script:
+                raise redis.ConnectionError("on purpose")
+            return works(request)
+
+        setattr(hot, name, exchange)
+        return lambda: setattr(hot, name, works)
+
+
+class Cold(Face):
+    """A face of any saver."""
+
+    def __init__(self, saver: Any, native_async: bool) -> None:
+        self.saver, self.native_async = saver, native_async
+
+
+def plain(one: Any) -> Any:
+    """A checkpoint without what Postgres does not give back as it was."""
+    return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
+
+
+async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
+    """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
+    look, as a graph takes it."""
+    assert await face.get_tuple(config(thread)) is None
+    made, versions = [], {"whole": f"{1:032}.1"}
+    for step in range(3):
+        parent = made[-1]["configurable"]["checkpoint_id"] if made else None
+        new = {"n": f"{step + 1:032}.1", **(versions if step == 0 else {})}
+        versions = {**versions, **new}
+        values = {"n": [step], "whole": {"a": ["x" * 3000, "y"]}}
+        one = checkpoint(values, versions)
+        made.append(
+            await face.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
+        )
+    await face.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
+    await face.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
+    await face.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
+    return made
+
+
+def elsewhere(act: Any) -> None:
+    """Run something asynchronous on a thread of its own."""
+
+    async def drive() -> None:
+        await act()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(drive())).result()
+
+
+def between(tiers: Tiers, face: Face, script: Any, act: Any) -> None:
+    """Let something happen elsewhere just before a saver calls a script, once."""
+    hot, name = face.saver.hot, "_aexchange" if tiers.native_async else "_exchange"
+    works, left = getattr(hot, name), [act]
+
+    def exchange(request: Any) -> Any:
+        if left and getattr(request, "script", None) is script:
+            elsewhere_act = left.pop()
+            if tiers.native_async:
+
+                async def then() -> Any:
+                    await elsewhere_act()
+                    return await works(request)
+
+                return then()
+            elsewhere(elsewhere_act)
+        return works(request)
+
+    setattr(hot, name, exchange)
