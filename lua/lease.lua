@@ -12,7 +12,7 @@
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
 -- Returns 1 where the leave is given; it ends with the next write, deletion or leave. 0: the thread is being written. 2: hot
--- can answer by now.
+-- can answer by now. 3: cold does not have all that is here, and has to get it first.
 -- Errors: none of ours.
 
 --- @include lib_thread
@@ -36,6 +36,7 @@ end
 if busy then return 0 end
 if is_buried(dirty) then return 2 end
 if id == '' and extent(data, ns) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+if redis.call('EXISTS', dirty) == 1 then return 3 end
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
 return 1

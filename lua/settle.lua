@@ -26,14 +26,17 @@ local ASIDE = 5 + 2 * n
 local BASES = ASIDE + 3 * m
 
 local meta, problem = open_thread(index, data)
-if problem then return problem end
+if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 local own = redis.call('HGET', flush, 'token') == token
 if not own then
   local again, deleted = {}, redis.call('HGET', flush, 'deleted')
   if meta and deleted and redis.call('HEXISTS', data, '@whole') == 1 or not meta and deleted == '1' then
     again[1] = 'd'
     for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
-      for _, member in ipairs(meta and redis.call('ZRANGEBYLEX', index, range[1], range[2]) or {}) do again[#again + 1] = member end
+      for _, member in ipairs(meta and redis.call('ZRANGEBYLEX', index, range[1], range[2]) or {}) do
+        again[#again + 1] = member
+        redis.call('HDEL', data, '@cold' .. string.sub(member, 2, (string.find(member, '%z'))))
+      end
     end
   else
     for i = 6, ASIDE, 2 do

@@ -229,7 +229,18 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
     "where", [scripts.PUT, scripts.TRUST, "before cold"], ids=["before hot", "before the end", "before cold"]
 )
 @pytest.mark.parametrize(
-    "what", ["delete", "prune", "runs", "same write", "other write", "list", "put of an old id", "put of a newer id", "evicted doubts"]
+    "what",
+    [
+        "delete",
+        "prune",
+        "runs",
+        "same write",
+        "other write",
+        "list",
+        "put of an old id",
+        "put of a newer id",
+        "evicted doubts",
+    ],
 )
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
@@ -282,7 +293,14 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
     else:
         await face.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
     for each in (await tiers.face(), face):
-        for place in (*made, config(checkpoint_id=new["id"]), config(), config(checkpoint_id=old["id"]), config(checkpoint_id=newer["id"]), config()):
+        for place in (
+            *made,
+            config(checkpoint_id=new["id"]),
+            config(),
+            config(checkpoint_id=old["id"]),
+            config(checkpoint_id=newer["id"]),
+            config(),
+        ):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
 
 

@@ -7,6 +7,7 @@ counted (`Stats.last_error`) and tried again: nobody waits for it whom an error 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -120,14 +121,15 @@ class Flusher:
         saver = self._saver()
         if saver is None:
             return 0
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, is_late = None if timeout is None else time.monotonic() + timeout, False
         with ThreadPoolExecutor(saver.flush_workers, thread_name_prefix="redis_saver flush") as pool:
             while True:
                 found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
-                if not found.records or (deadline is not None and time.monotonic() >= deadline):
+                if not found.records or is_late:
                     return found.records
-                brought = pool.map(lambda thread: self._bring(saver, thread, at_once=True), found.threads)
-                if not sum(brought):
+                brought = sum(pool.map(lambda thread: self._bring(saver, thread, at_once=True), found.threads))
+                is_late = deadline is not None and time.monotonic() >= deadline
+                if not (brought or is_late):
                     time.sleep(_STEP)
 
 
@@ -138,6 +140,7 @@ class AsyncFlusher:
         """Begin with `start`. Ends by itself when the saver is no longer used, and with its loop."""
         self._saver = weakref.ref(saver)
         self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Event | None = None
         self._stopped = False
 
     def start(self) -> None:
@@ -150,13 +153,15 @@ class AsyncFlusher:
     async def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
         self._stopped = True
+        if self._stopping:
+            self._stopping.set()
         if self._task and not self._task.done() and self._task.get_loop() is asyncio.get_running_loop():
             _, running = await asyncio.wait([self._task], timeout=timeout)
             for task in running:
                 task.cancel()
 
     async def _work(self) -> None:
-        looked = 0.0
+        looked, self._stopping = 0.0, asyncio.Event()
         while (saver := self._saver()) is not None and saver.behind and not self._stopped:
             if time.monotonic() - looked >= saver.behind.every:
                 looked = time.monotonic()
@@ -167,7 +172,8 @@ class AsyncFlusher:
             await self._bring_all(saver, saver.behind.due())
             pause = saver.behind.every / _STEPS
             del saver
-            await asyncio.sleep(pause)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], *, at_once: bool = False) -> int:
         """Bring some of each thread to cold; answers how many records."""
@@ -190,10 +196,12 @@ class AsyncFlusher:
         saver = self._saver()
         if saver is None:
             return 0
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, is_late = None if timeout is None else time.monotonic() + timeout, False
         while True:
             found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
-            if not found.records or (deadline is not None and time.monotonic() >= deadline):
+            if not found.records or is_late:
                 return found.records
-            if not await self._bring_all(saver, found.threads, at_once=True):
+            brought = await self._bring_all(saver, found.threads, at_once=True)
+            is_late = deadline is not None and time.monotonic() >= deadline
+            if not (brought or is_late):
                 await asyncio.sleep(_STEP)

@@ -85,7 +85,7 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     return False
 
 
-_HERE = 2
+_HERE, _BEHIND = 2, 3
 
 
 class _Fetched(NamedTuple):
@@ -95,16 +95,18 @@ class _Fetched(NamedTuple):
 def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered[_Fetched | None]:
     """Read from cold, and bring what is there back to hot. None: by now hot has it."""
     thread, token = where.thread_id, uuid4().hex
-    keys, leave = tiers.hot.keyspace.tier_keys(thread), 0
+    keys = tiers.hot.keyspace.tier_keys(thread)
     wanted = (
         names.component(where.checkpoint_ns),
         names.component(where.checkpoint_id) if where.checkpoint_id else b"",
     )
     try:
-        leave = yield Call(scripts.LEASE, keys.writing, (token, WRITER_GONE, LEAVE, *wanted))
+        while (leave := (yield Call(scripts.LEASE, keys.writing, (token, WRITER_GONE, LEAVE, *wanted)))) == _BEHIND:
+            yield from flush_now(tiers, thread)
         if leave == _HERE:
             return None
     except HotFailed:
+        leave = 0
         tiers.counts.bypasses += 1
     found = yield Cold("get_tuple", (for_cold(given),))
     if found is None and leave and not where.checkpoint_id:

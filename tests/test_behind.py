@@ -1,0 +1,590 @@
+"""Write-behind: hot acknowledges, cold gets it later."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+import redis
+from faces import Face
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.graph import START, StateGraph
+from make import checkpoint, config, ids
+from tiering import Moody, Tiers, plain, written
+from typing_extensions import TypedDict
+
+from redis_saver import BacklogFull, ThreadDamaged, scripts
+from redis_saver.names import Keyspace
+from redis_saver.tiers import flushing, lag
+
+BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
+"""Nothing is brought to cold before a test says so."""
+
+
+def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
+    return Keyspace(tiers.target.prefix).tier_keys(thread)
+
+
+async def drained(face: Face) -> None:
+    assert await face.flush(timeout=30) == 0
+    assert face.saver.stats().backlog == 0
+
+
+def all_plain(found: list[Any]) -> list[Any]:
+    return [plain(one) for one in found]
+
+
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
+    made: list[Any] = []
+
+    @checkpointer_test(name=tiers.target.prefix)
+    async def factory() -> AsyncGenerator[Any, None]:
+        made.append(await tiers.saver(mode="write-behind", flush_every=0.02, cold_history=history))
+        yield made[-1]
+
+    report = await validate(factory)
+    failures = [failure for result in report.results.values() for failure in result.failures or []]
+    assert not failures
+    assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
+    assert report.conformance_level() == "FULL"
+    for saver in made:
+        assert await (saver.aclose() if tiers.native_async else asyncio.to_thread(saver.close)) == 0
+        assert not saver.stats().last_error
+
+
+async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap(), hot={"ttl": timedelta(hours=1)}, **BEHIND)
+    cold, control = await tiers.cold_face(), tiers.target.face(prefix=tiers.target.prefix + "control")
+    made = await written(face)
+    assert moody.calls == ["get_tuple", "list"]  # of the first look
+    assert await cold.list(config()) == []
+    await written(control)
+    for one in made:
+        assert (await face.get_tuple(one)).config == one
+    assert len(await face.list(config())) == 3
+    keys = keys_of(tiers)
+    raw = tiers.target.raw
+    for key in (keys.index_key, keys.data_key, keys.dirty):
+        assert raw.pttl(key) == -1
+    assert raw.zcard(keys.dirty) == 6
+    assert face.saver.stats().backlog == 6
+    assert moody.calls == ["get_tuple", "list"]
+    before = [all_plain(await face.list(config())), plain(await face.get_tuple(config()))]
+    await drained(face)
+    assert face.saver.stats().flushed == 6
+    assert raw.exists(keys.dirty, keys.doubts, keys.lease) == 0
+    assert raw.exists(keys.flush) == 0
+    for key in (keys.index_key, keys.data_key):
+        assert 0 < raw.pttl(key) <= 3_600_000
+    assert [all_plain(await cold.list(config())), plain(await cold.get_tuple(config()))] == before
+    tiers.evict()
+    other = await tiers.face(**BEHIND)
+    assert [all_plain(await other.list(config())), plain(await other.get_tuple(config()))] == before
+
+
+async def test_latest_spares_cold_what_a_newer_checkpoint_makes_history(tiers: Tiers) -> None:
+    face = await tiers.face(**BEHIND, cold_history="latest")
+    cold = await tiers.cold_face()
+    made = await written(face)
+    whole = all_plain(await face.list(config()))
+    sub = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
+    assert await face.get_tuple(config("thread", "sub")) is None
+    await face.put(config("thread", "sub"), sub, {}, sub["channel_versions"])
+    await drained(face)
+    assert (face.saver.stats().flushed, face.saver.stats().spared) == (5, 2)
+    assert sorted(ids(await cold.list(config("thread", None)))) == sorted(
+        [made[-1]["configurable"]["checkpoint_id"], sub["id"]]
+    )
+    assert plain(await cold.get_tuple(config())) == whole[0]
+    assert all_plain(await face.list(config("thread", ""))) == whole  # hot still has them
+    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    await drained(face)
+    tiers.evict()
+    found = await face.get_tuple(config())
+    assert found.config == stored
+    assert found.checkpoint["channel_values"] == new["channel_values"]  # what did not change was there already
+    assert len(await face.list(config("thread", ""))) == 2
+
+
+async def test_a_write_that_goes_to_cold_first_where_cold_was_spared_values(tiers: Tiers) -> None:
+    """The value of a channel that did not change since a checkpoint that cold never got."""
+    face = await tiers.face(**BEHIND, cold_history="latest")
+    await face.get_tuple(config())
+    first = checkpoint({"n": [1], "old": ["o"]}, {"n": f"{1:032}.1", "old": f"{1:032}.1"})
+    where = await face.put(config(), first, {}, first["channel_versions"])
+    second = checkpoint({"n": [2]}, {"n": f"{2:032}.1", "old": f"{2:032}.1"})
+    await face.put(where, second, {}, second["channel_versions"])
+    await drained(face)
+    through = await tiers.face()
+    fork = checkpoint({"n": [3], "old": ["o"]}, {"n": f"{3:032}.1", "old": f"{1:032}.1"})
+    await through.put(where, fork, {}, {"n": f"{3:032}.1"})
+    for each in (await tiers.cold_face(), through):
+        assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
+
+
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -> None:
+    face, cold = await tiers.face(**BEHIND, cold_history=history), await tiers.cold_face()
+    await written(face)
+    await drained(face)
+    await face.put_writes((await face.get_tuple(config())).config, [("n", [9])], "task-x")
+    await face.delete_thread("thread")
+    assert await cold.get_tuple(config()) is not None
+    for each in (face, await tiers.face(**BEHIND), await tiers.face()):
+        assert await each.get_tuple(config()) is None
+        assert await each.get_tuple(config("thread", "sub")) is None
+        assert await each.list(config()) == [] or each is not face
+    made = await written(face)  # begun anew before cold knows
+    assert len(await face.list(config())) == 3
+    await drained(face)
+    assert all(one in made for one in [found.config for found in await cold.list(config())])
+    await face.delete_thread("thread")
+    await drained(face)
+    assert await cold.list(config()) == []
+    assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith((b":flush", b":lease"))] == []
+
+
+async def test_cold_is_down(tiers: Tiers) -> None:
+    """Hot goes on, until the backlog is full; when cold is back all of it goes there."""
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap(), **BEHIND, max_backlog=9, backlog_wait=0.2)
+    made = await written(face)
+    moody.fail = {"get_tuple", "put", "put_writes", "delete_thread", "list"}
+    last = made[-1]
+    for number in range(3):
+        new = checkpoint({"n": [number]}, {"n": f"{10 + number:032}.1"})
+        last = await face.put(last, new, {}, new["channel_versions"])
+        assert (await face.get_tuple(config())).config == last
+    assert len(await face.list(config())) == 6
+    assert await face.get_tuple(config("thread", "other namespace")) is None
+    with pytest.raises(psycopg.OperationalError):  # who knows whether cold has it
+        await face.get_tuple(config("another"))
+    assert await face.flush(timeout=0.3) == 9
+    assert face.saver.stats().retries > 0
+    assert "on purpose" in face.saver.stats().last_error
+    assert face.saver.stats().set_aside > 0
+    before = tiers.target.keys()
+    new = checkpoint({"n": [7]}, {"n": f"{17:032}.1"})
+    for act in (
+        lambda: face.put(last, new, {}, new["channel_versions"]),
+        lambda: face.put_writes(last, [("n", 1)], "task"),
+    ):
+        with pytest.raises(BacklogFull, match="max_backlog=9"):
+            await act()
+    assert tiers.target.keys() == before
+    assert (await face.get_tuple(config())).config == last
+    moody.fail = set()
+    await drained(face)
+    await face.put(last, new, {}, new["channel_versions"])
+    await drained(face)
+    assert len(await (await tiers.cold_face()).list(config())) == 7
+
+
+async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
+    """It is set aside and tried again; nothing else waits for it."""
+    moody = Moody(await tiers.cold())
+    wrapped = moody.wrap()
+    poison: set[str] = set()
+
+    def refuses(method: str) -> None:
+        works = getattr(type(wrapped), method)
+
+        def call(self: Any, config: Any, one: Any, *args: Any) -> Any:
+            if isinstance(one, dict) and one["id"] in poison:
+                raise ValueError("\x00 cannot be stored")
+            return works(self, config, one, *args)
+
+        setattr(type(wrapped), method, call)
+
+    refuses("put")
+    refuses("aput")
+    face, cold = await tiers.face(cold=wrapped, **BEHIND), await tiers.cold_face()
+    made = await written(face)
+    await written(face, "another")
+    poison.add(made[1]["configurable"]["checkpoint_id"])
+    assert await face.flush(timeout=1) == 1
+    stats = face.saver.stats()
+    assert (stats.set_aside, stats.dirty_threads, stats.backlog) == (1, 1, 1)
+    assert "cannot be stored" in stats.last_error
+    assert 0 < stats.oldest_seconds < 100
+    assert len(await cold.list(config())) == 2
+    assert plain(await cold.get_tuple(config())) == plain(await face.get_tuple(config()))
+    assert len(await cold.list(config("another"))) == 3
+    assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
+    poison.clear()
+    await drained(face)
+    assert (await cold.get_tuple(made[1])).checkpoint["channel_values"]["n"] == [1]
+    assert len(await cold.list(config())) == 3
+
+
+async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
+    """Hot lacks something of the thread: it asks cold, and both have the write before it returns."""
+    face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    await drained(face)
+    tiers.evict()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await face.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look
+    await face.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")
+    assert face.saver.stats().waited == 2
+    assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
+    for each in (face, await tiers.face(**BEHIND)):
+        for place in (config(), stored, *made):
+            assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
+    await face.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
+    assert face.saver.stats().waited == 2
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+
+
+async def test_both_modes_at_once(tiers: Tiers) -> None:
+    behind, through, cold = await tiers.face(**BEHIND), await tiers.face(), await tiers.cold_face()
+    made = await written(behind)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await through.put(made[-1], new, {}, {"n": f"{9:032}.1"})
+    assert len(await cold.list(config())) == 4
+    await behind.put_writes(stored, [("n", [2])], "task-c")
+    assert (await through.get_tuple(config())).pending_writes
+    await through.put_writes(stored, [("n", [3])], "task-d")
+    assert [write[0] for write in (await cold.get_tuple(config())).pending_writes] == ["task-c", "task-d"]
+    await behind.put_writes(stored, [("n", [2])], "task-e")
+    for act in (
+        lambda: through.prune(["thread"]),
+        lambda: behind.copy_thread("thread", "copy"),
+        lambda: behind.delete_for_runs(["no such run"]),
+    ):
+        await act()
+        for each in (behind, through):
+            assert len((await each.get_tuple(config())).pending_writes) == 3
+    assert len(await behind.list(config("copy"))) == 1
+    await behind.put_writes(stored, [("n", [2])], "task-f")
+    await through.delete_thread("thread")
+    for each in (behind, through, cold):
+        assert await each.get_tuple(config()) is None
+
+
+async def test_indexes_of_writes(tiers: Tiers) -> None:
+    """Cold has the same rows as if it had been written first: sent again, nothing doubles."""
+    face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    mixed = [("a", [1]), (INTERRUPT, ["?"]), ("b", [2]), ("a", [3])]
+    await face.put_writes(made[-1], mixed, "task-m", "path")
+    await drained(face)
+    before = (await cold.get_tuple(config())).pending_writes
+    await cold.put_writes(made[-1], mixed, "task-m", "path")
+    assert (await cold.get_tuple(config())).pending_writes == before
+    assert (await face.get_tuple(config())).pending_writes == before
+    assert len([one for one in before if one[0] == "task-m"]) == 4
+
+
+async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> None:
+    """The process that wrote it is gone; any other brings it to cold, without being told."""
+    monkeypatch.setattr(lag, "LOOK_EVERY", 0.05)
+    face = await tiers.face(**BEHIND)
+    for name in ("one", "two", "{three}:*"):
+        await written(face, name)
+    tiers.target.raw.delete(Keyspace(tiers.target.prefix).scanning)
+    others = [await tiers.saver(mode="write-behind", flush_every=0.05) for _ in range(2)]
+    if tiers.native_async:
+        for other in others:
+            await other.__aenter__()
+    cold = await tiers.cold_face()
+    for _ in range(200):
+        if (tiers.target.raw.get(Keyspace(tiers.target.prefix).backlog) or b"").split()[1:] == [b"0"] * 4:
+            break
+        await asyncio.sleep(0.05)
+    for name in ("one", "two", "{three}:*"):
+        assert all_plain(await cold.list(config(name))) == all_plain(await face.list(config(name)))
+        assert len(await cold.list(config(name))) == 3
+    assert sum(other.stats().flushed for other in others) == 18
+    for other in others:
+        assert await (other.aclose() if tiers.native_async else asyncio.to_thread(other.close)) == 0
+
+
+async def stalled(tiers: Tiers, face: Face) -> Any:
+    """A flusher that has taken what is dirty, and stops before it gives anything to cold; its turn is over when the answer lets it go on."""
+    saver = face.saver
+    operation = flushing.flush(saver, "thread")
+    request = next(operation)
+    while not isinstance(request, flushing.Try):
+        answer = saver._exchange(request) if not tiers.native_async else await saver._aexchange(request)
+        request = operation.send(answer)
+
+    async def go_on() -> Any:
+        nonlocal request
+        while True:
+            answer = saver._exchange(request) if not tiers.native_async else await saver._aexchange(request)
+            try:
+                request = operation.send(answer)
+            except StopIteration as end:
+                return end.value
+
+    return go_on
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_flusher_that_comes_late(tiers: Tiers, anew: bool) -> None:
+    """Its turn was over, and the thread was deleted, and that brought to cold, before it went on."""
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(other)
+    await other.delete_thread("thread")
+    await drained(other)
+    assert await cold.list(config()) == []
+    if anew:
+        await other.get_tuple(config())
+        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        await other.put(config(), new, {}, new["channel_versions"])
+        await drained(other)
+    await go_on()
+    await drained(other)
+    assert len(await cold.list(config())) == (1 if anew else 0)
+    for each in (face, other):
+        assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    await drained(face)
+    await face.put_writes(made[-1], [(INTERRUPT, ["older"])], "task-c", "path-0")
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(other)
+    await go_on()
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+    await drained(other)
+    assert (await cold.get_tuple(config())).pending_writes == (await other.get_tuple(config())).pending_writes
+    assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
+
+
+async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    await written(face)
+    go_on = await stalled(tiers, face)
+    assert await other.flush(timeout=0.1) == 6
+    assert await cold.list(config()) == []
+    done = await go_on()
+    assert (done.brought, done.left, list(done.failed)) == (6, 0, [])
+
+
+async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> None:
+    options = {"ttl": {"default_ttl": 60, "refresh_on_read": True}}
+    face = await tiers.face(hot=options, **BEHIND)
+    hot = Face(face.saver.hot)
+    made = await written(face)
+    keys = keys_of(tiers)
+
+    def deadline() -> int:
+        found = {tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key)}
+        assert len(found) == 1 or max(found) - min(found) < 5
+        return int(max(found))
+
+    await face.get_tuple(config())
+    await hot.list(config())
+    assert deadline() == -1
+    await hot.set_thread_ttl("thread", timedelta(minutes=5))
+    assert deadline() == -1
+    await drained(face)
+    assert 0 < deadline() <= 300_000
+    await hot.pin("thread")
+    await face.put_writes(made[-1], [("n", 1)], "task-p")
+    await drained(face)
+    assert deadline() == -1
+    await hot.unpin("thread")
+    assert 300_000 < deadline() <= 3_600_000
+    await face.put_writes(made[-1], [("n", 1)], "task-q")
+    await hot.unpin("thread")
+    assert deadline() == -1
+    await drained(face)
+    assert 0 < deadline() <= 3_600_000
+
+
+async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
+    """Its own policy allows that (allkeys-...): then it is lost, and that is an error until it is deleted."""
+    face = await tiers.face(**BEHIND)
+    made = await written(face)
+    tiers.evict("index")
+    for act in (
+        lambda: face.get_tuple(config()),
+        lambda: face.put_writes(made[-1], [("n", 1)], "task"),
+    ):
+        with pytest.raises(ThreadDamaged):
+            await act()
+    await face.delete_thread("thread")
+    await drained(face)
+    assert await face.get_tuple(config()) is None
+
+
+async def test_what_was_noted_is_evicted(tiers: Tiers) -> None:
+    """The next write brings all of the thread to cold."""
+    face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    tiers.target.raw.delete(keys_of(tiers).dirty)
+    await face.put_writes(made[-1], [("n", 1)], "task")
+    await drained(face)
+    assert all_plain(await cold.list(config())) == all_plain(await tiers.target.face().list(config()))
+
+
+async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
+    face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
+    await written(face)
+    await written(face, "another")
+    tiers.target.raw.hdel(keys_of(tiers).data_key, *[
+        field for field in tiers.target.raw.hkeys(keys_of(tiers).data_key) if field.startswith(b"b")
+    ])  # fmt: skip
+    assert await face.flush(timeout=1) > 0
+    assert "ThreadDamaged" in face.saver.stats().last_error
+    assert len(await cold.list(config("another"))) == 3
+
+
+async def test_verify(tiers: Tiers) -> None:
+    face, cold = await tiers.face(**BEHIND, verify="always"), await tiers.cold_face()
+    made = await written(face)
+    assert (await face.get_tuple(config())).config == made[-1]  # cold lags behind, and that is all right
+    assert await face.get_tuple(config("thread", "sub")) is None
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    await cold.put(made[-1], new, {}, new["channel_versions"])
+    assert (await face.get_tuple(config())).checkpoint["id"] == new["id"]
+    assert len(await cold.list(config())) == 4  # nothing of ours was lost
+
+
+async def test_wrong_arguments(tiers: Tiers) -> None:
+    cold = await tiers.cold()
+    for name, value in (
+        ("mode", "behind"),
+        ("cold_history", "none"),
+        ("flush_every", 0),
+        ("max_backlog", True),
+        ("flush_workers", "4"),
+        ("on_hot_error", "bypass"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            await tiers.saver(cold=cold, **{**BEHIND, name: value})
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+async def test_closing(tiers: Tiers) -> None:
+    cold = await tiers.cold_face()
+    saver = await tiers.saver(mode="write-behind", flush_every=60)
+    if tiers.native_async:
+        async with saver:
+            await written(Face(saver))
+    else:
+        with saver:
+            await written(Face(saver))
+    assert len(await cold.list(config())) == 3
+    moody = Moody(await tiers.cold())
+    moody.fail = {"put", "put_writes"}
+    saver = await tiers.saver(cold=moody.wrap(), mode="write-behind", flush_every=0.01)
+    await written(Face(saver), "another")
+    began = time.monotonic()
+    assert await (saver.aclose(0.3) if tiers.native_async else asyncio.to_thread(saver.close, 0.3)) == 6
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", range(15))
+async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
+    """Whatever hot forgets once cold has it, whichever tier fails meanwhile, and whoever flushes: every answer is that of InMemorySaver."""
+    chance, model = random.Random(seed), InMemorySaver()
+    moody = Moody(await tiers.cold())
+    cold = moody.wrap()
+    faces = [await tiers.face(cold=cold, **BEHIND, cold_history=history) for _ in range(2)]
+    faces.append(await tiers.face(cold=cold))  # write-through
+    made: list[Any] = []
+    versions: dict[str, dict[str, str]] = {}
+    for number in range(80):
+        face = chance.choice(faces[:2] if chance.random() < 0.85 else faces)
+        step = chance.choice(
+            ["put"] * 6
+            + ["writes"] * 4
+            + ["get"] * 4
+            + ["flush"] * 3
+            + ["old", "list", "delete", "evict", "cold fails"]
+        )
+        thread = chance.choice(["a", "b"])
+        of_thread = [one for one in made if one["configurable"]["thread_id"] == thread]
+        if history == "latest":  # what is not the newest may be gone
+            of_thread = of_thread[-1:]
+        if step == "cold fails":
+            moody.fail = {"put", "put_writes", "delete_thread"}
+            step = chance.choice(["put", "writes", "delete", "flush"])
+        act: Any = None
+        if step == "put":
+            parent = chance.choice(of_thread) if of_thread and chance.random() < 0.9 else None
+            if parent is None and chance.random() < 0.8:
+                await face.get_tuple(config(thread))
+            before = versions[parent["configurable"]["checkpoint_id"]] if parent else {}
+            new = {chance.choice("xyz"): f"{number + 1:032}.1" for _ in range(2)}
+            now = {**before, **new}
+            stored = (await face.get_tuple(parent)).checkpoint["channel_values"] if parent else {}
+            values = {
+                channel: [version, "v" * 900] if channel in new else stored[channel]
+                for channel, version in now.items()
+                if (channel in new and chance.random() < 0.9) or (channel not in new and channel in stored)
+            }
+            one = checkpoint(values, now)
+            act = "put", (parent or config(thread), one, {"step": number}, new)
+            versions[one["id"]] = now
+        elif step == "writes" and of_thread:
+            task = f"task-{chance.randrange(3)}"
+            special = chance.random() < 0.4
+            writes = [
+                (chance.choice([INTERRUPT, "__error__"] if special else ["x", "y"]), [number, i])
+                for i in range(1 if special else chance.choice([1, 1, 3]))
+            ]
+            act = "put_writes", (chance.choice(of_thread), writes, task, f"path-{task}")
+        elif step == "delete" and chance.random() < 0.5:
+            act = "delete_thread", (thread,)
+        elif step == "flush":
+            await faces[chance.randrange(2)].flush(timeout=0.05 if moody.fail else 20)
+        elif step == "evict":
+            keys = keys_of(tiers, thread)
+            if not tiers.target.raw.exists(keys.dirty):
+                chosen = chance.choice([("index", "data"), ("index",), ("data",)])
+                tiers.evict(*chosen, thread=thread)
+        elif step == "old" and of_thread:
+            where = chance.choice(of_thread)
+            assert plain(await face.get_tuple(where)) == plain(model.get_tuple(where))
+        elif step == "get":
+            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
+        elif step == "list" and history == "all":
+            found = all_plain(await face.list(config(thread)))
+            assert found == all_plain(list(model.list(config(thread))))
+        if act:
+            method, given = act
+            try:
+                answer = await getattr(face, method)(*given)
+            except psycopg.OperationalError:
+                assert moody.fail
+            else:
+                assert answer == getattr(model, method)(*given)
+                if method == "put":
+                    made.append(answer)
+                if method == "delete_thread":
+                    made = [one for one in made if one["configurable"]["thread_id"] != thread]
+        moody.fail = set()
+    await drained(faces[0])
+    for face in (*faces, await tiers.face(), await tiers.cold_face()):
+        for thread in ("a", "b"):
+            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
+            if history == "all":
+                assert all_plain(await face.list(config(thread))) == all_plain(list(model.list(config(thread))))
