@@ -14,6 +14,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from redis_saver import expiry
 from redis_saver.clients import without_login
 from redis_saver.errors import RedisSaverError
+from redis_saver.moving import command
 
 _DEMO_URL = "memory://redis-saver-demo"
 _LONGEST_LINE = 400
@@ -28,11 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words behind `redis-saver`; by default those of this process.
 
     Returns:
-        The exit code: 0; or 2, with one line on stderr, where the URL, the server or a missing package is at fault.
+        The exit code: 0; 1, where some threads were not moved; or 2, with one line on stderr, where the URL, the server
+        or a missing package is at fault.
     """
     given = _parser().parse_args(arguments)
     try:
-        given.run(given)
+        return int(given.run(given))
     except ImportError as error:
         return _complain(f"this needs more packages: pip install 'redis-saver[cli]' ({error})")
     except RedisSaverError as error:
@@ -41,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error) if str(error).startswith("url=") else f"{without_login(given.url)}: {error}")
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def _complain(text: str) -> int:
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--keep", action="store_true", help="do not delete the demo's thread at the end")
     demo.add_argument("--no-color", action="store_true", help="plain text, on a terminal too")
     demo.set_defaults(run=_demo)
+    command.add(commands)
     return parser
 
 
@@ -80,7 +82,7 @@ def _minutes(text: str) -> timedelta:
     return timedelta(milliseconds=milliseconds)
 
 
-def _demo(given: argparse.Namespace) -> None:
+def _demo(given: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415
 
     from redis_saver.demo import Demo  # noqa: PLC0415
@@ -90,3 +92,4 @@ def _demo(given: argparse.Namespace) -> None:
     console = Console(color_system=None if given.no_color else "auto", highlight=False, markup=False, emoji=False)
     console.width = min(console.width, _WIDEST)
     Demo(console, given.url, given.ttl).run(keep=given.keep)
+    return 0

@@ -9,6 +9,9 @@
     ├── ThreadBusy             the thread changed faster than prune or copy could work
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
     ├── ServerTooOld           the server lacks what the scripts need
+    ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
+    │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
+    ├── ThreadNotMoved         a thread cannot be read or stored as it is, or did not arrive so
     └── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
 
 Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
@@ -59,6 +62,18 @@ class BacklogFull(RedisSaverError):
 
 class ServerTooOld(RedisSaverError):
     """The server is older than Redis 6.2, or Valkey 7.2."""
+
+
+class PlaceFailed(RedisSaverError):
+    """What threads are moved from or to cannot be opened or fails; moving ends. Running it again goes on where it ended."""
+
+
+class FileDamaged(PlaceFailed, ValueError):
+    """A file of threads that was cut off, or the bytes of which were changed. Nothing was read from it."""
+
+
+class ThreadNotMoved(RedisSaverError):
+    """A thread that the source cannot give or the target cannot take, or that is not the same there. Others are moved."""
 
 
 class WrongThread(RedisSaverError, RuntimeError):

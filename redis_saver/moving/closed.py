@@ -1,0 +1,69 @@
+"""A serializer that leaves objects closed: their classes are not imported, and their bytes stay what they are.
+
+Whoever moves threads may not have the code that wrote them. `JsonPlusSerializer` would then answer the fields of an object in its place,
+or refuse it, and what is written again would not be what was read. Here an object stays the msgpack extension it is
+stored as; lists, dicts and scalars around it are read, and written again as the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ormsgpack
+
+from redis_saver import pieces, road
+from redis_saver.pieces import Pieces
+from redis_saver.serializer import FastSerializer
+
+_SNAPSHOT = 7
+
+
+class Closed:
+    """A value of a type that is not looked into, such as `json` or `pickle`.
+
+    Nothing that a serializer knows, so that none stores it within another value.
+    """
+
+    def __init__(self, kind: str, data: bytes) -> None:
+        self.typed = (kind, data)
+
+
+class ClosedSerializer(FastSerializer):
+    """Reads and writes what `FastSerializer` does, and no object in it."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """The value, with `ormsgpack.Ext` in place of objects; a `Closed` where it is not msgpack.
+
+        Raises:
+            ValueError: It is encrypted, or no msgpack.
+        """
+        kind, stored = data
+        if kind == "msgpack":
+            return _unpack(stored)
+        if kind in ("null", "bytes", "bytearray"):
+            return super().loads_typed(data)
+        if "+" in kind:
+            raise ValueError(f"it is encrypted ({kind}): set LANGGRAPH_AES_KEY to the key it was written with")
+        return Closed(kind, stored)
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """The inverse of `loads_typed`."""
+        return obj.typed if isinstance(obj, Closed) else super().dumps_typed(obj)
+
+    def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
+        """As `FastSerializer.dumps_pieces`."""
+        if not road.KNOWN or obj is None or isinstance(obj, (bytes, bytearray, Closed)):
+            kind, data = self.dumps_typed(obj)
+            return Pieces(kind, [data])
+        return pieces.cut(obj, last)
+
+
+def _unpack(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=_closed, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _closed(code: int, data: bytes) -> Any:
+    """An extension as it is, but for snapshots of a `DeltaChannel`, which savers look for."""
+    if code == _SNAPSHOT and road.delta_snapshot is not None:
+        return road.delta_snapshot(_unpack(data))
+    return ormsgpack.Ext(code, data)

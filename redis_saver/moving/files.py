@@ -1,0 +1,332 @@
+r"""Threads in a file: all of them one after the other, each with its checkpoints from the oldest to the newest.
+
+    redis-saver threads 1\n           the file's first line
+    <length><crc32><record> ...      two big-endian 32-bit numbers, then so many bytes of msgpack
+
+A record is an array. Its first element says what it is:
+
+    ["thread", name]                 what follows, up to the next, is of this thread
+    ["bytes", bytes]                 numbered from 0 in each thread
+    ["checkpoint", {ns, id, parent,  parent: an id, or nil
+        checkpoint: value,           the checkpoint without its id and its channel_values
+        metadata: value,
+        values: {channel: value},
+        writes: [[task id, index, path, [[channel, value], ...]], ...]}]
+                                     index: 0 for the regular writes of a task, that of WRITES_IDX_MAP for one to a special channel
+    ["end", threads, checkpoints]    how many there were; the last record
+
+A value is an array [type, [number, ...]]: the type that LangGraph's serializer gave, and the bytes it gave: those with these
+numbers, joined. So what versions of a value share is in the file once for each thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+from zlib import crc32
+
+import ormsgpack
+from langgraph.checkpoint.base import ChannelVersions
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from typing_extensions import Self
+
+from redis_saver.errors import FileDamaged, PlaceFailed, ThreadNotMoved
+from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, Writes
+from redis_saver.parts import digest
+
+_FIRST_LINE = b"redis-saver threads 1\n"
+_KINDS = ("bytes", "checkpoint", "end")
+_FRAME = struct.Struct(">II")
+
+
+class _Values:
+    """What files of threads have in common: how values are read and compared."""
+
+    text_versions = False
+
+    def __init__(self, path: Path, serde: SerializerProtocol) -> None:
+        self.name, self._path, self._serde = f"file {str(path)!r}", path, serde
+        self._plain: Any = getattr(serde, "serde", serde)
+
+    def encoded(self, value: Any) -> bytes:
+        """A value as bytes."""
+        kind, data = self._plain.dumps_typed(value)
+        return b"%b:%b" % (kind.encode(), data)
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Metadata come back as they are."""
+        return metadata
+
+    def _outline(self, file: BinaryIO, thread: str) -> Outline:
+        outline: Outline = {}
+        for raw, load in self._walk(file):
+            with self._reading_of(thread):
+                tasks = {}
+                for task_id, index, path, writes in raw["writes"]:
+                    value = digest(self.encoded(load(writes[-1][1]))) if index else b""
+                    tasks[task_id, index] = Told(path, value)
+                outline[raw["ns"], raw["id"]] = Entry(raw["parent"], tasks)
+        return outline
+
+    def _records(self, file: BinaryIO, thread: str, wanted: Collection[Key]) -> Iterator[Record]:
+        for raw, load in self._walk(file):
+            with self._reading_of(thread):
+                if (key := (raw["ns"], raw["id"])) not in wanted:
+                    continue
+                values = {channel: load(value) for channel, value in raw["values"].items()}
+                checkpoint: Any = {**load(raw["checkpoint"]), "id": raw["id"], "channel_values": values}
+                writes = [
+                    Writes((task, index), path, [(channel, load(value)) for channel, value in some])
+                    for task, index, path, some in raw["writes"]
+                ]
+                one = Record(key, raw["parent"], checkpoint, load(raw["metadata"]), writes)
+            yield one
+
+    @contextmanager
+    def _reading_of(self, thread: str) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError, LookupError) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ThreadNotMoved(f"a checkpoint of thread {thread!r} in {self.name} cannot be read: {said}") from error
+
+    def _walk(self, file: BinaryIO) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
+        """The checkpoints of the thread behind which the file stands, with what loads their values."""
+        shared: list[bytes] = []
+
+        def load(value: Any) -> Any:
+            kind, numbers = value
+            return self._serde.loads_typed((kind, b"".join([shared[number] for number in numbers])))
+
+        for kind, *rest in _frames(file, self.name):
+            if kind == "bytes":
+                shared.append(rest[0])
+            elif kind == "checkpoint":
+                yield rest[0], load
+            else:
+                return
+
+
+class FileSource(_Values):
+    """A file of threads. All of it is checked when it is opened; then it is read again, thread by thread."""
+
+    def __init__(self, path: Path, serde: SerializerProtocol) -> None:
+        """Check a file.
+
+        Raises:
+            FileDamaged: It is no such file, or not all of it.
+            OSError: It cannot be read.
+        """
+        super().__init__(path, serde)
+        self._file = path.open("rb")
+        self._places: dict[str, int] = {}
+        try:
+            self._check()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check(self) -> None:
+        """Read all records once, and note where threads begin."""
+        if self._file.readline(len(_FIRST_LINE)) != _FIRST_LINE:
+            said = _FIRST_LINE.decode().strip()
+            raise FileDamaged(
+                f"{self.name} is no file of threads that this version knows: it does not begin with {said!r}"
+            )
+        checkpoints, end = 0, None
+        for kind, *rest in _frames(self._file, self.name):
+            if end is not None:
+                break
+            if kind == "thread":
+                self._places[rest[0]] = self._file.tell()
+            elif kind not in _KINDS:
+                raise FileDamaged(
+                    f"{self.name} has a record {kind!r} that this version does not know; nothing was read from it"
+                )
+            checkpoints += kind == "checkpoint"
+            end = rest if kind == "end" else None
+        if end != [len(self._places), checkpoints] or self._file.read(1):
+            raise FileDamaged(
+                f"{self.name} does not end as it should: it has {len(self._places)} threads and {checkpoints} checkpoints, and "
+                f"its end says {end}. It was cut off, or something was added; export it again. Nothing was read from it"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def threads(self) -> Iterable[str]:
+        """The threads in it."""
+        return list(self._places)
+
+    def outline(self, thread: str) -> Outline:
+        """What there is of a thread."""
+        if thread not in self._places:
+            return {}
+        self._file.seek(self._places[thread])
+        return self._outline(self._file, thread)
+
+    def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
+        """The checkpoints that are wanted, as they stand in the file."""
+        self._file.seek(self._places[thread])
+        return self._records(self._file, thread, wanted)
+
+
+class FileTarget(_Values):
+    """A file of threads that is being written; it has its name when it is complete. A thread is written in one go."""
+
+    def __init__(self, path: Path, serde: SerializerProtocol) -> None:
+        """Begin a file.
+
+        Raises:
+            PlaceFailed: It is there already.
+            OSError: It cannot be written.
+        """
+        super().__init__(path, serde)
+        if path.exists():
+            raise PlaceFailed(f"{self.name} is there already; give another name, or remove it. Nothing was written")
+        self._part = path.with_name(path.name + ".part")
+        # Conversations are nobody else's business.
+        descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
+        self._file = os.fdopen(descriptor, "w+b")
+        self._file.write(_FIRST_LINE)
+        self._places: dict[str, int] = {}
+        self._checkpoints = 0
+        self._began: tuple[str | None, int, int] = (None, 0, 0)
+        """The last thread, where it begins, and how many checkpoints come before."""
+        self._shared: dict[bytes, int] = {}
+        """Numbers of bytes, by their digest, in the thread that is being written."""
+
+    def threads(self) -> Iterable[str]:
+        """The threads that were written."""
+        return list(self._places)
+
+    def outline(self, thread: str) -> Outline:
+        """What was written of a thread."""
+        if thread not in self._places:
+            return {}
+        with self._reading(thread) as file:
+            return self._outline(file, thread)
+
+    def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
+        """Checkpoints that were written."""
+        with self._reading(thread) as file:
+            yield from self._records(file, thread, wanted)
+
+    @contextmanager
+    def _reading(self, thread: str) -> Iterator[BinaryIO]:
+        self._file.flush()
+        with self._part.open("rb") as file:
+            file.seek(self._places[thread])
+            yield file
+
+    def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:  # noqa: ARG002
+        """Add a checkpoint with all its values and writes.
+
+        Raises:
+            ThreadNotMoved: It cannot be written, or got writes after it was.
+        """
+        if new is None:
+            raise ThreadNotMoved(f"{one} was written to while it was exported; export it again")
+        try:
+            if thread not in self._places:
+                self._shared.clear()
+                self._began = thread, self._file.seek(0, os.SEEK_END), self._checkpoints
+                self._add("thread", thread)
+                self._places[thread] = self._file.tell()
+            self._add_checkpoint(one)
+        except (TypeError, ValueError) as error:
+            raise ThreadNotMoved(f"{one} cannot be written to {self.name}: {type(error).__name__}: {error}") from error
+        self._checkpoints += 1
+
+    def abandon(self, thread: str) -> None:
+        """Take the thread out of the file, if it is the last."""
+        last, start, checkpoints = self._began
+        if thread == last:
+            self._file.seek(start)
+            self._file.truncate()
+            self._places.pop(thread, None)
+            self._began, self._checkpoints = (None, start, checkpoints), checkpoints
+
+    def _add_checkpoint(self, one: Record) -> None:
+        rest = {key: value for key, value in one.checkpoint.items() if key not in ("id", "channel_values")}
+        said = {
+            "ns": one.key[0],
+            "id": one.key[1],
+            "parent": one.parent,
+            "checkpoint": self._value(rest),
+            "metadata": self._value(one.metadata),
+            "values": {channel: self._value(value) for channel, value in one.checkpoint["channel_values"].items()},
+            "writes": [
+                [*writes.task, writes.path, [[channel, self._value(value)] for channel, value in writes.writes]]
+                for writes in one.writes
+            ],
+        }
+        self._add("checkpoint", said)
+
+    def _value(self, value: Any) -> list[Any]:
+        """A value by the numbers of its bytes; those that are new are written first."""
+        if (dumps_pieces := getattr(self._serde, "dumps_pieces", None)) is not None:
+            encoded = dumps_pieces(value)
+            kind, pieces = encoded.type, encoded.pieces
+        else:
+            kind, data = self._serde.dumps_typed(value)
+            pieces = [data]
+        numbers = []
+        for piece in pieces:
+            named = digest(piece)
+            if (number := self._shared.get(named)) is None:
+                number = self._shared[named] = len(self._shared)
+                self._add("bytes", piece)
+            numbers.append(number)
+        return [kind, numbers]
+
+    def _add(self, *record: Any) -> None:
+        data = ormsgpack.packb(record)
+        try:
+            self._file.write(_FRAME.pack(len(data), crc32(data)))
+            self._file.write(data)
+        except OSError as error:
+            raise PlaceFailed(f"{self.name}: {error}") from error
+
+    def finish(self) -> None:
+        """Give the file its end and its name."""
+        self._add("end", len(self._places), self._checkpoints)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._part.replace(self._path)
+
+    def __enter__(self) -> Self:
+        """The file, to be written."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Finish it; or, after an error, remove what was written."""
+        try:
+            if kind is None:
+                self.finish()
+        except OSError as failure:
+            raise PlaceFailed(f"{self.name}: {failure}") from failure
+        finally:
+            self._file.close()
+            self._part.unlink(missing_ok=True)
+
+
+def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
+    """The records from where the file stands."""
+    while head := file.read(_FRAME.size):
+        if len(head) == _FRAME.size:
+            length, check = _FRAME.unpack(head)
+            data = file.read(length)
+            if len(data) == length and crc32(data) == check:
+                yield ormsgpack.unpackb(data)
+                continue
+        raise FileDamaged(
+            f"{name} is damaged, or cut off, at byte {file.tell()}: export it again, or copy it again. Nothing was read from it"
+        )

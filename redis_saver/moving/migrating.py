@@ -1,0 +1,277 @@
+"""Moving threads from a source to a target: what is not there yet is put there, oldest first, and looked at again.
+
+Both are asked for an outline of each thread: its checkpoints, their parents, and which tasks have pending writes. What the target lacks
+of the source's is read and written. When nothing is lacking the thread is done; so a thread that was moved before is
+passed over, one that was moved in part is completed, and one that was written to meanwhile goes round again. A target
+that has what the source has not is left as it is.
+
+Held in memory are the names of the threads, the outline of one of them, and a checkpoint at a time (of a file of threads: one thread).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
+
+from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
+from redis_saver.moving.kinds import place_of
+from redis_saver.moving.places import Source, Target
+from redis_saver.moving.records import Entry, Key, Outline, Record, Task, with_text_versions
+
+SAMPLE = 2
+"""Checkpoints of each thread that are compared in full, unless told otherwise."""
+ROUNDS = 4
+"""How often a thread is looked at before it is given up: it is written to all the time, or does not arrive."""
+
+Lacking = dict[Key, tuple[bool, set[Task]]]
+"""What a target lacks: of each checkpoint whether it is that itself, and the tasks whose writes."""
+
+
+@dataclass
+class Report:
+    """What was moved, as far as it got."""
+
+    threads: int = 0
+    """Threads that were looked at."""
+    total: int = 0
+    """Threads that there are to look at."""
+    moved: int = 0
+    """Threads of which the target had nothing."""
+    completed: int = 0
+    """Threads of which it had a part."""
+    unchanged: int = 0
+    """Threads of which it had all."""
+    checkpoints: int = 0
+    """Checkpoints that were written; with dry_run: that would be."""
+    writes: int = 0
+    """Pending writes of a task, or to a special channel, that were written."""
+    compared: int = 0
+    """Checkpoints that were read again and compared in full."""
+    seconds: float = 0.0
+    conflicts: list[str] = field(default_factory=list)
+    """Threads that the target has otherwise, with what is other. They were not touched."""
+    failed: list[str] = field(default_factory=list)
+    """Threads that could not be moved, or did not arrive as they were, with the reason."""
+
+
+def migrate(
+    source: BaseCheckpointSaver[Any] | Source,
+    target: BaseCheckpointSaver[Any] | Target,
+    *,
+    prefix: str = "",
+    sample: int = SAMPLE,
+    dry_run: bool = False,
+    progress: Callable[[Report], None] | None = None,
+) -> Report:
+    """Move threads, all or those whose names begin with a prefix. What is there already is not written again.
+
+    The source is not changed. Threads that are written to meanwhile arrive as of some moment: run it again when they rest. The threads that are
+    moved must not be in use at the target.
+
+    Args:
+        source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
+            gives leaves their bytes as they are.
+        target: Likewise.
+        prefix: Only threads whose names begin so.
+        sample: So many checkpoints of each thread that is moved are read again and compared in full: its newest, and others at random.
+        dry_run: Write nothing, and count what would be written.
+        progress: Called with the report as it grows, after each checkpoint and each thread.
+
+    Returns:
+        What was moved, and what was not: conflicts, and threads that failed.
+
+    Raises:
+        ValueError: `sample` is negative. Nothing was read.
+        PlaceFailed: Source or target failed. What was moved so far stays; run it again.
+    """
+    if sample < 0:
+        raise ValueError(f"sample={sample!r}: how many checkpoints of each thread to compare; 0 compares none")
+    there = place_of(source) if isinstance(source, BaseCheckpointSaver) else source
+    here = place_of(target) if isinstance(target, BaseCheckpointSaver) else target
+    threads = sorted({thread for thread in there.threads() if thread.startswith(prefix)})
+    report, started = Report(total=len(threads)), time.monotonic()
+    for thread in threads:
+        move = _Move(there, here, thread, report, progress or (lambda _: None))
+        try:
+            move.run(sample, dry_run=dry_run)
+        except PlaceFailed:
+            raise
+        except RedisSaverError as error:
+            here.abandon(thread)
+            report.failed.append(f"thread {thread!r}: {error}")
+        report.threads += 1
+        report.seconds = time.monotonic() - started
+        move.progress(report)
+    return report
+
+
+class _Move:
+    """The moving of one thread."""
+
+    def __init__(
+        self, source: Source, target: Target, thread: str, report: Report, progress: Callable[[Report], None]
+    ) -> None:
+        self.source, self.target, self.thread, self.report, self.progress = source, target, thread, report, progress
+        self._stored: set[tuple[str, str, str | float]] = set()
+        """Values that were written: namespace, channel, version."""
+        self._kept: dict[Key, Record] = {}
+        """Checkpoints to compare."""
+
+    def run(self, sample: int, *, dry_run: bool) -> None:
+        """Move it.
+
+        Raises:
+            ThreadNotMoved: It did not arrive as it is.
+        """
+        for again in range(ROUNDS):
+            there, has = self.source.outline(self.thread), self.target.outline(self.thread)
+            if other := self._other(there, has):
+                self.report.conflicts.append(f"thread {self.thread!r}: {other}")
+                return
+            lacking = _lacking(there, has, specials=not again)
+            if not again:
+                self._count(bool(has), bool(lacking))
+            if not lacking:
+                break
+            if dry_run:
+                self.report.checkpoints += sum(whole for whole, _ in lacking.values())
+                self.report.writes += sum(len(tasks) for _, tasks in lacking.values())
+                return
+            self._copy(there, lacking, _chosen(lacking, sample))
+        else:
+            (_, checkpoint_id), *_ = lacking
+            raise ThreadNotMoved(
+                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their writes, "
+                f"such as {checkpoint_id!r}; run it again when nothing writes to the thread"
+            )
+        self._compare()
+
+    def _count(self, had: bool, lacks: bool) -> None:
+        if not lacks:
+            self.report.unchanged += 1
+        elif had:
+            self.report.completed += 1
+        else:
+            self.report.moved += 1
+
+    def _other(self, there: Outline, has: Outline) -> str:
+        """What the target has otherwise; nothing if it has a part of what the source has."""
+        if more := sorted(has.keys() - there.keys(), key=_age):
+            return f"{self.target.name} has {len(more)} checkpoints that {self.source.name} has not, the newest {more[-1][1]!r}"
+        for key, entry in has.items():
+            if entry.parent != there[key].parent:
+                return f"the parent of checkpoint {key[1]!r} is {there[key].parent!r} in {self.source.name}, {entry.parent!r} in {self.target.name}"
+            if tasks := entry.tasks.keys() - there[key].tasks.keys():
+                return f"{self.target.name} has writes to checkpoint {key[1]!r} that {self.source.name} has not, of task {min(tasks)[0]!r}"
+        return ""
+
+    def _copy(self, there: Outline, lacking: Lacking, chosen: set[Key]) -> None:
+        for found in self.source.records(self.thread, {key: there[key] for key in lacking}):
+            one = with_text_versions(found) if self.target.text_versions else found
+            whole, tasks = lacking[one.key]
+            self.target.write(self.thread, one, self._new(one) if whole else None, tasks)
+            if one.key in chosen:
+                self._kept[one.key] = one
+            self.report.checkpoints += whole
+            self.report.writes += len(tasks)
+            self.progress(self.report)
+
+    def _new(self, one: Record) -> ChannelVersions:
+        """The versions of the values that are to be written with a checkpoint: each is once in a thread."""
+        versions, ns = one.checkpoint["channel_versions"], one.key[0]
+        new: ChannelVersions = {}
+        for channel in one.checkpoint["channel_values"]:
+            if channel not in versions:
+                raise ThreadNotMoved(f"{one} has a value of channel {channel!r}, and no version of it")
+            if (ns, channel, versions[channel]) not in self._stored:
+                self._stored.add((ns, channel, versions[channel]))
+                new[channel] = versions[channel]
+        return new
+
+    def _compare(self) -> None:
+        """Read what was chosen again, and see whether it is what was written."""
+        if not (kept := self._kept):
+            return
+        entries = {key: Entry(one.parent, {}) for key, one in kept.items()}
+        for found in self.target.records(self.thread, entries):
+            one = kept.pop(found.key)
+            if differs := _difference(self.target, one, found):
+                raise ThreadNotMoved(
+                    f"{one} is not the same in {self.target.name}: {differs}. What is there is kept; delete the thread there "
+                    "before you move it again"
+                )
+            self.report.compared += 1
+        if kept:
+            raise ThreadNotMoved(f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written")
+
+
+def _age(key: Key) -> tuple[str, str]:
+    return key[1], key[0]
+
+
+def _lacking(there: Outline, has: Outline, *, specials: bool) -> Lacking:
+    """What the target lacks, oldest first; writes to special channels that have another value, too, if these are looked at."""
+    lacking: Lacking = {}
+    for key in sorted(there, key=_age):
+        if key not in has:
+            lacking[key] = (True, set(there[key].tasks))
+            continue
+        had = has[key].tasks
+        tasks = {
+            task
+            for task, told in there[key].tasks.items()
+            if task not in had or (specials and told.digest != had[task].digest)
+        }
+        if tasks:
+            lacking[key] = (False, tasks)
+    return lacking
+
+
+def _chosen(lacking: Lacking, sample: int) -> set[Key]:
+    """The checkpoints to compare: the newest, and others at random."""
+    keys = list(lacking)
+    newest, others = keys[-1:], keys[:-1]
+    return {*newest[:sample], *random.sample(others, max(0, min(sample - 1, len(others))))}
+
+
+def _difference(target: Target, one: Record, found: Record) -> str:
+    """Where two checkpoints differ; nothing where they do not."""
+    written, stored = dict(one.checkpoint), dict(found.checkpoint)
+    values, others = written.pop("channel_values"), stored.pop("channel_values")
+    if one.parent != found.parent:
+        return f"its parent is {one.parent!r}, there {found.parent!r}"
+    for said, mine, theirs in (("value of channel", values, others), ("field", written, stored)):
+        if name := _differing(target, mine, theirs):
+            return f"the {said} {name!r}"
+    if not _same(target, target.as_stored(one.metadata), target.as_stored(found.metadata)):
+        return "the metadata"
+    if not _same(target, _pending(one), _pending(found)):
+        return "its pending writes"
+    return ""
+
+
+def _differing(target: Target, mine: Any, theirs: Any) -> str | None:
+    """The first key with another value in one of two dicts."""
+    for name in sorted(mine.keys() | theirs.keys()):
+        if name not in mine or name not in theirs or not _same(target, mine[name], theirs[name]):
+            return name  # type: ignore[no-any-return]
+    return None
+
+
+def _pending(one: Record) -> Sequence[Any]:
+    return [[writes.task[0], *write] for writes in one.writes for write in writes.writes]
+
+
+def _same(target: Target, mine: Any, theirs: Any) -> bool:
+    """Whether two values are the same: their bytes, or else (in a set, or as JSON knows one kind of numbers) they themselves."""
+    if target.encoded(mine) == target.encoded(theirs):
+        return True
+    try:
+        return bool(mine == theirs)
+    except ValueError:  # arrays answer for each element
+        return False
