@@ -12,6 +12,7 @@ from typing import Any
 import ormsgpack
 
 from redis_saver import pieces, road
+from redis_saver.parts import digest
 from redis_saver.pieces import Pieces
 from redis_saver.serializer import FastSerializer
 
@@ -67,3 +68,27 @@ def _closed(code: int, data: bytes) -> Any:
     if code == _SNAPSHOT and road.delta_snapshot is not None:
         return road.delta_snapshot(_unpack(data))
     return ormsgpack.Ext(code, data)
+
+
+_PLAIN = ClosedSerializer()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same: their bytes, or else (sets, or what JSON takes for the same number) they themselves."""
+    try:
+        if _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other):
+            return True
+        return bool(one == other)
+    except ormsgpack.MsgpackEncodeError:  # of a serializer of the user's own
+        return bool(one == other)
+    except ValueError:  # arrays that differ
+        return False
+
+
+def fingerprint(value: Any) -> bytes:
+    """A digest of a value's bytes; nothing where they are not known."""
+    try:
+        kind, data = _PLAIN.dumps_typed(value)
+    except ormsgpack.MsgpackEncodeError:
+        return b""
+    return digest(kind.encode() + b":" + data)

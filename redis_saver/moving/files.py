@@ -36,11 +36,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver.errors import FileDamaged, PlaceFailed, ThreadNotMoved
+from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, Writes
 from redis_saver.parts import digest
 
 _FIRST_LINE = b"redis-saver threads 1\n"
-_KINDS = ("bytes", "checkpoint", "end")
+_FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
 _FRAME = struct.Struct(">II")
 
 
@@ -51,12 +52,6 @@ class _Values:
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
         self.name, self._path, self._serde = f"file {str(path)!r}", path, serde
-        self._plain: Any = getattr(serde, "serde", serde)
-
-    def encoded(self, value: Any) -> bytes:
-        """A value as bytes."""
-        kind, data = self._plain.dumps_typed(value)
-        return b"%b:%b" % (kind.encode(), data)
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Metadata come back as they are."""
@@ -68,7 +63,7 @@ class _Values:
             with self._reading_of(thread):
                 tasks = {}
                 for task_id, index, path, writes in raw["writes"]:
-                    value = digest(self.encoded(load(writes[-1][1]))) if index else b""
+                    value = fingerprint(load(writes[-1][1])) if index else b""
                     tasks[task_id, index] = Told(path, value)
                 outline[raw["ns"], raw["id"]] = Entry(raw["parent"], tasks)
         return outline
@@ -144,10 +139,6 @@ class FileSource(_Values):
                 break
             if kind == "thread":
                 self._places[rest[0]] = self._file.tell()
-            elif kind not in _KINDS:
-                raise FileDamaged(
-                    f"{self.name} has a record {kind!r} that this version does not know; nothing was read from it"
-                )
             checkpoints += kind == "checkpoint"
             end = rest if kind == "end" else None
         if end != [len(self._places), checkpoints] or self._file.read(1):
@@ -325,8 +316,22 @@ def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
             length, check = _FRAME.unpack(head)
             data = file.read(length)
             if len(data) == length and crc32(data) == check:
-                yield ormsgpack.unpackb(data)
+                yield _record(data, name)
                 continue
         raise FileDamaged(
             f"{name} is damaged, or cut off, at byte {file.tell()}: export it again, or copy it again. Nothing was read from it"
         )
+
+
+def _record(data: bytes, name: str) -> list[Any]:
+    """A record, if it has the form of one."""
+    try:
+        found: Any = ormsgpack.unpackb(data)
+    except ormsgpack.MsgpackDecodeError as error:
+        raise FileDamaged(f"{name} has a record that is no msgpack: {error}. Nothing was read from it") from error
+    form = _FORMS.get(found[0]) if isinstance(found, list) and found and isinstance(found[0], str) else None
+    if form is None or tuple(map(type, found[1:])) != form:
+        raise FileDamaged(
+            f"{name} has a record that this version does not know: {str(found)[:80]}. Nothing was read from it"
+        )
+    return list(found)

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from redis_saver import clients, codec, names
 from redis_saver.config import Address
-from redis_saver.moving.places import SaverPlace
+from redis_saver.moving.places import SaverPlace, special
 from redis_saver.moving.records import Entry, Key, Outline, Task, Told
 from redis_saver.requests import Command, Operation
 from redis_saver.saver import Saver
@@ -57,18 +57,18 @@ class OurPlace(SaverPlace):
         if seen is None:
             return {}
         tasks: dict[Key, dict[Task, Told]] = {}
-        special: dict[Key, list[Task]] = {}
+        to_read: dict[Key, list[Task]] = {}
         for member in (yield from write_members(self.saver, thread)):
             head, _, index = member[1:].rpartition(b"\0")
             ns, checkpoint_id, task_id = names.components(head + b"\0")
             named = task_id, int(index or 0)
             tasks.setdefault((ns, checkpoint_id), {})[named] = Told()
             if index:
-                special.setdefault((ns, checkpoint_id), []).append(named)
-        for key, some in special.items():
+                to_read.setdefault((ns, checkpoint_id), []).append(named)
+        for key, some in to_read.items():
             for named, write in (yield from self._read_writes(thread, key, some)).items():
                 value = codec.load_write(self.saver.serde, write, Address(thread, *key))[2]
-                tasks[key][named] = self._told(named, value, write.task_path)
+                tasks[key][named] = Told(write.task_path, special(named, value))
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:
@@ -107,7 +107,7 @@ class MemoryPlace(SaverPlace):
                 for (task_id, index), write in self.saver.writes.get((thread, ns, checkpoint_id), {}).items():
                     named = task_id, min(index, 0)
                     value = self.saver.serde.loads_typed(write[2]) if index < 0 else None
-                    tasks.setdefault(named, self._told(named, value, write[3]))
+                    tasks.setdefault(named, Told(write[3], special(named, value)))
                 outline[ns, checkpoint_id] = Entry(parent or None, tasks)
         return outline
 
@@ -136,10 +136,11 @@ class _SqlPlace(SaverPlace):
         groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
         for ns, checkpoint_id, task_id, index, said in self._select(groups, thread):
             tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = Told(said)
-        special = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
-        for ns, checkpoint_id, task_id, index, kind, data in self._select(special, thread):
+        specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
             named, found = (task_id, index), tasks[ns, checkpoint_id]
-            found[named] = self._told(named, self.saver.serde.loads_typed((kind, data)), found[named].path)
+            value = self.saver.serde.loads_typed((kind, data))
+            found[named] = Told(found[named].path, special(named, value))
         checkpoints = f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints {of_thread}"  # noqa: S608
         return {
             (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))

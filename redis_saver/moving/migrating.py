@@ -19,6 +19,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
+from redis_saver.moving.closed import same
 from redis_saver.moving.kinds import place_of
 from redis_saver.moving.places import Source, Target
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task, with_text_versions
@@ -246,32 +247,22 @@ def _difference(target: Target, one: Record, found: Record) -> str:
     if one.parent != found.parent:
         return f"its parent is {one.parent!r}, there {found.parent!r}"
     for said, mine, theirs in (("value of channel", values, others), ("field", written, stored)):
-        if name := _differing(target, mine, theirs):
+        if name := _differing(mine, theirs):
             return f"the {said} {name!r}"
-    if not _same(target, target.as_stored(one.metadata), target.as_stored(found.metadata)):
+    if not same(target.as_stored(one.metadata), target.as_stored(found.metadata)):
         return "the metadata"
-    if not _same(target, _pending(one), _pending(found)):
+    if not same(_pending(one), _pending(found)):
         return "its pending writes"
     return ""
 
 
-def _differing(target: Target, mine: Any, theirs: Any) -> str | None:
+def _differing(mine: Any, theirs: Any) -> str | None:
     """The first key with another value in one of two dicts."""
     for name in sorted(mine.keys() | theirs.keys()):
-        if name not in mine or name not in theirs or not _same(target, mine[name], theirs[name]):
+        if name not in mine or name not in theirs or not same(mine[name], theirs[name]):
             return name  # type: ignore[no-any-return]
     return None
 
 
 def _pending(one: Record) -> Sequence[Any]:
     return [[writes.task[0], *write] for writes in one.writes for write in writes.writes]
-
-
-def _same(target: Target, mine: Any, theirs: Any) -> bool:
-    """Whether two values are the same: their bytes, or else (in a set, or as JSON knows one kind of numbers) they themselves."""
-    if target.encoded(mine) == target.encoded(theirs):
-        return True
-    try:
-        return bool(mine == theirs)
-    except ValueError:  # arrays answer for each element
-        return False

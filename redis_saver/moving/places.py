@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 
 from redis_saver import config
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
+from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, record
-from redis_saver.parts import digest
 
 
 class Source(Protocol):
@@ -46,9 +46,6 @@ class Target(Source, Protocol):
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """What it answers of metadata, or something that is equal where that is."""
 
-    def encoded(self, value: Any) -> bytes:
-        """A value as bytes: the same for the same value."""
-
 
 class SaverPlace:
     """Any saver, by LangGraph's interface. Its pending writes get made-up paths, by which they keep their order."""
@@ -63,7 +60,6 @@ class SaverPlace:
         self.saver = saver
         self.name = name or type(saver).__name__
         self.text_versions = isinstance(saver.get_next_version(None, None), str)
-        self._plain = getattr(saver.serde, "serde", saver.serde)  # that which an EncryptedSerializer wraps
 
     def threads(self) -> Iterable[str]:
         """The threads there are."""
@@ -82,12 +78,9 @@ class SaverPlace:
         outline: Outline = {}
         for found in self.saver.list({"configurable": {"thread_id": thread}}):
             one = record(found, {})
-            tasks = {writes.task: self._told(writes.task, writes.writes[-1][1]) for writes in one.writes}
+            tasks = {writes.task: Told(None, special(writes.task, writes.writes[-1][1])) for writes in one.writes}
             outline[one.key] = Entry(one.parent, tasks)
         return outline
-
-    def _told(self, named: Task, value: Any, path: str | None = None) -> Told:
-        return Told(path, digest(self.encoded(value)) if named[1] else b"")
 
     def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
         """The checkpoints that are wanted."""
@@ -119,11 +112,6 @@ class SaverPlace:
         """What comes back of metadata."""
         return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
 
-    def encoded(self, value: Any) -> bytes:
-        """A value as bytes."""
-        kind, data = self._plain.dumps_typed(value)
-        return b"%b:%b" % (kind.encode(), data)
-
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
         """A context in which errors name the place."""
@@ -135,6 +123,11 @@ class SaverPlace:
             raise ThreadNotMoved(f"{self.name} cannot take or give {what}: {type(error).__name__}: {error}") from error
         except self.failures as error:
             raise PlaceFailed(f"{self.name}: {error}") from error
+
+
+def special(named: Task, value: Any) -> bytes:
+    """What an outline tells of a write's value: nothing, if it is a regular one."""
+    return fingerprint(value) if named[1] else b""
 
 
 def _put_under(thread: str, one: Record) -> RunnableConfig:
