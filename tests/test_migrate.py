@@ -8,6 +8,7 @@ import operator
 import os
 import pickle
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from make import checkpoint, config
-from servers import Server, free_port
+from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import RedisSaver, ThreadNotFound
@@ -491,11 +492,7 @@ def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str
     with RedisSaver.from_conn_string(there) as saver:
         saver._client.delete(saver.keyspace.keys("other").data_key)
     ran = Ran("migrate", there, places.url("sqlite"))
-    assert ran.code == 2 and "thread" in ran.err and ran.err.count("\n") == 1  # threads() itself names it
-    with opened(there, target=False) as source:
-        source.threads = lambda: THREADS
-        report = migrate(source, InMemorySaver())
-    assert report.moved == 4 and "thread 'other'" in report.failed[0]
+    assert ran.code == 1 and "4 copied" in ran.out and ran.err.startswith("failed: thread 'other': ")
 
 
 def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +581,7 @@ def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
         data = files.ormsgpack.packb(record)
-        exported.write_bytes(whole[:22] + files._FRAME.pack(len(data), files.crc32(data)) + data + whole[22:])
+        exported.write_bytes(whole[:22] + files.FRAME.pack(len(data), files.crc32(data)) + data + whole[22:])
         refused(exported)
 
 
@@ -722,14 +719,46 @@ def test_a_server_that_goes_away_is_one_line(lived: dict[str, str], monkeypatch:
     assert ran.code == 2 and ran.err.count("\n") == 1 and server.url in ran.err
 
 
-def test_a_source_is_not_changed(places: Places, tmp_path: Path) -> None:
-    """Not even by what savers do when they are set up."""
-    with places.saver(f"sqlite:{tmp_path}/db") as saver:
+@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_source_is_not_changed(places: Places, tmp_path: Path, mode: str, old: bool) -> None:
+    """Not even by what savers do when they are set up; a file from before tasks had paths is read, too."""
+    path = tmp_path / "db"
+    with places.saver(f"sqlite:{path}") as saver:
         live(saver)
-    (tmp_path / "db").chmod(0o400)
-    before = (tmp_path / "db").read_bytes()
-    assert Ran("migrate", f"sqlite:{tmp_path}/db", places.url("ours")).all_well
-    assert (tmp_path / "db").read_bytes() == before
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode={mode}")
+    if old:
+        connection.execute("ALTER TABLE writes DROP COLUMN task_path")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    assert (ran := Ran("migrate", f"sqlite:{path}", here := places.url("inmem"))).all_well and "5 copied" in ran.out
+    assert path.read_bytes() == before
+    with places.saver(f"sqlite:{path}") as saver, places.saver(here) as new:
+        same(saver, new)
+
+
+def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
+    cluster, here = url_of("cluster"), places.url("sqlite")
+    keys = f"migrate{os.getpid()}"
+    assert Ran("migrate", lived["ours"], cluster, "--target-keys", keys).all_well
+    assert Ran("migrate", cluster, here, "--source-keys", keys).all_well
+    with places.saver(lived["ours"]) as old, places.saver(here) as new:
+        same(old, new)
+
+
+def test_a_bar_on_a_terminal(lived: dict[str, str]) -> None:
+    pty = pytest.importorskip("pty")
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], "memory://bar"]
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root), "TERM": "xterm", "COLUMNS": "100"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True, timeout=60)
+    os.close(far)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(near, 100_000).decode())
+    assert done.returncode == 0 and done.stdout.startswith("5 threads: 5 copied")
+    assert "5/5 threads" in shown and "checkpoints" in shown
 
 
 def test_pending_writes_keep_their_paths(places: Places, lived: dict[str, str]) -> None:

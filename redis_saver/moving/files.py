@@ -21,31 +21,26 @@ numbers, joined. So what versions of a value share is in the file once for each 
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 from zlib import crc32
 
 import ormsgpack
-from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
 
-from redis_saver.errors import FileDamaged, PlaceFailed, ThreadNotMoved
+from redis_saver.errors import FileDamaged, ThreadNotMoved
 from redis_saver.moving.closed import fingerprint
-from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, Writes
-from redis_saver.parts import digest
+from redis_saver.moving.records import Entry, Key, Outline, Record, Told, Writes
 
-_FIRST_LINE = b"redis-saver threads 1\n"
+FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
-_FRAME = struct.Struct(">II")
+FRAME = struct.Struct(">II")
 
 
-class _Values:
+class Values:
     """What files of threads have in common: how values are read and compared."""
 
     text_versions = False
@@ -107,7 +102,7 @@ class _Values:
                 return
 
 
-class FileSource(_Values):
+class FileSource(Values):
     """A file of threads. All of it is checked when it is opened; then it is read again, thread by thread."""
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
@@ -128,8 +123,8 @@ class FileSource(_Values):
 
     def _check(self) -> None:
         """Read all records once, and note where threads begin."""
-        if self._file.readline(len(_FIRST_LINE)) != _FIRST_LINE:
-            said = _FIRST_LINE.decode().strip()
+        if self._file.readline(len(FIRST_LINE)) != FIRST_LINE:
+            said = FIRST_LINE.decode().strip()
             raise FileDamaged(
                 f"{self.name} is no file of threads that this version knows: it does not begin with {said!r}"
             )
@@ -168,152 +163,11 @@ class FileSource(_Values):
         return self._records(self._file, thread, wanted)
 
 
-class FileTarget(_Values):
-    """A file of threads that is being written; it has its name when it is complete. A thread is written in one go."""
-
-    def __init__(self, path: Path, serde: SerializerProtocol) -> None:
-        """Begin a file.
-
-        Raises:
-            PlaceFailed: It is there already.
-            OSError: It cannot be written.
-        """
-        super().__init__(path, serde)
-        if path.exists():
-            raise PlaceFailed(f"{self.name} is there already; give another name, or remove it. Nothing was written")
-        self._part = path.with_name(path.name + ".part")
-        # Conversations are nobody else's business.
-        descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
-        self._file = os.fdopen(descriptor, "w+b")
-        self._file.write(_FIRST_LINE)
-        self._places: dict[str, int] = {}
-        self._checkpoints = 0
-        self._began: tuple[str | None, int, int] = (None, 0, 0)
-        """The last thread, where it begins, and how many checkpoints come before."""
-        self._shared: dict[bytes, int] = {}
-        """Numbers of bytes, by their digest, in the thread that is being written."""
-
-    def threads(self) -> Iterable[str]:
-        """The threads that were written."""
-        return list(self._places)
-
-    def outline(self, thread: str) -> Outline:
-        """What was written of a thread."""
-        if thread not in self._places:
-            return {}
-        with self._reading(thread) as file:
-            return self._outline(file, thread)
-
-    def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
-        """Checkpoints that were written."""
-        with self._reading(thread) as file:
-            yield from self._records(file, thread, wanted)
-
-    @contextmanager
-    def _reading(self, thread: str) -> Iterator[BinaryIO]:
-        self._file.flush()
-        with self._part.open("rb") as file:
-            file.seek(self._places[thread])
-            yield file
-
-    def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:  # noqa: ARG002
-        """Add a checkpoint with all its values and writes.
-
-        Raises:
-            ThreadNotMoved: It cannot be written, or got writes after it was.
-        """
-        if new is None:
-            raise ThreadNotMoved(f"{one} was written to while it was exported; export it again")
-        try:
-            if thread not in self._places:
-                self._shared.clear()
-                self._began = thread, self._file.seek(0, os.SEEK_END), self._checkpoints
-                self._add("thread", thread)
-                self._places[thread] = self._file.tell()
-            self._add_checkpoint(one)
-        except (TypeError, ValueError) as error:
-            raise ThreadNotMoved(f"{one} cannot be written to {self.name}: {type(error).__name__}: {error}") from error
-        self._checkpoints += 1
-
-    def abandon(self, thread: str) -> None:
-        """Take the thread out of the file, if it is the last."""
-        last, start, checkpoints = self._began
-        if thread == last:
-            self._file.seek(start)
-            self._file.truncate()
-            self._places.pop(thread, None)
-            self._began, self._checkpoints = (None, start, checkpoints), checkpoints
-
-    def _add_checkpoint(self, one: Record) -> None:
-        rest = {key: value for key, value in one.checkpoint.items() if key not in ("id", "channel_values")}
-        said = {
-            "ns": one.key[0],
-            "id": one.key[1],
-            "parent": one.parent,
-            "checkpoint": self._value(rest),
-            "metadata": self._value(one.metadata),
-            "values": {channel: self._value(value) for channel, value in one.checkpoint["channel_values"].items()},
-            "writes": [
-                [*writes.task, writes.path, [[channel, self._value(value)] for channel, value in writes.writes]]
-                for writes in one.writes
-            ],
-        }
-        self._add("checkpoint", said)
-
-    def _value(self, value: Any) -> list[Any]:
-        """A value by the numbers of its bytes; those that are new are written first."""
-        if (dumps_pieces := getattr(self._serde, "dumps_pieces", None)) is not None:
-            encoded = dumps_pieces(value)
-            kind, pieces = encoded.type, encoded.pieces
-        else:
-            kind, data = self._serde.dumps_typed(value)
-            pieces = [data]
-        numbers = []
-        for piece in pieces:
-            named = digest(piece)
-            if (number := self._shared.get(named)) is None:
-                number = self._shared[named] = len(self._shared)
-                self._add("bytes", piece)
-            numbers.append(number)
-        return [kind, numbers]
-
-    def _add(self, *record: Any) -> None:
-        data = ormsgpack.packb(record)
-        try:
-            self._file.write(_FRAME.pack(len(data), crc32(data)))
-            self._file.write(data)
-        except OSError as error:
-            raise PlaceFailed(f"{self.name}: {error}") from error
-
-    def finish(self) -> None:
-        """Give the file its end and its name."""
-        self._add("end", len(self._places), self._checkpoints)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._part.replace(self._path)
-
-    def __enter__(self) -> Self:
-        """The file, to be written."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Finish it; or, after an error, remove what was written."""
-        try:
-            if kind is None:
-                self.finish()
-        except OSError as failure:
-            raise PlaceFailed(f"{self.name}: {failure}") from failure
-        finally:
-            self._file.close()
-            self._part.unlink(missing_ok=True)
-
-
 def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
     """The records from where the file stands."""
-    while head := file.read(_FRAME.size):
-        if len(head) == _FRAME.size:
-            length, check = _FRAME.unpack(head)
+    while head := file.read(FRAME.size):
+        if len(head) == FRAME.size:
+            length, check = FRAME.unpack(head)
             data = file.read(length)
             if len(data) == length and crc32(data) == check:
                 yield _record(data, name)

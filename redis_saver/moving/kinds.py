@@ -13,8 +13,9 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver import clients, codec, names
+from redis_saver import clients, codec, listing, names
 from redis_saver.config import Address
+from redis_saver.errors import ThreadNotMoved
 from redis_saver.moving.places import SaverPlace, special
 from redis_saver.moving.records import Entry, Key, Outline, Task, Told
 from redis_saver.requests import Command, Operation
@@ -47,7 +48,7 @@ class OurPlace(SaverPlace):
         self.failures = clients.failures_of(saver._client)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def _threads(self) -> Iterable[str]:
-        return (found.thread_id for found in self.saver.threads())
+        return self.saver._stream(listing.scan_threads(self.saver))  # noqa: SLF001
 
     def _outline(self, thread: str) -> Outline:
         return self.saver._run(self._survey(thread))  # noqa: SLF001
@@ -97,7 +98,12 @@ class MemoryPlace(SaverPlace):
     saver: InMemorySaver
 
     def _threads(self) -> Iterable[str]:
-        return [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
+        threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
+        if others := [thread for thread in threads if not isinstance(thread, str)]:
+            raise ThreadNotMoved(
+                f"{self.name} has a thread {others[0]!r} of type {type(others[0]).__name__}: others have only str"
+            )
+        return threads
 
     def _outline(self, thread: str) -> Outline:
         outline: Outline = {}
@@ -124,13 +130,17 @@ class _SqlPlace(SaverPlace):
     def _select(self, query: str, *arguments: str) -> list[Any]:
         raise NotImplementedError
 
+    def _path(self) -> str:
+        """The column with a task's path."""
+        return "task_path"
+
     def _threads(self) -> Iterable[str]:
         return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
 
     def _outline(self, thread: str) -> Outline:
         of_thread = f"WHERE thread_id = {self._PARAMETER}"
         tasks: dict[Key, dict[Task, Told]] = {}
-        path = "task_path" if getattr(self.saver, "_has_task_path", True) else "''"
+        path = self._path()
         table = "checkpoint_writes" if self._VALUE == "blob" else "writes"
         columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
         groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
@@ -168,6 +178,11 @@ class SqlitePlace(_SqlPlace):
     def _select(self, query: str, *arguments: str) -> list[Any]:
         with self.saver.cursor(transaction=False) as cursor:
             return cursor.execute(query, arguments).fetchall()  # type: ignore[no-any-return]
+
+    def _path(self) -> str:
+        """Databases from before langgraph-checkpoint-sqlite 3.1 have none."""
+        columns = {column[1] for column in self._select("PRAGMA table_info(writes)")}
+        return "task_path" if "task_path" in columns else "''"
 
 
 class PostgresPlace(_SqlPlace):

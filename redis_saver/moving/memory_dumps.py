@@ -37,12 +37,19 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
     if not missing:
         saver.storage.update(
             {
-                thread: defaultdict(dict, {ns: dict(_mapping(some)) for ns, some in _mapping(found).items()})
+                str(thread): defaultdict(dict, {ns: dict(_mapping(some)) for ns, some in _mapping(found).items()})
                 for thread, found in _load(folder / _FILES["storage"]).items()
             }
         )
-        saver.writes.update({where: dict(_mapping(some)) for where, some in _load(folder / _FILES["writes"]).items()})
-        saver.blobs.update(_load(folder / _FILES["blobs"]))
+        saver.writes.update(
+            {
+                (str(where[0]), *where[1:]): dict(_mapping(some))
+                for where, some in _load(folder / _FILES["writes"]).items()
+            }
+        )
+        saver.blobs.update(
+            {(str(where[0]), *where[1:]): value for where, value in _load(folder / _FILES["blobs"]).items()}
+        )
     return saver
 
 

@@ -10,27 +10,24 @@ Held in memory are the names of the threads, the outline of one of them, and a c
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
-from redis_saver.moving.closed import same
+from redis_saver.moving import comparing
+from redis_saver.moving.comparing import Lacking
 from redis_saver.moving.kinds import place_of
 from redis_saver.moving.places import Source, Target
-from redis_saver.moving.records import Entry, Key, Outline, Record, Task, with_text_versions
+from redis_saver.moving.records import Entry, Key, Outline, Record, with_text_versions
 
 SAMPLE = 2
 """Checkpoints of each thread that are compared in full, unless told otherwise."""
 ROUNDS = 4
 """How often a thread is looked at before it is given up: it is written to all the time, or does not arrive."""
-
-Lacking = dict[Key, tuple[bool, set[Task]]]
-"""What a target lacks: of each checkpoint whether it is that itself, and the tasks whose writes."""
 
 
 @dataclass
@@ -131,10 +128,10 @@ class _Move:
         """
         for again in range(ROUNDS):
             there, has = self.source.outline(self.thread), self.target.outline(self.thread)
-            if other := self._other(there, has):
+            if other := comparing.conflict(self.source.name, there, self.target.name, has):
                 self.report.conflicts.append(f"thread {self.thread!r}: {other}")
                 return
-            lacking = _lacking(there, has, specials=not again)
+            lacking = comparing.lacking_of(there, has, specials=not again)
             if not again:
                 self._count(bool(has), bool(lacking))
             if not lacking:
@@ -143,7 +140,7 @@ class _Move:
                 self.report.checkpoints += sum(whole for whole, _ in lacking.values())
                 self.report.writes += sum(len(tasks) for _, tasks in lacking.values())
                 return
-            self._copy(there, lacking, _chosen(lacking, sample))
+            self._copy(there, lacking, comparing.chosen(lacking, sample))
         else:
             (_, checkpoint_id), *_ = lacking
             raise ThreadNotMoved(
@@ -159,17 +156,6 @@ class _Move:
             self.report.completed += 1
         else:
             self.report.moved += 1
-
-    def _other(self, there: Outline, has: Outline) -> str:
-        """What the target has otherwise; nothing if it has a part of what the source has."""
-        if more := sorted(has.keys() - there.keys(), key=_age):
-            return f"{self.target.name} has {len(more)} checkpoints that {self.source.name} has not, the newest {more[-1][1]!r}"
-        for key, entry in has.items():
-            if entry.parent != there[key].parent:
-                return f"the parent of checkpoint {key[1]!r} is {there[key].parent!r} in {self.source.name}, {entry.parent!r} in {self.target.name}"
-            if tasks := entry.tasks.keys() - there[key].tasks.keys():
-                return f"{self.target.name} has writes to checkpoint {key[1]!r} that {self.source.name} has not, of task {min(tasks)[0]!r}"
-        return ""
 
     def _copy(self, there: Outline, lacking: Lacking, chosen: set[Key]) -> None:
         for found in self.source.records(self.thread, {key: there[key] for key in lacking}):
@@ -201,7 +187,7 @@ class _Move:
         entries = {key: Entry(one.parent, {}) for key, one in kept.items()}
         for found in self.target.records(self.thread, entries):
             one = kept.pop(found.key)
-            if differs := _difference(self.target, one, found):
+            if differs := comparing.difference(self.target, one, found):
                 raise ThreadNotMoved(
                     f"{one} is not the same in {self.target.name}: {differs}. What is there is kept; delete the thread there "
                     "before you move it again"
@@ -209,60 +195,3 @@ class _Move:
             self.report.compared += 1
         if kept:
             raise ThreadNotMoved(f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written")
-
-
-def _age(key: Key) -> tuple[str, str]:
-    return key[1], key[0]
-
-
-def _lacking(there: Outline, has: Outline, *, specials: bool) -> Lacking:
-    """What the target lacks, oldest first; writes to special channels that have another value, too, if these are looked at."""
-    lacking: Lacking = {}
-    for key in sorted(there, key=_age):
-        if key not in has:
-            lacking[key] = (True, set(there[key].tasks))
-            continue
-        had = has[key].tasks
-        tasks = {
-            task
-            for task, told in there[key].tasks.items()
-            if task not in had or (specials and told.digest != had[task].digest)
-        }
-        if tasks:
-            lacking[key] = (False, tasks)
-    return lacking
-
-
-def _chosen(lacking: Lacking, sample: int) -> set[Key]:
-    """The checkpoints to compare: the newest, and others at random."""
-    keys = list(lacking)
-    newest, others = keys[-1:], keys[:-1]
-    return {*newest[:sample], *random.sample(others, max(0, min(sample - 1, len(others))))}
-
-
-def _difference(target: Target, one: Record, found: Record) -> str:
-    """Where two checkpoints differ; nothing where they do not."""
-    written, stored = dict(one.checkpoint), dict(found.checkpoint)
-    values, others = written.pop("channel_values"), stored.pop("channel_values")
-    if one.parent != found.parent:
-        return f"its parent is {one.parent!r}, there {found.parent!r}"
-    for said, mine, theirs in (("value of channel", values, others), ("field", written, stored)):
-        if name := _differing(mine, theirs):
-            return f"the {said} {name!r}"
-    if not same(target.as_stored(one.metadata), target.as_stored(found.metadata)):
-        return "the metadata"
-    if not same(_pending(one), _pending(found)):
-        return "its pending writes"
-    return ""
-
-
-def _differing(mine: Any, theirs: Any) -> str | None:
-    """The first key with another value in one of two dicts."""
-    for name in sorted(mine.keys() | theirs.keys()):
-        if name not in mine or name not in theirs or not same(mine[name], theirs[name]):
-            return name  # type: ignore[no-any-return]
-    return None
-
-
-def _pending(one: Record) -> Sequence[Any]:
-    return [[writes.task[0], *write] for writes in one.writes for write in writes.writes]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -21,7 +20,8 @@ from redis_saver.clients import without_login
 from redis_saver.errors import PlaceFailed, RedisSaverError
 from redis_saver.moving import memory_dumps
 from redis_saver.moving.closed import ClosedSerializer
-from redis_saver.moving.files import FileSource, FileTarget
+from redis_saver.moving.file_target import FileTarget
+from redis_saver.moving.files import FileSource
 from redis_saver.moving.kinds import place_of
 from redis_saver.sync import RedisSaver
 
@@ -138,15 +138,22 @@ def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
-    sqlite, path = _needs("sqlite", "langgraph.checkpoint.sqlite"), wanted.local
+    sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
+    path = wanted.local
     if not wanted.target and not path.is_file():
         raise PlaceFailed(f"{wanted.url}: there is no such file")
     where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
     connection = stack.enter_context(closing(sqlite3.connect(where, uri=True, check_same_thread=False)))
     saver = sqlite.SqliteSaver(connection, serde=wanted.serde)
-    saver.setup()
     if wanted.target:
+        saver.setup()
         connection.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes, another run brings
+    else:
+        saver.is_setup = True  # which would write to it
+        columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
+        if not columns:
+            raise PlaceFailed(f"{wanted.url}: LangGraph's SqliteSaver has no tables there")
+        saver._has_task_path = "task_path" in columns  # noqa: SLF001
     return place_of(saver, wanted.url)
 
 
