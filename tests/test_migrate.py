@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import operator
 import os
 import pickle
@@ -13,10 +14,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -37,6 +39,7 @@ from typing_extensions import TypedDict
 from redis_saver import RedisSaver, ThreadNotFound
 from redis_saver.cli import main
 from redis_saver.moving import files, memory_dumps, migrate, opened
+from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.moving import migrating as migrating_module
 from redis_saver.moving.records import with_text_versions
 
@@ -61,7 +64,10 @@ class Chat(MessagesState):
 
 def chat(saver: Any) -> Any:
     def bot(state: Chat) -> dict[str, Any]:
-        return {"messages": [AIMessage("You said " + state["messages"][-1].text)], "orders": [Order(len(state["messages"]))]}
+        return {
+            "messages": [AIMessage("You said " + state["messages"][-1].text)],
+            "orders": [Order(len(state["messages"]))],
+        }
 
     return StateGraph(Chat).add_node(bot).add_edge(START, "bot").compile(checkpointer=saver)
 
@@ -125,7 +131,12 @@ def go_on(saver: Any) -> None:
     said = chat(saver).invoke({"messages": [HumanMessage("again")]}, of("user-chat"))
     assert [message.text for message in said["messages"][-2:]] == ["again", "You said again"]
     assert said["orders"] == [Order(2 * turn + 1) for turn in range(9)]
-    assert nested(saver).invoke(Command(resume="two"), of("user-nested"))["answers"][1:] == ["start", "before", "one", "two"]
+    assert nested(saver).invoke(Command(resume="two"), of("user-nested"))["answers"][1:] == [
+        "start",
+        "before",
+        "one",
+        "two",
+    ]
     assert delta(saver).invoke(Command(resume="2"), of("user-delta"))["log"] == [
         item for turn in range(3) for item in (f"in {turn}", f"a {turn}", "b", "c")
     ]
@@ -237,7 +248,9 @@ def test_everything_arrives_and_goes_on(places: Places, lived: dict[str, str], s
     with places.saver(there) as old, places.saver(here) as new:
         same(old, new)
     assert (again := Ran("migrate", there, here)).all_well
-    assert again.out.startswith("5 threads: 0 copied, 0 completed, 5 there already, 0 conflicts, 0 failed\n0 checkpoints")
+    assert again.out.startswith(
+        "5 threads: 0 copied, 0 completed, 5 there already, 0 conflicts, 0 failed\n0 checkpoints"
+    )
     with places.saver(here) as new:
         go_on(new)
 
@@ -441,7 +454,9 @@ def test_another_parent_is_a_conflict() -> None:
     source, target = InMemorySaver(), InMemorySaver()
     for saver, parent in ((source, "0"), (target, None)):
         where = config("t", "", parent)
-        saver.put(where, checkpoint({"n": 1}, {"n": "1"}, "1"), {"source": "loop", "step": 1, "parents": {}}, {"n": "1"})
+        saver.put(
+            where, checkpoint({"n": 1}, {"n": "1"}, "1"), {"source": "loop", "step": 1, "parents": {}}, {"n": "1"}
+        )
     assert "the parent of checkpoint '1' is '0'" in migrate(source, target).conflicts[0]
 
 
@@ -597,7 +612,9 @@ class Evil:
 
 
 @pytest.mark.parametrize("what", [{"t": Evil()}, [1], {"t": {"": 3}}, b"junk"])
-def test_a_pickle_that_is_no_memory_dump_is_refused(what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_that_is_no_memory_dump_is_refused(
+    what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     memory_dumps.save(InMemorySaver(), tmp_path)
     (tmp_path / ".langgraph_checkpoint.1.pckl").write_bytes(what if what == b"junk" else pickle.dumps(what, 2))
     ran = Ran("migrate", f"inmem:{tmp_path}", "memory://pickled")
@@ -656,6 +673,88 @@ def test_values_of_older_serializers_stay_what_they_are() -> None:
         assert migrate(source, ours, sample=9).failed == []
         assert migrate(ours, target, sample=9).failed == []
     assert source.blobs.items() >= {key: data for key, data in target.blobs.items()}.items()
+
+
+def test_checkpoints_that_were_json(places: Places) -> None:
+    """As LangGraph wrote them in 2024: read by a saver of today after they were moved."""
+    there, here = places.url("sqlite"), places.url("ours")
+    human = {"lc": 2, "type": "constructor", "id": ["langchain_core", "messages", "human", "HumanMessage"]}
+    values = {"messages": [{**human, "kwargs": {"content": "hello"}}], "n": 1}
+    made = {**checkpoint(values, {"messages": "1", "n": "2"}, "1"), "v": 1, "pending_sends": []}
+    with places.saver(there) as saver:
+        for thread, sends in (("t", []), ("sends", [1])):
+            saver.put(config(thread), made, {"source": "loop", "step": 1, "parents": {}}, {})
+            row = (json.dumps({**made, "pending_sends": sends}).encode(), thread)
+            saver.conn.execute("UPDATE checkpoints SET type = 'json', checkpoint = ? WHERE thread_id = ?", row)
+        saver.conn.commit()
+    ran = Ran("migrate", there, here)
+    assert "1 failed" in ran.out and "thread 'sends'" in ran.err and "pending sends" in ran.err
+    with places.saver(here) as new:
+        found = new.get_tuple(of("t")).checkpoint["channel_values"]
+    assert (found["messages"][0].content, type(found["messages"][0]), found["n"]) == ("hello", HumanMessage, 1)
+
+
+# -- anything a saver may hold
+
+WORDS = ["a", "b", "c*", "{x}", "ü|:", "\x01y", "z" * 50, "a b", "%25", "\n"]
+PATHS = {"t1": "", "t2": "~__pregel_pull, b", "t*3": "~__pregel_pull, a", "00": "~__pregel_push, 1"}
+
+
+def any_value(draw: random.Random) -> Any:
+    sizes = draw.randint(0, 3000), draw.randint(0, 60)
+    return draw.choice([
+        None, True, -1, 1.5, "x" * sizes[0], b"\0\1", bytearray(b"q"), [None], {}, {"k": [1, {2: 3}]}, uuid4(), (1, 2), {1, 2},
+        [{"m": number, "t": "y" * number} for number in range(sizes[1])], HumanMessage("hi " * sizes[1]), Order(7),
+        [HumanMessage("q" * (number * 37 % 600), id=str(number)) for number in range(sizes[1])],
+    ])  # fmt: skip
+
+
+def anything(draw: random.Random) -> InMemorySaver:
+    """Forks, namespaces, channels without values, tasks side by side, names of all kinds."""
+    saver, numbers = InMemorySaver(), itertools.count(1)
+    for thread, ns in itertools.product(draw.sample(WORDS, 2), draw.sample(["", "x", "a|b:1", "c*"], 2)):
+        done: list[Any] = [(None, {}, {})]
+        for step in range(draw.randint(1, 7)):
+            parent, versions, values = draw.choice(done[-3:])
+            new = {channel: f"{next(numbers):032}.{step}" for channel in draw.sample(WORDS, draw.randint(0, 3))}
+            values = {channel: value for channel, value in values.items() if channel not in new}
+            values |= {channel: any_value(draw) for channel in new if draw.random() < 0.85}
+            made = checkpoint(values, {**versions, **new}, f"1f{next(numbers):010}")
+            made["versions_seen"] = {name: {**versions} for name in draw.sample(WORDS, 2)}
+            about: Any = {"source": "loop", "step": step, "parents": {}, "more": [1.0, {"z": None}]}
+            where = saver.put(config(thread, ns, parent), made, about, new)
+            done.append((made["id"], made["channel_versions"], values))
+            for task in draw.sample(list(PATHS), draw.randint(0, 3)):
+                saver.put_writes(where, [(draw.choice(WORDS), any_value(draw)) for _ in range(3)], task, PATHS[task])
+                if draw.random() < 0.4:
+                    special = draw.sample([INTERRUPT, "__resume__", "__error__"], 2)
+                    saver.put_writes(
+                        where, [(name, any_value(draw)) for name in special], task, draw.choice(["", PATHS[task]])
+                    )
+    return saver
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
+    """Ended at some points, and run again; then it is back in memory as it was."""
+    draw = random.Random(seed)
+    first, back = anything(draw), InMemorySaver()
+    urls = [places.url(draw.choice([*KINDS, "file"])) for _ in range(2)]
+    with ExitStack() as stack:
+        sources: list[Any] = [first]
+        for url in urls:
+            for stop in draw.sample(range(1, 30), 0 if url.startswith("file") else 3):
+                with suppress(KeyboardInterrupt), opened(url, target=True) as target:
+                    migrate(sources[-1], target, progress=stopping(stop))
+            with opened(url, target=True) as target:
+                report = migrate(sources[-1], target, sample=1000)
+            assert (report.failed, report.conflicts, report.threads) == ([], [], 2)
+            sources.append(stack.enter_context(opened(url, target=False)))
+        back.serde = ClosedSerializer()
+        migrate(sources[-1], back)
+        back.serde = first.serde
+    for thread in first.storage:
+        assert all_of(first, thread) == all_of(back, thread) != []
 
 
 # -- what is wrong is one line
@@ -766,10 +865,14 @@ def test_pending_writes_keep_their_paths(places: Places, lived: dict[str, str]) 
     here = places.url("inmem")
     assert Ran("migrate", lived["postgres"], here).all_well
     with places.saver(here) as saver:
-        paths = {write[3] for where, some in saver.writes.items() if where[0] == "user-delta" for write in some.values()}
+        paths = {
+            write[3] for where, some in saver.writes.items() if where[0] == "user-delta" for write in some.values()
+        }
     assert {"~__pregel_pull, a", "~__pregel_pull, b"} <= paths
     with places.saver(here) as saver:
         (waiting,) = [
-            one for one in saver.list(of("user-delta"), limit=1) if INTERRUPT in {write[1] for write in one.pending_writes}
+            one
+            for one in saver.list(of("user-delta"), limit=1)
+            if INTERRUPT in {write[1] for write in one.pending_writes}
         ]
     assert {write[1] for write in waiting.pending_writes} >= {"log"}

@@ -7,6 +7,7 @@ stored as; lists, dicts and scalars around it are read, and written again as the
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import ormsgpack
@@ -27,6 +28,25 @@ class Closed:
 
     def __init__(self, kind: str, data: bytes) -> None:
         self.typed = (kind, data)
+
+    def as_checkpoint(self) -> Any:
+        """A checkpoint that LangGraph wrote as JSON, before September 2024, into one value: its channels' values are closed.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        kind, data = self.typed
+        if kind != "json":
+            raise ValueError(f"a checkpoint of type {kind!r}, which is not known")
+        found = json.loads(data)
+        if found.get("pending_sends"):
+            raise ValueError(
+                "a checkpoint of 2024 with pending sends: let the graph go on where it is before you move it"
+            )
+        values = {
+            channel: Closed(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
+        }
+        return {**found, "channel_values": values}
 
 
 class ClosedSerializer(FastSerializer):

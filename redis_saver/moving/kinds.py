@@ -122,10 +122,13 @@ class _SqlPlace(SaverPlace):
     """A saver on a database with LangGraph's tables. Metadata are JSON there."""
 
     _LEAST: str
-    """The least of two numbers in this SQL, and what stands for a parameter."""
+    """The function that answers the least of two numbers."""
     _PARAMETER: str
+    """What stands for a parameter."""
+    _WRITES: str
+    """The table of pending writes."""
     _VALUE: str
-    """The column with the value of a write."""
+    """Its column with the value."""
 
     def _select(self, query: str, *arguments: str) -> list[Any]:
         raise NotImplementedError
@@ -140,8 +143,7 @@ class _SqlPlace(SaverPlace):
     def _outline(self, thread: str) -> Outline:
         of_thread = f"WHERE thread_id = {self._PARAMETER}"
         tasks: dict[Key, dict[Task, Told]] = {}
-        path = self._path()
-        table = "checkpoint_writes" if self._VALUE == "blob" else "writes"
+        path, table = self._path(), self._WRITES
         columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
         groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
         for ns, checkpoint_id, task_id, index, said in self._select(groups, thread):
@@ -166,7 +168,7 @@ class SqlitePlace(_SqlPlace):
     """A `SqliteSaver`."""
 
     saver: Any
-    _LEAST, _PARAMETER, _VALUE = "MIN", "?", "value"
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "MIN", "?", "writes", "value"
 
     def __init__(self, saver: Any, name: str = "") -> None:
         """Use a saver."""
@@ -189,7 +191,7 @@ class PostgresPlace(_SqlPlace):
     """A `PostgresSaver`."""
 
     saver: Any
-    _LEAST, _PARAMETER, _VALUE = "LEAST", "%s", "blob"
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "LEAST", "%s", "checkpoint_writes", "blob"
 
     def __init__(self, saver: Any, name: str = "") -> None:
         """Use a saver."""

@@ -78,6 +78,7 @@ _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "defaultdict"): defaultdict,
     ("__builtin__", "dict"): dict,
     ("__builtin__", "bytes"): bytes,
+    ("__builtin__", "bytearray"): bytearray,
     ("_codecs", "encode"): _latin,
 }
 

@@ -106,7 +106,7 @@ def _shown(url: str) -> str:
 
 def _without_password(text: str, url: str) -> str:
     text = text.replace(url, _shown(url))
-    said = url.partition("://")[2].partition("@")[0].partition(":")[2] if "@" in url else ""
+    said = url.partition("://")[2].partition("/")[0].rpartition("@")[0].partition(":")[2]
     for password in {said, unquote(said)} - {""}:
         text = text.replace(password, "***")
     return text

@@ -87,9 +87,10 @@ class SaverPlace:
         for key, entry in wanted.items():
             with self._doing(f"checkpoint {key[1]!r} of namespace {key[0]!r}"):
                 found = self.saver.get_tuple(config.to_config(thread, *key))
-                told = self._paths(thread, key, entry.tasks) if found is not None and found.pending_writes else {}
-            if found is not None:
-                yield record(found, told)
+                if found is None:
+                    continue
+                one = record(found, self._paths(thread, key, entry.tasks) if found.pending_writes else {})
+            yield one
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:  # noqa: ARG002
         """The paths of a checkpoint's tasks, if the outline did not tell."""

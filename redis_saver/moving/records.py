@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_saver import config
+from redis_saver.moving.closed import Closed
 
 Key: TypeAlias = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
@@ -70,6 +71,9 @@ def task(task_id: str, channel: str) -> Task:
 
 def record(found: CheckpointTuple, told: Mapping[Task, Told]) -> Record:
     """A checkpoint that a saver answered, with the paths of its tasks; those that are not told are made up, in the same order."""
+    checkpoint: Any = found.checkpoint
+    if isinstance(checkpoint, Closed):
+        checkpoint = checkpoint.as_checkpoint()
     groups: dict[Task, Writes] = {}
     for position, (task_id, channel, value) in enumerate(found.pending_writes or ()):
         key = task(task_id, channel)
@@ -79,9 +83,7 @@ def record(found: CheckpointTuple, told: Mapping[Task, Told]) -> Record:
         groups[key].writes.append((channel, value))
     _, ns, checkpoint_id = config.address(found.config)
     parent = config.checkpoint_id(found.parent_config) if found.parent_config else None
-    return Record(
-        (ns, checkpoint_id or found.checkpoint["id"]), parent, found.checkpoint, found.metadata, [*groups.values()]
-    )
+    return Record((ns, checkpoint_id or checkpoint["id"]), parent, checkpoint, found.metadata, [*groups.values()])
 
 
 def with_text_versions(one: Record) -> Record:
