@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import json
@@ -36,7 +37,7 @@ from make import checkpoint, config
 from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
-from redis_saver import RedisSaver, ThreadNotFound
+from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
 from redis_saver.cli import main
 from redis_saver.moving import files, memory_dumps, migrate, opened
 from redis_saver.moving.closed import ClosedSerializer
@@ -321,6 +322,21 @@ def test_savers_and_objects(lived: dict[str, str], places: Places) -> None:
     go_on(back)
 
 
+async def test_savers_for_asyncio_and_in_tiers(lived: dict[str, str], places: Places) -> None:
+    async with AsyncRedisSaver.from_conn_string(f"memory://asyncio-{next(_numbers)}") as saver:
+        with places.saver(lived["inmem"]) as old:
+            assert (await asyncio.to_thread(migrate, old, saver)).moved == 5
+            assert (await asyncio.to_thread(migrate, old, saver)).unchanged == 5
+            back = InMemorySaver()
+            assert (await asyncio.to_thread(migrate, saver, back)).moved == 5
+            same(old, back)
+    with RedisSaver.from_conn_string(f"memory://hot-{next(_numbers)}") as hot:
+        tiered = TieredSaver(hot, InMemorySaver())
+        assert migrate(back, tiered).moved == 5 and migrate(back, tiered).unchanged == 5
+        same(back, tiered)
+        go_on(tiered)
+
+
 # -- run again
 
 
@@ -543,6 +559,42 @@ def test_a_graph_goes_on_from_versions_that_are_numbers(places: Places, kind: st
         assert (report.failed, report.compared) == ([], report.checkpoints)
         go_on(target)
         assert migrate(source, target).conflicts != []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_state_that_was_changed_in_place(places: Places, kind: str, after: int) -> None:
+    """`SqliteSaver` then has several values of one version; other savers keep one. All arrive, also after an interruption."""
+
+    class State(TypedDict):
+        things: dict[str, int]
+        steps: Annotated[list[int], operator.add]
+
+    def build(saver: Any) -> Any:
+        def change(state: State) -> Any:
+            state["things"][str(len(state["steps"]))] = 1
+            return {"steps": [1]}
+
+        graph = StateGraph(State).add_node(change).add_edge(START, "change")
+        graph.add_node("next", change).add_edge("change", "next")
+        return graph.compile(checkpointer=saver)
+
+    there, here = places.url("sqlite"), places.url(kind)
+    with places.saver(there) as old:
+        build(old).invoke({"things": {}, "steps": []}, of("t"))
+        build(old).invoke({"steps": [7]}, of("t"))
+        things = [one.checkpoint["channel_values"].get("things") for one in all_of(old, "t")]
+        versions = {one.checkpoint["channel_versions"].get("things") for one in all_of(old, "t")}
+        assert len({str(thing) for thing in things}) > len(versions)
+    with suppress(KeyboardInterrupt), opened(there, target=False) as source, opened(here, target=True) as target:
+        migrate(source, target, progress=stopping(after))
+    assert Ran("migrate", there, here, "--sample", "100").all_well
+    with places.saver(there) as old, places.saver(here) as new:
+        assert [one.checkpoint["channel_values"].get("things") for one in all_of(new, "t")] == things
+        asked = {"steps": [8]}, of("t")
+        assert build(new).invoke(*asked) == build(old).invoke(*asked)
+        trails = [[state.next for state in build(saver).get_state_history(of("t"))] for saver in (old, new)]
+        assert trails[0] == trails[1]
 
 
 def test_versions_keep_their_order() -> None:

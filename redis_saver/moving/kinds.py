@@ -45,7 +45,8 @@ class OurPlace(SaverPlace):
     def __init__(self, saver: Saver, name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
-        self.failures = clients.failures_of(saver._client)  # type: ignore[attr-defined]  # noqa: SLF001
+        client: Any = vars(saver)["_home"].client if saver.asynchronous else vars(saver)["_client"]
+        self.failures = clients.failures_of(client)
 
     def _threads(self) -> Iterable[str]:
         return self.saver._stream(listing.scan_threads(self.saver))  # noqa: SLF001

@@ -15,14 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
 from redis_saver.moving import comparing
 from redis_saver.moving.comparing import Lacking
 from redis_saver.moving.kinds import place_of
 from redis_saver.moving.places import Source, Target
-from redis_saver.moving.records import Entry, Key, Outline, Record, with_text_versions
+from redis_saver.moving.records import Entry, Key, Outline, Record
+from redis_saver.moving.versions import Versions
 
 SAMPLE = 2
 """Checkpoints of each thread that are compared in full, unless told otherwise."""
@@ -115,8 +116,9 @@ class _Move:
         self, source: Source, target: Target, thread: str, report: Report, progress: Callable[[Report], None]
     ) -> None:
         self.source, self.target, self.thread, self.report, self.progress = source, target, thread, report, progress
-        self._stored: set[tuple[str, str, str | float]] = set()
-        """Values that were written: namespace, channel, version."""
+        self._versions = Versions(texts=target.text_versions)
+        self._seen: set[Key] = set()
+        """Checkpoints the versions of which are known."""
         self._kept: dict[Key, Record] = {}
         """Checkpoints to compare."""
 
@@ -126,6 +128,7 @@ class _Move:
         Raises:
             ThreadNotMoved: It did not arrive as it is.
         """
+        had, lacked = False, False
         for again in range(ROUNDS):
             there, has = self.source.outline(self.thread), self.target.outline(self.thread)
             if other := comparing.conflict(self.source.name, there, self.target.name, has):
@@ -133,13 +136,12 @@ class _Move:
                 return
             lacking = comparing.lacking_of(there, has, specials=not again)
             if not again:
-                self._count(bool(has), bool(lacking))
-            if not lacking:
-                break
+                had, lacked = bool(has), bool(lacking)
             if dry_run:
                 self.report.checkpoints += sum(whole for whole, _ in lacking.values())
                 self.report.writes += sum(len(tasks) for _, tasks in lacking.values())
-                return
+            if dry_run or not lacking:
+                break
             self._copy(there, lacking, comparing.chosen(lacking, sample))
         else:
             (_, checkpoint_id), *_ = lacking
@@ -148,6 +150,7 @@ class _Move:
                 f"such as {checkpoint_id!r}; run it again when nothing writes to the thread"
             )
         self._compare()
+        self._count(had, lacked)
 
     def _count(self, had: bool, lacks: bool) -> None:
         if not lacks:
@@ -158,27 +161,21 @@ class _Move:
             self.report.moved += 1
 
     def _copy(self, there: Outline, lacking: Lacking, chosen: set[Key]) -> None:
-        for found in self.source.records(self.thread, {key: there[key] for key in lacking}):
-            one = with_text_versions(found) if self.target.text_versions else found
+        """Write what is lacking. What stands before it is read, too, as it says which values are there."""
+        known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
+        wanted = {key: there[key] for key in sorted(there, key=comparing.age) if key in lacking or key not in known}
+        for found in self.source.records(self.thread, wanted):
+            one, new = self._versions.seen(found)
+            self._seen.add(one.key)
+            if one.key not in lacking:
+                continue
             whole, tasks = lacking[one.key]
-            self.target.write(self.thread, one, self._new(one) if whole else None, tasks)
+            self.target.write(self.thread, one, new if whole else None, tasks)
             if one.key in chosen:
                 self._kept[one.key] = one
             self.report.checkpoints += whole
             self.report.writes += len(tasks)
             self.progress(self.report)
-
-    def _new(self, one: Record) -> ChannelVersions:
-        """The versions of the values that are to be written with a checkpoint: each is once in a thread."""
-        versions, ns = one.checkpoint["channel_versions"], one.key[0]
-        new: ChannelVersions = {}
-        for channel in one.checkpoint["channel_values"]:
-            if channel not in versions:
-                raise ThreadNotMoved(f"{one} has a value of channel {channel!r}, and no version of it")
-            if (ns, channel, versions[channel]) not in self._stored:
-                self._stored.add((ns, channel, versions[channel]))
-                new[channel] = versions[channel]
-        return new
 
     def _compare(self) -> None:
         """Read what was chosen again, and see whether it is what was written."""

@@ -101,6 +101,21 @@ def with_text_versions(one: Record) -> Record:
     return one._replace(checkpoint=checkpoint)
 
 
+def with_versions(one: Record, others: Mapping[str, str]) -> Record:
+    """The same with another version of some channels; nodes that had seen them have seen these."""
+    checkpoint, versions = one.checkpoint.copy(), one.checkpoint["channel_versions"]
+    seen = one.checkpoint.get("versions_seen") or {}
+    checkpoint["channel_versions"] = {**versions, **others}
+    checkpoint["versions_seen"] = {
+        node: {
+            channel: others[channel] if channel in others and version == versions[channel] else version
+            for channel, version in some.items()
+        }
+        for node, some in seen.items()
+    }
+    return one._replace(checkpoint=checkpoint)
+
+
 def _texts(versions: ChannelVersions) -> ChannelVersions:
     return {channel: _text(version) for channel, version in versions.items()}
 
