@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RedisSaverError as error:
         return _complain(str(error))
     except (RedisError, RedisClusterException, ValueError) as error:
-        return _complain(str(error) if str(error).startswith("url=") else f"{without_login(given.url)}: {error}")
+        return _complain(str(error) if str(error).startswith("url=") else f"{without_login(getattr(given, 'url', ''))}: {error}")
     except KeyboardInterrupt:
         return 130
 

@@ -849,6 +849,13 @@ def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_p
     assert Ran("migrate", f"sqlite:{tmp_path}/empty.db", "memory://x").code == 2
 
 
+@pytest.mark.parametrize(("extra", "url"), [("sqlite", "sqlite:x"), ("postgres", "postgresql://host/db")])
+def test_missing_packages_are_named(extra: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"langgraph.checkpoint.{extra}", None)
+    ran = Ran("migrate", "memory://a", url)
+    assert ran.code == 2 and f"pip install 'redis-saver[{extra}]'" in ran.err and ran.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("option", [["--sample", "-1"], ["--ttl", "0"], ["--ttl", "x"], ["--sample", "many"]])
 def test_senseless_options_are_refused(option: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()):
