@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RedisSaverError as error:
         return _complain(str(error))
     except (RedisError, RedisClusterException, ValueError) as error:
-        return _complain(str(error) if str(error).startswith("url=") else f"{without_login(getattr(given, 'url', ''))}: {error}")
+        url = without_login(getattr(given, "url", ""))
+        return _complain(str(error) if str(error).startswith("url=") else f"{url}: {error}")
     except KeyboardInterrupt:
         return 130
 
