@@ -10,14 +10,16 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import psycopg
+import pydantic
 import pytest
 import redis
 from faces import Face
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from make import checkpoint, config, ids
 from tiering import Moody, Tiers, plain, written
@@ -25,6 +27,7 @@ from typing_extensions import TypedDict
 
 from redis_saver import BacklogFull, ThreadDamaged, scripts
 from redis_saver.names import Keyspace
+from redis_saver.serializer import FastSerializer
 from redis_saver.tiers import flushing, lag
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
@@ -452,6 +455,52 @@ async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
     assert await face.flush(timeout=1) > 0
     assert "ThreadDamaged" in face.saver.stats().last_error
     assert len(await cold.list(config("another"))) == 3
+
+
+class Own(pydantic.BaseModel):
+    """A class that a strict serializer does not build unless it is told of it."""
+
+    text: str
+
+
+async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
+    """Whatever they are: no object is built on the way, and cold has what write-through gives it."""
+    serde = FastSerializer(allowed_msgpack_modules=None)
+    values: dict[str, Any] = {
+        "messages": [HumanMessage("hi", id="1"), AIMessage("ho", id="2", tool_calls=[])] * 40,
+        "own": Own(text="x"),
+        "set": {1, 2},
+        "text": "short",
+        "none": None,
+        "bytes": b"abc",
+        "nested": {"a": [Own(text="y"), (1, 2)]},
+        "delta": _DeltaSnapshot([HumanMessage("in a snapshot", id="3")]),
+    }
+    versions = {channel: f"{1:032}.1" for channel in values}
+    metadata = {"source": "loop", "step": 1, "parents": {}, "run_id": "r"}
+    for thread, mode in (("behind", "write-behind"), ("through", "write-through")):
+        face = await tiers.face(hot={"serde": serde}, mode=mode, flusher=False)
+        await face.get_tuple(config(thread))
+        one = checkpoint(values, versions, checkpoint_id="1f000000-0000-6000-8000-000000000000")
+        where = await face.put(config(thread), one, metadata, versions)
+        await face.put_writes(where, list(values.items()), "task", "path")
+    await drained(await tiers.face(hot={"serde": serde}, **BEHIND))
+    with psycopg.connect(tiers.url) as connection:
+        for table, columns in (
+            ("checkpoint_blobs", "channel, version, type, blob"),
+            ("checkpoint_writes", "checkpoint_id, task_id, task_path, idx, channel, type, blob"),
+            ("checkpoints", "checkpoint_id, parent_checkpoint_id, checkpoint, metadata"),
+        ):
+            query = f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3, 4"
+            rows = [
+                [
+                    [str(cell).replace("behind", "through") for cell in row]
+                    for row in connection.execute(query, [thread])
+                ]
+                for thread in ("behind", "through")
+            ]
+            assert rows[0] == rows[1], table
+            assert rows[0]
 
 
 async def test_verify(tiers: Tiers) -> None:

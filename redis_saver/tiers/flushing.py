@@ -17,9 +17,11 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import codec, config, names, reading, scripts
 from redis_saver.errors import RedisSaverError
+from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import lag, sparing
 from redis_saver.tiers.adopting import to_put, versions_of_values
+from redis_saver.tiers.carrying import opened
 from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
 
 RECORDS_A_TURN = 50
@@ -167,9 +169,12 @@ class _Turn:
 
     def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.place
-        found = yield from reading.get_tuple(self._tiers.hot, config.to_config(self._thread, ns, checkpoint_id))
+        hot = self._tiers.carrier
+        found = yield from reading.get_tuple(hot, config.to_config(self._thread, ns, checkpoint_id))
         if found is None:  # it was pruned or deleted meanwhile
             return None
+        if isinstance(hot.serde, ClosedSerializer):
+            found = opened(found, self._tiers.hot.serde)
         escaped = names.component(ns)
         before = yield from self._versions_in_cold(ns, escaped)
         versions = versions_of_values(found.checkpoint)
@@ -188,7 +193,7 @@ class _Turn:
         base_id = names.components(base)[0]
         known = self._tiers.behind.versions((self._thread, ns), base_id) if self._tiers.behind else None
         if known is None:
-            found = yield from reading.get_tuple(self._tiers.hot, config.to_config(self._thread, ns, base_id))
+            found = yield from reading.get_tuple(self._tiers.carrier, config.to_config(self._thread, ns, base_id))
             known = versions_of_values(found.checkpoint) if found else {}
         return known
 
@@ -197,7 +202,7 @@ class _Turn:
             return None
         ns, checkpoint_id, task = names.components(record.member[1:])
         where = config.to_config(self._thread, ns, checkpoint_id)
-        hot, place = self._tiers.hot, f"thread {self._thread!r}"
+        hot, place = self._tiers.carrier, f"thread {self._thread!r}"
         writes = codec.decode_writes((names.component(task), record.writes), place)
         given = [codec.load_write(hot.serde, write, place)[1:] for write in writes]
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
@@ -208,7 +213,7 @@ class _Turn:
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
-        keys, hot, place = self._tiers.hot.keyspace.keys(self._thread), self._tiers.hot, f"thread {self._thread!r}"
+        keys, hot, place = self._tiers.hot.keyspace.keys(self._thread), self._tiers.carrier, f"thread {self._thread!r}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records = yield Command(("HMGET", keys.data_key, *fields))
         special = [

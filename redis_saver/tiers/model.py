@@ -177,6 +177,8 @@ class Tiers(Protocol):
     """What operations see of the saver."""
 
     hot: Context
+    carrier: Context
+    """Hot, as it is read to bring to cold what it has."""
     verify: Verify
     empty: dict[str, Leave]
     """Threads in which nothing was found."""

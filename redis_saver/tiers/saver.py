@@ -21,6 +21,7 @@ from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import operations, postgres_runs, threads
+from redis_saver.tiers.carrying import carriers
 from redis_saver.tiers.flusher import AsyncFlusher, Flusher, noting
 from redis_saver.tiers.lag import Lag
 from redis_saver.tiers.model import (
@@ -118,6 +119,7 @@ class _Tiered(Interface, Generic[Hot]):
                 raise ValueError(f"{name}={number!r}: a number above 0")
         super().__init__(serde=hot.serde)
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
+        self.carrier, self._carrier_of_cold = carriers(hot, cold)
         self.counts = Stats()
         self.verified: set[tuple[str, str]] = set()
         self.empty: dict[str, Leave] = {}
@@ -232,10 +234,10 @@ class TieredSaver(_Tiered[RedisSaver]):
 
     def _exchange(self, request: Any) -> Any:
         if isinstance(request, Cold):
-            return self._ask_cold(request)
+            return self._ask_cold(request, self.cold)
         if isinstance(request, Try):
             with noting() as noted:
-                self._ask_cold(request.cold)
+                self._ask_cold(request.cold, self._carrier_of_cold)
             return noted.error
         if isinstance(request, Once):
             return self._once(request)
@@ -248,10 +250,10 @@ class TieredSaver(_Tiered[RedisSaver]):
                 raise HotFailed from error
             raise
 
-    def _ask_cold(self, request: Cold) -> Any:
-        if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(self.cold)):
+    def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+        if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
             return delete(*request.arguments)
-        answer = getattr(self.cold, request.method)(*request.arguments, **request.options)
+        answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
 
     def _once(self, request: Once) -> Any:
@@ -319,14 +321,10 @@ class AsyncTieredSaver(_Tiered[AsyncRedisSaver]):
 
     def _exchange(self, request: Any) -> Any:
         if isinstance(request, Cold):
-            if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(self.cold)):
-                home = self.cold.loop  # type: ignore[attr-defined]
-                return asyncio.run_coroutine_threadsafe(delete(*request.arguments), home).result()
-            answer = getattr(self.cold, request.method)(*request.arguments, **request.options)
-            return list(answer) if request.method == "list" else answer
+            return self._ask_cold_from_outside(request, self.cold)
         if isinstance(request, Try):
             with noting() as noted:
-                self._exchange(request.cold)
+                self._ask_cold_from_outside(request.cold, self._carrier_of_cold)
             return noted.error
         if isinstance(request, Once):
             return drivers.run(request.make(), self._exchange)
@@ -339,12 +337,18 @@ class AsyncTieredSaver(_Tiered[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
+    def _ask_cold_from_outside(self, request: Cold, cold: Any) -> Any:
+        if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
+            return asyncio.run_coroutine_threadsafe(delete(*request.arguments), cold.loop).result()
+        answer = getattr(cold, request.method)(*request.arguments, **request.options)
+        return list(answer) if request.method == "list" else answer
+
     async def _aexchange(self, request: Any) -> Any:
         if isinstance(request, Cold):
-            return await self._ask_cold(request)
+            return await self._ask_cold(request, self.cold)
         if isinstance(request, Try):
             with noting() as noted:
-                await self._ask_cold(request.cold)
+                await self._ask_cold(request.cold, self._carrier_of_cold)
             return noted.error
         if isinstance(request, Once):
             return await self._once(request)
@@ -357,10 +361,10 @@ class AsyncTieredSaver(_Tiered[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
-    async def _ask_cold(self, request: Cold) -> Any:
-        if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(self.cold)):
+    async def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+        if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
             return await delete(*request.arguments)
-        answer = getattr(self.cold, "a" + request.method)(*request.arguments, **request.options)
+        answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
         return [one async for one in answer] if request.method == "list" else await answer
 
     async def _once(self, request: Once) -> Any:

@@ -31,12 +31,12 @@ def spared(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[set[b
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
     where = config.to_config(thread, ns, newest)
-    found = yield from reading.get_tuple(tiers.hot, where)
+    found = yield from reading.get_tuple(tiers.carrier, where)
     if found is None or _DELTA in found.metadata:
         return True
     checkpoint = found.checkpoint
     lacking = [channel for channel in checkpoint["channel_versions"] if channel not in checkpoint["channel_values"]]
     if not lacking:
         return False
-    histories = yield from reading.get_delta_channel_history(tiers.hot, where, lacking)
+    histories = yield from reading.get_delta_channel_history(tiers.carrier, where, lacking)
     return any(history["writes"] for history in histories.values())
