@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from bench.nothing import NothingSaver, RawSaver
 from bench.servers import Unavailable
 
 OURS, MEMORY, NOTHING, RAW_CALLS = "redis_saver", "InMemorySaver", "do-nothing", "raw calls"
+POSTGRES, THROUGH, BEHIND, LATEST = "PostgresSaver", "TieredSaver", "TieredSaver behind", "TieredSaver latest"
 CONNECTIONS = 1000
 """The most connections of a pool, for all alike."""
 
@@ -65,6 +68,12 @@ class Contestant:
     """The clients of both flavours, where they speak plain Redis."""
     another: Callable[[], BaseCheckpointSaver[Any]] | None = None
     """Makes a saver on the same storage that has not seen any thread yet, where that is another one."""
+    rest: Callable[[], object] = lambda: None
+    """What is left to do behind the clock, before another contestant's turn."""
+    at_work: Callable[[], Any] | None = None
+    """Makes a saver that does that by itself, beside its callers, until it is closed."""
+    statements: Counter[str] | None = None
+    """How many statements Postgres was sent."""
     threads: list[str] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
     _mark: str = field(default_factory=lambda: secrets.token_hex(3))
@@ -172,7 +181,7 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
     return Contestant("langgraph-checkpoint-redis", saver, asaver, _said(url), RedisMeter(url, disconnect))
 
 
-def open_tiered(setting: Setting) -> Contestant:
+def open_tiered(setting: Setting, name: str = THROUGH) -> Contestant:
     import redis.asyncio
 
     from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
@@ -180,12 +189,19 @@ def open_tiered(setting: Setting) -> Contestant:
     url = setting.redis(None)
     client, aclient, _ = _redis_clients(setting, url, redis)
     cold = open_postgres(setting)
+    behind: dict[str, Any] = {"mode": "write-behind", "cold_history": "latest" if name == LATEST else "all"}
+    settings = {} if name == THROUGH else behind
+    by_hand = {**settings, "flusher": False}
+    saver = TieredSaver(RedisSaver(client), cold.saver, **by_hand)
     return Contestant(
-        "TieredSaver",
-        TieredSaver(RedisSaver(client), cold.saver),
-        AsyncTieredSaver(AsyncRedisSaver(aclient), cold.asaver),
+        name,
+        saver,
+        AsyncTieredSaver(AsyncRedisSaver(aclient), cold.asaver, **by_hand),
         f"{_said(url)}, {cold.server}",
-        another=lambda: TieredSaver(RedisSaver(client), cold.saver),
+        another=lambda: TieredSaver(RedisSaver(client), cold.saver, **by_hand),
+        rest=saver.flush,
+        at_work=lambda: TieredSaver(RedisSaver(client), cold.saver, **settings),
+        statements=cold.statements,
     )
 
 
@@ -197,8 +213,23 @@ def open_postgres(setting: Setting) -> Contestant:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
     url = setting.postgres_url or setting.stack.enter_context(servers.postgres_server())
+    statements: Counter[str] = Counter()
+
+    class Counting(psycopg.Cursor[Any]):
+        """A cursor that counts what it sends."""
+
+        def execute(self, *args: Any, **kwargs: Any) -> Any:
+            statements["sent"] += 1
+            return super().execute(*args, **kwargs)
+
+        def executemany(self, query: Any, params_seq: Any, **kwargs: Any) -> None:
+            given = list(params_seq)
+            statements["sent"] += len(given)
+            super().executemany(query, given, **kwargs)
+
     options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    pool = ConnectionPool(url, min_size=1, max_size=20, open=True, kwargs=options)
+    counted = {**options, "cursor_factory": Counting}
+    pool = ConnectionPool(url, min_size=1, max_size=20, open=True, kwargs=counted)
     setting.stack.callback(pool.close)
 
     async def make() -> tuple[Any, Any]:
@@ -214,7 +245,9 @@ def open_postgres(setting: Setting) -> Contestant:
         version = f"Postgres {connection.info.parameter_status('server_version')}"
     meter = PostgresMeter(url)
     setting.stack.callback(meter.connection.close)
-    return Contestant("PostgresSaver", saver, asaver, version, meter, another=lambda: PostgresSaver(pool))
+    return Contestant(
+        POSTGRES, saver, asaver, version, meter, another=lambda: PostgresSaver(pool), statements=statements
+    )  # fmt: skip
 
 
 def open_sqlite(setting: Setting) -> Contestant:
@@ -245,8 +278,10 @@ OPENERS: dict[str, Callable[[Setting], Contestant]] = {
     RAW_CALLS: open_raw_calls,
     "ValkeySaver": open_valkey,
     "langgraph-checkpoint-redis": open_langgraph_redis,
-    "PostgresSaver": open_postgres,
-    "TieredSaver": open_tiered,
+    POSTGRES: open_postgres,
+    THROUGH: open_tiered,
+    BEHIND: functools.partial(open_tiered, name=BEHIND),
+    LATEST: functools.partial(open_tiered, name=LATEST),
     "SqliteSaver": open_sqlite,
 }
 

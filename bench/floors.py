@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from bench.contestants import MEMORY, OURS
+from bench.contestants import BEHIND, LATEST, MEMORY, OURS, POSTGRES, THROUGH
 
 Rows = list[dict[str, Any]]
 Floor = dict[str, Any]
@@ -12,8 +13,13 @@ Floor = dict[str, Any]
 
 def ours(rows: Rows, field: str, **wanted: Any) -> float | None:
     """A field of the one row of ours that is wanted."""
+    return of(rows, OURS, field, **wanted)
+
+
+def of(rows: Rows, saver: str, field: str, **wanted: Any) -> float | None:
+    """A field of the one row of a saver that is wanted."""
     for row in rows:
-        if row["saver"] == OURS and all(row.get(key) == value for key, value in wanted.items()):
+        if row["saver"] == saver and all(row.get(key) == value for key, value in wanted.items()):
             return None if row[field] is None else float(row[field])
     return None
 
@@ -55,4 +61,24 @@ def judge(rows: Rows) -> list[Floor]:
     )
     measured = many / few if few and many else None
     floor("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
+    judge_tiers(rows, floor)
     return floors
+
+
+def judge_tiers(rows: Rows, floor: Callable[..., None]) -> None:
+    """Those of two tiers."""
+
+    def median(saver: str, **wanted: Any) -> float | None:
+        return of(rows, saver, "median", **wanted)
+
+    def times(one: float | None, other: float | None) -> float | None:
+        return one / other if one and other else None
+
+    read = {"workload": "operations", "flavour": "sync", "metric": "get_tuple"}
+    floor(f"two tiers, get_tuple, small: x {OURS}", times(median(THROUGH, **read), median(OURS, **read)), 1.1)
+    turn = {"workload": "tiers", "metric": "turn"}
+    for saver in (BEHIND, LATEST):
+        floor(f"{saver}, turn: x {OURS}", times(median(saver, **turn), median(OURS, **turn)), 1.25)
+    sent = {"workload": "tiers", "metric": "statements to Postgres, a turn"}
+    measured = times(median(POSTGRES, **sent), median(LATEST, **sent))
+    floor(f"statements of {POSTGRES}: x those of {LATEST}", measured, 4, most=False)

@@ -83,6 +83,7 @@ class Run:
             for contestant in alive[first:] + alive[:first]:
                 try:
                     act(contestant, repetition)
+                    contestant.rest()
                 except Exception as error:
                     reason = f"{type(error).__name__}: {error}"[:300]
                     self.failures.append({"workload": what, "saver": contestant.name, "reason": reason})

@@ -138,6 +138,24 @@ async def test_a_write_that_goes_to_cold_first_where_cold_was_spared_values(tier
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
 
 
+async def test_a_run_is_deleted_whose_ancestors_cold_was_spared(tiers: Tiers) -> None:
+    """They are brought to cold before hot gives the thread up: what is left is what was before the run."""
+    face = await tiers.face(**BEHIND, cold_history="latest")
+    await face.get_tuple(config())
+    where = config()
+    for number, run in enumerate(["first", "first", "second", "second"], 1):
+        one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+        where = await face.put(where, one, {"run_id": run, "step": number}, one["channel_versions"])
+        await face.put_writes(where, [("n", number)], "task")
+    await drained(face)
+    await face.delete_for_runs(["second"])
+    for each in (face, await tiers.cold_face()):
+        found = await each.get_tuple(config())
+        assert found.checkpoint["channel_values"] == {"n": [2]}
+        assert found.pending_writes == [("task", "n", 2)]
+        assert len(await each.list(config())) == 2
+
+
 @pytest.mark.parametrize("history", ["all", "latest"])
 async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -> None:
     face, cold = await tiers.face(**BEHIND, cold_history=history), await tiers.cold_face()
@@ -234,21 +252,23 @@ async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
 
 
 async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
-    """Hot lacks something of the thread: it asks cold, and both have the write before it returns."""
+    """Hot lacks something of the thread: it looks at cold; what it cannot know then, both have before the write returns."""
     face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
     made = await written(face)
     await drained(face)
     tiers.evict()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await face.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look
-    await face.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")
-    assert face.saver.stats().waited == 2
+    stored = await face.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look of its caller
+    assert face.saver.stats().waited == 0
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+    await face.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
+    assert face.saver.stats().waited == 1
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     for each in (face, await tiers.face(**BEHIND)):
         for place in (config(), stored, *made):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
     await face.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
-    assert face.saver.stats().waited == 2
+    assert face.saver.stats().waited == 1
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
 
 

@@ -28,13 +28,18 @@ def all_in_cold(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 
 def adopt(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Bring a whole thread from hot to cold, parents before children."""
+    """Bring a thread to cold that only hot has."""
+    yield from fill(tiers, thread)
+    yield Call(scripts.HOME, (tiers.hot.keyspace.keys(thread).data_key,), ())
+    tiers.counts.adopted += 1
+
+
+def fill(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Bring all to cold that hot has of a thread, parents before children."""
     asked = listing.query({"configurable": {"thread_id": thread}}, None, None, None)
     found = yield from listing.collect(listing.list_checkpoints(tiers.hot, asked))
     for one in reversed(found):
         yield from copy_to_cold(one, thread)
-    yield Call(scripts.HOME, (tiers.hot.keyspace.keys(thread).data_key,), ())
-    tiers.counts.adopted += 1
 
 
 def copy_to_cold(one: CheckpointTuple, thread: str) -> Tiered[None]:

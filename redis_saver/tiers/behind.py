@@ -1,12 +1,13 @@
 """Write-behind: what hot acknowledges before cold has it.
 
 That is done only where the scripts know that nothing is missing (`lua/lib_behind.lua`): hot has all of the thread, or what is
-newest in the namespace and the parent. Everything else goes to cold first, as write-through does.
+newest in the namespace and the parent. Where it has not, cold is read once, which brings that back; what is refused then, too, goes to cold
+first, as write-through does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -16,7 +17,7 @@ from redis_saver import config, names, scripts, writing
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Operation
 from redis_saver.scripts import Script
-from redis_saver.tiers import flushing
+from redis_saver.tiers import flushing, reading
 from redis_saver.tiers.adopting import writes_of
 from redis_saver.tiers.model import Behind, Tiered, Tiers
 
@@ -34,7 +35,7 @@ def put(
     """Store a checkpoint in hot; False where it has to go to cold first."""
     where = config.address(given)
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
-    operation = writing.put(tiers.hot, given, checkpoint, metadata, new_versions)
+    operation = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
     return (yield from _store(tiers, behind, where, operation, scripts.PUT_BEHIND, parent))
 
 
@@ -48,7 +49,7 @@ def put_writes(
 ) -> Tiered[bool]:
     """Store the pending writes of a task in hot; False where they have to go to cold first."""
     where = config.address(given)
-    operation = writing.put_writes(tiers.hot, given, writes, task_id, task_path)
+    operation = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
     return (yield from _store(tiers, behind, where, operation, scripts.PUT_WRITES_BEHIND, writes_of(where)))
 
 
@@ -56,35 +57,50 @@ def _store(
     tiers: Tiers,
     behind: Behind,
     where: config.Address,
-    operation: Operation[Any],
+    operation: Callable[[], Operation[Any]],
     script: Script,
     last: bytes,
 ) -> Tiered[bool]:
     """Run an operation that stores a record, by the script that notes it, too."""
     yield from behind.room()
+    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
+        wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
+        if where.checkpoint_id:
+            wanted.append(config.to_config(*where[:2], where.checkpoint_id))
+        for one in wanted:
+            yield from reading.get_tuple(tiers, one)
+        stored = yield from _tried(tiers, where, operation(), script, last)
+    tiers.empty.pop(where.thread_id, None)
+    if stored is None:
+        tiers.counts.waited += 1
+        return False
+    behind.note(where.thread_id, stored)
+    return True
+
+
+def _tried(
+    tiers: Tiers, where: config.Address, operation: Operation[Any], script: Script, last: bytes
+) -> Tiered[int | None]:
+    """How many records were stored; None: it was refused."""
     keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
     leave = tiers.empty.get(where.thread_id)
     more: tuple[Argument, ...] = ("", "", last)
     if leave and leave.holds_for(where.checkpoint_ns):
         more = (leave.token, leave.field, last)
-    reply = None
+    reply, sent = None, 0
     while True:
         try:
             request: Any = operation.send(reply)
         except StopIteration:
-            break
+            return sent
         try:
             reply = yield Call(script, keys, (*request.arguments, *more))
         except ThreadDamaged:  # cold may have it
             reply = _REFUSED[script]
         if reply == _REFUSED[script]:
             operation.close()
-            tiers.counts.waited += 1
-            return False
-    tiers.empty.pop(where.thread_id, None)
-    if reply is not None:
-        behind.note(where.thread_id, 1)
-    return True
+            return None
+        sent = 1
 
 
 def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import behind
-from redis_saver.tiers.adopting import all_in_cold, copy_to_cold
+from redis_saver.tiers.adopting import all_in_cold, copy_to_cold, fill
 from redis_saver.tiers.doubts import ALL, Doubt, change, given_up, put_in_doubt
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
 from redis_saver.tiers.reading import list_checkpoints
@@ -44,7 +44,10 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         if thread not in concerned and (yield Call(scripts.RUNS, tiers.hot.keyspace.keys(thread), members)):
             concerned.add(thread)
     for thread in sorted(concerned):
-        doubts.append((thread, (yield from put_in_doubt(tiers, thread, ALL))))
+        doubt = yield from put_in_doubt(tiers, thread, ALL)
+        if doubt.is_here and not doubt.has_all:  # what is left may be what cold was spared
+            yield from fill(tiers, thread)
+        doubts.append((thread, doubt))
     yield Cold("delete_for_runs", (run_ids,))
     for thread, doubt in doubts:
         yield from by_choice(tiers, given_up(tiers, thread, doubt))
