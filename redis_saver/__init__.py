@@ -4,6 +4,7 @@ from redis_saver.aio import AsyncRedisSaver
 from redis_saver.errors import (
     BacklogFull,
     ForeignKey,
+    NotReplicated,
     RedisSaverError,
     ServerTooOld,
     ThreadBusy,
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncTieredSaver",
     "BacklogFull",
     "ForeignKey",
+    "NotReplicated",
     "Pruned",
     "RedisSaver",
     "RedisSaverError",

@@ -16,7 +16,7 @@ from redis_saver.batching import Batcher
 from redis_saver.errors import WrongThread
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
-from redis_saver.requests import Call, Command, Operation, Request, Scan, Stream, T
+from redis_saver.requests import Call, Command, Operation, Replicas, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 from redis_saver.sync import KEYS_A_SCAN
 
@@ -164,6 +164,8 @@ class AsyncRedisSaver(Saver):
         """The reply to a request; to be called on the home loop."""
         if isinstance(request, Call | Command):
             return self._home.batcher.answer(request)
+        if isinstance(request, Replicas):
+            return self._home.batcher.replicas(request)
         return self._scan(request) if isinstance(request, Scan) else self._batch(request.requests)
 
     async def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:

@@ -26,7 +26,7 @@ from typing import Any
 from redis_saver import clients, drivers
 from redis_saver.errors import from_reply
 from redis_saver.loads import BYTES_A_PIPELINE, Waiting, loads, size
-from redis_saver.requests import Argument, Call, Command, T
+from redis_saver.requests import Argument, Call, Command, Replicas, T
 from redis_saver.scripts import Script
 
 _BY_ITSELF: Any = object()
@@ -108,6 +108,16 @@ class Batcher:
         """Send one command to a node of a cluster (None: the server), when a connection is free."""
         async with self._gate(node):
             return await self.send(*arguments, **clients.target(node))
+
+    async def replicas(self, request: Replicas) -> int:
+        """How many replicas have what was written before."""
+        await self.open()
+        node = self._node_of(Command(request.commands[0]))
+        options = {**self._options, **clients.target(node)}
+        async with self._gate(node), self.client.pipeline(transaction=False) as pipeline:
+            for command in request.commands:
+                pipeline.execute_command(*command, **options)
+            return int((await pipeline.execute())[1])
 
     def nodes(self) -> list[Any]:
         """The primaries of a cluster; of a single server, one nameless node."""

@@ -8,6 +8,7 @@
     ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
     ├── ThreadBusy             the thread changed faster than prune or copy could work
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
+    ├── NotReplicated          a write is there, but on fewer replicas than it was to be
     ├── ServerTooOld           the server lacks what the scripts need
     ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
     │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
@@ -58,6 +59,10 @@ class ThreadBusy(RedisSaverError):
 
 class BacklogFull(RedisSaverError):
     """A write-behind `TieredSaver` has written as much as it may before cold gets it. Nothing was written."""
+
+
+class NotReplicated(RedisSaverError):
+    """A write-behind `TieredSaver` wrote, but too few replicas had it in time. It is there, unless the primary is lost first."""
 
 
 class ServerTooOld(RedisSaverError):

@@ -114,6 +114,8 @@ class TierKeys(NamedTuple):
     """What cold does not have yet."""
     flush: bytes
     """Who is bringing that to cold, and what cold would not take."""
+    replicated: bytes
+    """Written, for a moment, to wait for replicas."""
 
     @property
     def writing(self) -> tuple[bytes, ...]:
@@ -157,7 +159,7 @@ class Keyspace:
         """The keys of a thread in front of a cold saver."""
         index, data = self.keys(thread_id)
         tag = index[: -len(INDEX)]
-        return TierKeys(index, data, tag + b"doubts", tag + b"lease", tag + DIRTY, tag + b"flush")
+        return TierKeys(index, data, tag + b"doubts", tag + b"lease", tag + DIRTY, tag + b"flush", tag + b"replicated")
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""

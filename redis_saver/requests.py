@@ -35,6 +35,23 @@ class Batch(NamedTuple):
     requests: Sequence[Call | Command]
 
 
+class Replicas(NamedTuple):
+    """Wait until replicas have all that was written before. Reply: how many have it, when it is enough or the time is up.
+
+    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/), and a client has many, so a
+    key is written in front of it: replicas get writes in order.
+    """
+
+    key: bytes
+    least: int
+    milliseconds: int
+
+    @property
+    def commands(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """What to send, in this order, on one connection."""
+        return ("SET", self.key, "", "PX", 1), ("WAIT", self.least, self.milliseconds)
+
+
 class Scan(NamedTuple):
     """Go on looking for keys. Reply: (where to go on, None at the end; a list of keys). A key may come twice."""
 
@@ -49,7 +66,7 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan
+Request: TypeAlias = Call | Command | Batch | Scan | Replicas
 Operation: TypeAlias = Generator[Request, Any, T]
 """An operation with one result, T."""
 Stream: TypeAlias = Generator["Request | Page[T]", Any, None]

@@ -14,7 +14,7 @@ from redis_saver import clients, drivers
 from redis_saver.errors import from_reply
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
-from redis_saver.requests import Argument, Batch, Call, Command, Operation, Request, Scan, Stream, T
+from redis_saver.requests import Argument, Batch, Call, Command, Operation, Replicas, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 
 KEYS_A_SCAN = 1000
@@ -100,6 +100,8 @@ class RedisSaver(Saver):
             return self._scan(request)
         if isinstance(request, Batch):
             return self._batch(request.requests)
+        if isinstance(request, Replicas):
+            return self._replicas(request)
         try:
             return self._send(*drivers.wire(request))
         except self._exceptions.ResponseError as reply:
@@ -140,6 +142,12 @@ class RedisSaver(Saver):
             for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
                 replies[other] = reply
         return replies
+
+    def _replicas(self, request: Replicas) -> int:
+        with self._client_for(Command(request.commands[0])).pipeline(transaction=False) as pipeline:
+            for command in request.commands:
+                pipeline.execute_command(*command, **self._options)
+            return int(pipeline.execute()[1])
 
     def _client_for(self, request: Call | Command) -> Any:
         if not self._cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -12,8 +13,7 @@ from typing import Annotated, Any
 import psycopg
 import pydantic
 import pytest
-import redis
-from faces import Face
+from faces import Face, Target
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -21,11 +21,14 @@ from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command as Resume
+from langgraph.types import interrupt
 from make import checkpoint, config, ids
+from servers import Server
 from tiering import Moody, Tiers, plain, written
 from typing_extensions import TypedDict
 
-from redis_saver import BacklogFull, ThreadDamaged, scripts
+from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer
 from redis_saver.tiers import flushing, lag
@@ -657,3 +660,69 @@ async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: st
             assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
             if history == "all":
                 assert all_plain(await face.list(config(thread))) == all_plain(list(model.list(config(thread))))
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_replicas(flavour: str) -> None:
+    """A write is acknowledged when so many replicas have it; else that is an error, though it is there."""
+    primary = Server("--repl-diskless-sync-delay", "0")
+    replica = Server("--replicaof", f"127.0.0.1 {primary.port}")
+    for _ in range(200):
+        if primary.client().info("replication").get("slave0", {}).get("state") == "online":
+            break
+        await asyncio.sleep(0.05)
+    target = Target("own", flavour, primary.url, "replicated")
+    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
+    face = Face(kind(target.face().saver, InMemorySaver(), **BEHIND, min_replicas=1, replica_wait=0.5))
+    other = Target("own", "sync", replica.url, "replicated").face()
+    made = await written(face)
+    assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
+    lonely = Face(kind(target.face().saver, InMemorySaver(), **BEHIND, min_replicas=2, replica_wait=0.1))
+    with pytest.raises(NotReplicated, match="only 1 replicas"):
+        await lonely.put_writes(made[-1], [("n", 1)], "task-y")
+    assert "task-y" in [write[0] for write in (await face.get_tuple(config())).pending_writes]
+    assert [key for key in primary.client().keys() if key.endswith(b":replicated")] == []
+    await target.close()
+    for server in (replica, primary):
+        server.stop()
+
+
+class Notes(TypedDict):
+    notes: Annotated[list[str], DeltaChannel(lambda now, new: [*(now or []), *[each for one in new for each in one]])]
+    step: int
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> None:
+    """With interrupts, and a DeltaChannel that is made of the writes to all ancestors."""
+
+    def ask(state: Notes) -> dict[str, Any]:
+        return {"notes": [f"said {interrupt('sure?')}"], "step": state["step"] + 1}
+
+    builder = StateGraph(Notes).add_node("think", lambda _: {"notes": ["hm"]}).add_node("ask", ask)
+    builder.add_edge(START, "think").add_edge("think", "ask")
+    savers: list[Any] = []
+
+    async def run(given: Any) -> dict[str, Any]:
+        savers.append(await tiers.saver(**BEHIND, cold_history=history))
+        graph = builder.compile(checkpointer=savers[-1])
+        if tiers.native_async:
+            return await graph.ainvoke(given, config(), durability="sync")
+        return await asyncio.to_thread(graph.invoke, given, config(), durability="sync")
+
+    wanted: list[str] = []
+    for turn in range(4):
+        assert "__interrupt__" in await run({"notes": [f"question {turn}"], "step": turn})
+        if turn % 2:
+            await drained(Face(savers[-1]))
+            tiers.evict(*(["index", "data"], ["index"])[turn // 2])
+        state = await run(Resume(resume=f"yes {turn}"))
+        wanted += [f"question {turn}", "hm", f"said yes {turn}"]
+        assert state["notes"] == wanted
+        await drained(Face(savers[-1]))
+        if turn != 2:
+            tiers.evict()
+    cold = builder.compile(checkpointer=await tiers.cold())
+    found = await cold.aget_state(config()) if tiers.native_async else cold.get_state(config())
+    assert found.values["notes"] == wanted

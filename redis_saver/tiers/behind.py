@@ -14,8 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver import config, names, scripts, writing
-from redis_saver.errors import ThreadDamaged
-from redis_saver.requests import Argument, Call, Operation
+from redis_saver.errors import NotReplicated, ThreadDamaged
+from redis_saver.requests import Argument, Call, Operation, Replicas
 from redis_saver.scripts import Script
 from redis_saver.tiers import flushing, reading
 from redis_saver.tiers.adopting import writes_of
@@ -75,7 +75,24 @@ def _store(
         tiers.counts.waited += 1
         return False
     behind.note(where.thread_id, stored)
+    yield from _replicated(tiers, behind, where.thread_id)
     return True
+
+
+def _replicated(tiers: Tiers, behind: Behind, thread: str) -> Tiered[None]:
+    """See to it that enough replicas have what was written.
+
+    Raises:
+        NotReplicated: They had not when the time was up.
+    """
+    if behind.min_replicas:
+        key = tiers.hot.keyspace.tier_keys(thread).replicated
+        have = yield Replicas(key, behind.min_replicas, round(behind.replica_wait * 1000))
+        if have < behind.min_replicas:
+            raise NotReplicated(
+                f"thread {thread!r} was written, but only {have} replicas of hot had that after {behind.replica_wait} seconds, and "
+                f"min_replicas={behind.min_replicas}. To write it again is safe"
+            )
 
 
 def _tried(
@@ -108,4 +125,5 @@ def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
     if not (yield from flushing.bury(tiers, thread)):
         return False
     behind.note(thread, 1)
+    yield from _replicated(tiers, behind, thread)
     return True

@@ -29,11 +29,21 @@ class Lag:
     """What a saver knows of its own write-behind (`model.Behind`)."""
 
     def __init__(
-        self, tiers: Tiers, *, history: ColdHistory, flush_every: float, most: int, patience: float, flushes: bool
+        self,
+        tiers: Tiers,
+        *,
+        history: ColdHistory,
+        flush_every: float,
+        most: int,
+        patience: float,
+        flushes: bool,
+        min_replicas: int,
+        replica_wait: float,
     ) -> None:
         """As `saver.Tiered` takes them."""
         self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
         self._most, self._patience = most, patience
+        self.min_replicas, self.replica_wait = min_replicas, replica_wait
         self._waiting: dict[str, float] = {}
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()

@@ -67,6 +67,8 @@ class _Tiered(Interface, Generic[Hot]):
         cold_history: ColdHistory = "all",
         max_backlog: int = 100_000,
         backlog_wait: float = 5.0,
+        min_replicas: int = 0,
+        replica_wait: float = 1.0,
     ) -> None:
         """Put a saver in front of another. Both stay the caller's.
 
@@ -90,6 +92,8 @@ class _Tiered(Interface, Generic[Hot]):
             max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
                 knows of the others is some seconds old.
             backlog_wait: Seconds that a write waits while it is more, before it raises `BacklogFull`.
+            min_replicas: How many replicas of hot must have a write before it is acknowledged (WAIT); one more round trip a write. 0: none.
+            replica_wait: Seconds that they may take, before the write raises `NotReplicated`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense.
@@ -133,6 +137,8 @@ class _Tiered(Interface, Generic[Hot]):
                 most=max_backlog,
                 patience=backlog_wait,
                 flushes=flusher,
+                min_replicas=min_replicas,
+                replica_wait=replica_wait,
             )
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
