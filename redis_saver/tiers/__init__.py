@@ -1,6 +1,6 @@
 """Operations over two tiers: a saver of ours that answers (hot), and any saver that remembers (cold).
 
-All is written to cold first, so cold is complete and hot may always be given up. What keeps hot from answering with less:
+Written through, all goes to cold first, so cold is complete and hot may always be given up. What keeps hot from answering with less:
 
 - **Doubts.** Before cold is written, the thread is marked in hot (`lua/doubt.lua`); when hot has it too, the mark goes (`lua/trust.lua`).
   A reader that finds a mark asks cold. So a writer that dies in between, or that hot fails, leaves no stale answer. After
@@ -14,6 +14,15 @@ All is written to cold first, so cold is complete and hot may always be given up
 So a write that hot cannot even be told of is not begun: other processes might see hot, and would go on believing it. With
 `on_hot_error="bypass"` reads go on without hot, and so do writes that are under way.
 
-A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`_adopt`) before
+A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`adopting.py`) before
 anything else is done with it but reading its newest checkpoint.
+
+Written behind, hot acknowledges and cold lags (`behind.py`, `lua/lib_behind.lua`):
+
+- **Dirty.** What cold does not have is noted in the script that writes it, and the thread has no deadline until cold has it. A thread is dirty, or
+  in doubt, or neither, never both: who is to write a dirty thread to cold first brings there what it lacks, and who finds a doubt writes to
+  cold first, too. Whatever hot does not know to be complete goes that way.
+- **Flushers** (`flusher.py`, `flushing.py`) take turns at a thread. A record is struck off only as it was when it was taken, so what is written
+  again meanwhile stays. Whoever is late finds its turn taken by another, and has what it may have done to cold done again.
+- **Deletions** are records too, the first of their thread. Until cold has deleted it, what cold has is not believed.
 """
