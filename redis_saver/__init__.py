@@ -17,7 +17,8 @@ from redis_saver.errors import (
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
 from redis_saver.threads import ThreadInfo
-from redis_saver.tiers.saver import AsyncTieredSaver, TieredSaver
+from redis_saver.tiers.aio import AsyncTieredSaver
+from redis_saver.tiers.sync import TieredSaver
 
 __all__ = [
     "AsyncRedisSaver",

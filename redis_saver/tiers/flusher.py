@@ -24,7 +24,8 @@ from redis_saver.tiers.flushing import Flushed, flush
 from redis_saver.tiers.model import Stats
 
 if TYPE_CHECKING:
-    from redis_saver.tiers.saver import AsyncTieredSaver, TieredSaver
+    from redis_saver.tiers.aio import AsyncTieredSaver
+    from redis_saver.tiers.sync import TieredSaver
 
 _STEP = 0.05
 """Seconds between two tries, while all is waited for."""

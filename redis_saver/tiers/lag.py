@@ -40,7 +40,7 @@ class Lag:
         min_replicas: int,
         replica_wait: float,
     ) -> None:
-        """As `saver.Tiered` takes them."""
+        """As `saver.TwoTiers` takes them."""
         self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
         self._most, self._patience = most, patience
         self.min_replicas, self.replica_wait = min_replicas, replica_wait

@@ -1,0 +1,117 @@
+"""`TieredSaver`: over two blocking savers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from typing_extensions import Self
+
+from redis_saver import clients, drivers
+from redis_saver.requests import T
+from redis_saver.sync import RedisSaver
+from redis_saver.tiers import postgres_runs
+from redis_saver.tiers.flusher import Flusher, noting
+from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Try
+from redis_saver.tiers.saver import TwoTiers, own_error
+
+
+class TieredSaver(TwoTiers[RedisSaver]):
+    """A `RedisSaver` in front of any saver. Its `a...` methods run in worker threads.
+
+    With write-behind, `close` it at the end, or use it in a `with`.
+    """
+
+    _hot_class = RedisSaver
+
+    def __init__(self, hot: RedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
+        """As `TwoTiers`."""
+        super().__init__(hot, cold, **settings)
+        self._failures = clients.failures_of(hot._client)  # noqa: SLF001
+        self._lock, self._under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
+        self._flusher = Flusher(self)
+        if self.flushes:
+            self._flusher.start()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Bring to cold all that only hot has, of all processes.
+
+        Args:
+            timeout: Seconds; None: as long as it takes, also while cold is down.
+
+        Returns:
+            How many records are left: 0, unless the time was up.
+        """
+        return self._flusher.drain(timeout)
+
+    async def aflush(self, timeout: float | None = None) -> int:
+        """`flush` for asyncio."""
+        return await asyncio.to_thread(self.flush, timeout)
+
+    def close(self, timeout: float = 10.0) -> int:
+        """Stop the flusher, after it has brought to cold what it can in so many seconds. Answers what is left, as `flush`.
+
+        What is left is in hot, and any other process, or the next one, brings it to cold.
+        """
+        deadline = time.monotonic() + timeout
+        self._flusher.stop(timeout)
+        return self.flush(max(0.0, deadline - time.monotonic())) if self.flushes else 0
+
+    def __enter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _run(self, operation: Tiered[T]) -> T:
+        if self.flushes:
+            self._flusher.start()
+        with own_error():
+            return drivers.run(operation, self._exchange)
+
+    async def _arun(self, operation: Tiered[T]) -> T:
+        return await asyncio.to_thread(self._run, operation)
+
+    def _exchange(self, request: Any) -> Any:
+        if isinstance(request, Cold):
+            return self._ask_cold(request, self.cold)
+        if isinstance(request, Try):
+            with noting() as noted:
+                self._ask_cold(request.cold, self._carrier_of_cold)
+            return noted.error
+        if isinstance(request, Once):
+            return self._once(request)
+        if isinstance(request, Pause):
+            return time.sleep(request.seconds)
+        try:
+            return self.hot._exchange(request)  # noqa: SLF001
+        except self._failures as error:
+            if self.on_hot_error == "bypass":
+                raise HotFailed from error
+            raise
+
+    def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+        if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
+            return delete(*request.arguments)
+        answer = getattr(cold, request.method)(*request.arguments, **request.options)
+        return list(answer) if request.method == "list" else answer
+
+    def _once(self, request: Once) -> Any:
+        with self._lock:
+            under_way = self._under_way.get(request.key)
+            if under_way is None:
+                mine = self._under_way[request.key] = Future()
+        if under_way is not None:
+            return under_way.result()
+        try:
+            return drivers.run(request.make(), self._exchange)
+        finally:
+            with self._lock:
+                del self._under_way[request.key]
+            mine.set_result(None)
