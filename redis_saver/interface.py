@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -20,59 +20,22 @@ from redis_saver import config as configs
 from redis_saver import versions
 from redis_saver.requests import T
 
+Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
+"""What makes an operation, of a saver and a method's arguments."""
+
 
 class Operations(Protocol):
-    """What the methods are made of: a module of generators (`operations.py`, `tiers/operations.py`)."""
+    """What the methods are made of: a module of generators (`operations.py`, `tiers/operations.py`), each given the saver first."""
 
-    def get_tuple(self, saver: Any, given: RunnableConfig, /) -> Generator[Any, Any, CheckpointTuple | None]:
-        """Read one checkpoint."""
-
-    def list_checkpoints(
-        self,
-        saver: Any,
-        given: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-        /,
-    ) -> Generator[Any, Any, Any]:
-        """List checkpoints: a stream. Raises by itself, not as a generator, where an argument makes no sense."""
-
-    def put(
-        self,
-        saver: Any,
-        given: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-        /,
-    ) -> Generator[Any, Any, RunnableConfig]:
-        """Store a checkpoint."""
-
-    def put_writes(
-        self,
-        saver: Any,
-        given: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-        /,
-    ) -> Generator[Any, Any, None]:
-        """Store the pending writes of a task."""
-
-    def get_delta_channel_history(
-        self, saver: Any, given: RunnableConfig, channels: Sequence[str], /
-    ) -> Generator[Any, Any, Mapping[str, DeltaChannelHistory]]:
-        """Collect what rebuilds channels."""
-
-    def delete_thread(self, saver: Any, thread: str, /) -> Generator[Any, Any, None]:
-        """Delete a thread."""
-
-    def delete_for_runs(self, saver: Any, run_ids: Sequence[str], /) -> Generator[Any, Any, None]:
-        """Delete what runs wrote."""
-
-    def copy_thread(self, saver: Any, source: str, target: str, /) -> Generator[Any, Any, None]:
-        """Copy a thread."""
+    get_tuple: Made[CheckpointTuple | None]
+    list_checkpoints: Made[Any]
+    """A stream. Raises when it is called where an argument makes no sense."""
+    put: Made[RunnableConfig]
+    put_writes: Made[None]
+    get_delta_channel_history: Made[Mapping[str, DeltaChannelHistory]]
+    delete_thread: Made[None]
+    delete_for_runs: Made[None]
+    copy_thread: Made[None]
 
 
 class Interface(BaseCheckpointSaver[str]):

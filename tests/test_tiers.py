@@ -119,7 +119,7 @@ async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
     works()
     for each in (face, await tiers.cold_face()):
         assert plain(await each.get_tuple(config())) == before
-    works = tiers.fails(face, scripts.PUT)
+    works = tiers.fails(face, scripts.PUT_THROUGH)
     stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
     assert (await face.get_tuple(config())).config == stored
     works()
@@ -157,7 +157,7 @@ async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
             await act
     works()
     assert len(await face.list(config())) == 3
-    works = tiers.fails(face, scripts.PUT)
+    works = tiers.fails(face, scripts.PUT_THROUGH)
     with pytest.raises(redis.ConnectionError):
         await face.put(made[-1], new, {}, new["channel_versions"])
     for each in (await tiers.face(), face):  # cold has it
@@ -167,7 +167,7 @@ async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
 async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: Any) -> None:
     face = await tiers.face()
     made = await written(face)
-    works = tiers.fails(face, scripts.PUT)
+    works = tiers.fails(face, scripts.PUT_THROUGH)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(redis.ConnectionError):
         await face.put(made[-1], new, {}, new["channel_versions"])
@@ -225,9 +225,7 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith(b":lease")] == []
 
 
-@pytest.mark.parametrize(
-    "where", [scripts.PUT, scripts.TRUST, "before cold"], ids=["before hot", "before the end", "before cold"]
-)
+@pytest.mark.parametrize("where", [scripts.PUT_THROUGH, "before cold"], ids=["before hot", "before cold"])
 @pytest.mark.parametrize(
     "what",
     [
@@ -286,7 +284,7 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
             happens if tiers.native_async else (lambda: elsewhere(happens))
         )
     else:
-        script = scripts.PUT_WRITES if where is scripts.PUT and act.startswith("put_writes") else where
+        script = scripts.PUT_WRITES_THROUGH if where is scripts.PUT_THROUGH and act.startswith("put_writes") else where
         between(tiers, face, script, happens)
     if act.startswith("put_writes"):
         await face.put_writes(last, [(INTERRUPT, ["mine"])], *write)
@@ -401,7 +399,7 @@ async def test_deadlines(tiers: Tiers) -> None:
     await face.get_tuple(config())
     for key in tiers.target.keys():
         assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
-    tiers.fails(face, scripts.PUT)
+    tiers.fails(face, scripts.PUT_THROUGH)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(redis.ConnectionError):
         await face.put(made[-1], new, {}, new["channel_versions"])
@@ -452,7 +450,7 @@ async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
             moody.fail, step = {"put", "put_writes", "delete_thread"}, chance.choice(["put", "writes", "delete"])
         if step == "hot fails":
             works, step = (
-                tiers.fails(face, chance.choice([None, scripts.PUT, scripts.TRUST])),
+                tiers.fails(face, chance.choice([None, scripts.PUT_THROUGH, scripts.TRUST])),
                 chance.choice(["put", "get", "writes"]),
             )
         act: Any = None

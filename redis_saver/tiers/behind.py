@@ -15,9 +15,9 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 
 from redis_saver import config, names, scripts, writing
 from redis_saver.errors import NotReplicated, ThreadDamaged
-from redis_saver.requests import Argument, Call, Operation, Replicas
+from redis_saver.requests import Argument, Operation, Replicas
 from redis_saver.scripts import Script
-from redis_saver.tiers import flushing, reading
+from redis_saver.tiers import flushing, instead, reading
 from redis_saver.tiers.adopting import writes_of
 from redis_saver.tiers.model import Behind, Tiered, Tiers
 
@@ -104,20 +104,13 @@ def _tried(
     more: tuple[Argument, ...] = ("", "", last)
     if leave and leave.holds_for(where.checkpoint_ns):
         more = (leave.token, leave.field, last)
-    reply, sent = None, 0
-    while True:
-        try:
-            request: Any = operation.send(reply)
-        except StopIteration:
-            return sent
-        try:
-            reply = yield Call(script, keys, (*request.arguments, *more))
-        except ThreadDamaged:  # cold may have it
-            reply = _REFUSED[script]
-        if reply == _REFUSED[script]:
-            operation.close()
-            return None
-        sent = 1
+    try:
+        reply = yield from instead.by(operation, script, keys, more)
+    except ThreadDamaged:  # cold may have it
+        return None
+    if reply == _REFUSED[script]:
+        return None
+    return 0 if reply is None else 1
 
 
 def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:

@@ -8,11 +8,12 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
-from redis_saver import config, names, writing
+from redis_saver import config, names, scripts, writing
 from redis_saver.errors import ThreadDamaged
 from redis_saver.parts import digest
 from redis_saver.requests import Operation
-from redis_saver.tiers import behind
+from redis_saver.scripts import Script
+from redis_saver.tiers import behind, instead
 from redis_saver.tiers.adopting import versions_of_values, writes_of
 from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice, for_cold
@@ -41,7 +42,7 @@ def put(
     hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else NOWHERE
-    yield from _write(tiers, where, cold, hot, field, needed=parent)
+    yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
     return stored
 
 
@@ -55,7 +56,7 @@ def put_writes(
     cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
     hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
-    yield from _write(tiers, where, lambda **_: cold, hot, record, writes=writes_of(where))
+    yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
 
 
 def _write(
@@ -63,6 +64,7 @@ def _write(
     where: config.Address,
     cold: Callable[..., Cold],
     hot: Callable[[], Operation[Any]],
+    script: Script,
     record: bytes,
     *,
     needed: bytes = b"",
@@ -75,6 +77,7 @@ def _write(
         where: Its checkpoint.
         cold: The call of cold, given whether cold `has_all` of the thread.
         hot: The operation over hot.
+        script: What does that, and ends the doubt.
         record: What is written.
         needed: What hot must have for this to be all it is in cold, unless the thread was empty.
         writes: The beginning of the members of the checkpoint's pending writes, if it is one.
@@ -86,12 +89,16 @@ def _write(
     def then() -> Operation[None]:
         # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
         # are not known.
-        lacks = doubt.is_pathless or (needed and not doubt.is_here and not doubt.newest)
-        if not lacks:
+        if not (doubt.is_pathless or (needed and not doubt.is_here and not doubt.newest)):
+            keys = tiers.hot.keyspace.tier_keys(thread).writing
+            more = (doubt.token, doubt.newest, b"" if doubt.newest else needed)
             try:
-                yield from hot()
+                if (yield from instead.by(hot(), script, keys, more)) is None:
+                    yield from trust(tiers, thread, doubt, b"")
             except ThreadDamaged:
-                lacks = True
-        yield from trust(tiers, thread, doubt, NOWHERE if lacks else b"" if doubt.newest else needed)
+                pass
+            else:
+                return
+        yield from trust(tiers, thread, doubt, NOWHERE)
 
     yield from by_choice(tiers, then())

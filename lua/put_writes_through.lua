@@ -1,0 +1,24 @@
+-- Stores the pending writes of one task that cold has, and ends the doubt about them.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- ARGV[1..]          what put_writes.lua takes, then what trust.lua does
+--
+-- Returns what put_writes.lua does.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_put_writes
+--- @include lib_trust
+
+local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local last = #ARGV - 3
+
+local added = put_task(index, data, ARGV, last)
+if type(added) == 'table' then return added end
+trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
+return added
