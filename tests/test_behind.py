@@ -727,3 +727,43 @@ async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> 
     cold = builder.compile(checkpointer=await tiers.cold())
     found = await cold.aget_state(config()) if tiers.native_async else cold.get_state(config())
     assert found.values["notes"] == wanted
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_what_it_costs(tiers: Tiers) -> None:
+    """A round trip an operation, as without cold; and with "latest" Postgres gets one checkpoint a burst."""
+    sent: list[Any] = []
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+            sent.append(query)
+            return super().execute(query, *args, **kwargs)
+
+        def executemany(self, query: Any, rows: Any, **kwargs: Any) -> Any:
+            given = list(rows)
+            sent.extend([query] * len(given))
+            return super().executemany(query, given, **kwargs)
+
+    cold = await tiers.cold(cursor_factory=Counting)
+    behind = await tiers.saver(cold=cold, **BEHIND, cold_history="latest")
+    asked: list[Any] = []
+    exchange = behind.hot._exchange
+    behind.hot._exchange = lambda request: asked.append(request) or exchange(request)
+
+    def chat(saver: Any, thread: str) -> int:
+        where = config(thread)
+        assert saver.get_tuple(where) is None
+        sent.clear(), asked.clear()
+        for number in range(1, 11):
+            one = checkpoint({"messages": ["m"] * number}, {"messages": f"{number:032}.1"})
+            where = saver.put(where, one, {"step": number}, one["channel_versions"])
+            saver.put_writes(where, [("messages", ["m"])], "task")
+            assert saver.get_tuple(config(thread)).config == where
+        return len(sent)
+
+    alone = chat(cold, "alone")
+    assert chat(behind, "both") == 0
+    assert len(asked) == 30
+    assert behind.flush() == 0
+    assert 4 * len(sent) <= alone

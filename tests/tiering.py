@@ -91,8 +91,8 @@ class Tiers:
         self.pools: list[Any] = []
         self.native_async = target.flavour == "async"
 
-    async def cold(self) -> Any:
-        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    async def cold(self, **more: Any) -> Any:
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **more}
         if self.native_async:
             pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
             await pool.open()
