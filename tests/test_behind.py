@@ -767,3 +767,29 @@ async def test_what_it_costs(tiers: Tiers) -> None:
     assert len(asked) == 30
     assert behind.flush() == 0
     assert 4 * len(sent) <= alone
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
+    """However many wait, flush and close are over in time, and say what is left."""
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap(), **BEHIND, flush_workers=1)
+    for number in range(12):
+        await written(face, f"thread-{number}")
+
+    async def wait() -> None:
+        await asyncio.sleep(0.15)
+
+    class Slow(dict[str, Any]):
+        def pop(self, name: str, default: Any = None) -> Any:
+            if name in ("put", "put_writes"):
+                return wait if tiers.native_async else lambda: time.sleep(0.15)
+            return default
+
+    moody.before = Slow()
+    began = time.monotonic()
+    left = await face.flush(timeout=0.5)
+    assert time.monotonic() - began < 5  # a turn at one of them takes a second
+    assert 0 < left < 72
+    moody.before = {}
+    await drained(face)

@@ -12,7 +12,9 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -61,6 +63,12 @@ def _settle(behind: lag.Lag | None, counts: Stats, thread: str, done: Flushed | 
         behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
 
 
+def _after(timeout: float | None) -> Callable[[], bool]:
+    """Whether so many seconds are over from now on."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return lambda: deadline is not None and time.monotonic() >= deadline
+
+
 class Flusher:
     """A thread of the process, and workers of its."""
 
@@ -102,8 +110,11 @@ class Flusher:
                         saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
                     if noted.error:
                         saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
-                list(pool.map(lambda thread, saver=saver: self._bring(saver, thread), saver.behind.due()))
+                list(pool.map(lambda thread, saver=saver: self._brings(saver, thread), saver.behind.due()))
                 del saver
+
+    def _brings(self, saver: TieredSaver, thread: str) -> int:
+        return 0 if self._stopped.is_set() else self._bring(saver, thread)
 
     def _workers(self) -> int:
         saver = self._saver()
@@ -122,14 +133,18 @@ class Flusher:
         saver = self._saver()
         if saver is None:
             return 0
-        deadline, is_late = None if timeout is None else time.monotonic() + timeout, False
+        late, is_late = _after(timeout), False
+
+        def bring(thread: str) -> int:
+            return 0 if late() else self._bring(saver, thread, at_once=True)
+
         with ThreadPoolExecutor(saver.flush_workers, thread_name_prefix="redis_saver flush") as pool:
             while True:
                 found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
                 if not found.records or is_late:
                     return found.records
-                brought = sum(pool.map(lambda thread: self._bring(saver, thread, at_once=True), found.threads))
-                is_late = deadline is not None and time.monotonic() >= deadline
+                brought = sum(pool.map(bring, found.threads))
+                is_late = late()
                 if not (brought or is_late):
                     time.sleep(_STEP)
 
@@ -170,15 +185,17 @@ class AsyncFlusher:
                     saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
                 if noted.error:
                     saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
-            await self._bring_all(saver, saver.behind.due())
+            await self._bring_all(saver, saver.behind.due(), lambda: self._stopped)
             pause = saver.behind.every / _STEPS
             del saver
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], *, at_once: bool = False) -> int:
-        """Bring some of each thread to cold; answers how many records."""
-        left = iter(threads)
+    async def _bring_all(
+        self, saver: AsyncTieredSaver, threads: list[str], ended: Callable[[], bool], *, at_once: bool = False
+    ) -> int:
+        """Bring some of each thread to cold, until that is ended; answers how many records."""
+        left = takewhile(lambda _: not ended(), threads)
 
         async def work() -> int:
             return sum([await self._bring(saver, thread, at_once=at_once) for thread in left])
@@ -197,12 +214,12 @@ class AsyncFlusher:
         saver = self._saver()
         if saver is None:
             return 0
-        deadline, is_late = None if timeout is None else time.monotonic() + timeout, False
+        late, is_late = _after(timeout), False
         while True:
             found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
             if not found.records or is_late:
                 return found.records
-            brought = await self._bring_all(saver, found.threads, at_once=True)
-            is_late = deadline is not None and time.monotonic() >= deadline
+            brought = await self._bring_all(saver, found.threads, late, at_once=True)
+            is_late = late()
             if not (brought or is_late):
                 await asyncio.sleep(_STEP)
