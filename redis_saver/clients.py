@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -122,6 +123,16 @@ def without_login(url: str) -> str:
     """A URL without user, password and options, for messages."""
     scheme, separator, rest = url.partition("?")[0].partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def without_password(text: str, url: str) -> str:
+    """A message about a URL without the password that is in it."""
+    text = text.replace(url, without_login(url) if "://" in url else url)
+    login = url.partition("://")[2].partition("/")[0].rpartition("@")[0].partition(":")[2]
+    options = re.findall(r"[?&]\w*password=([^&]*)", url)
+    for password in {spelled for said in (login, *options) for spelled in (said, unquote(said))} - {""}:
+        text = text.replace(password, "***")
+    return text
 
 
 def check(client: Any, *, asynchronous: bool) -> None:

@@ -10,13 +10,13 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver.clients import without_login
+from redis_saver.clients import without_login, without_password
 from redis_saver.errors import PlaceFailed, RedisSaverError
 from redis_saver.moving import memory_dumps
 from redis_saver.moving.closed import ClosedSerializer
@@ -91,7 +91,7 @@ def _opening(url: str) -> Iterator[None]:
     except RedisSaverError:
         raise
     except _failures() as error:
-        raise PlaceFailed(f"{_shown(url)}: {_without_password(str(error), url)}") from error
+        raise PlaceFailed(f"{_shown(url)}: {without_password(str(error), url)}") from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -102,14 +102,6 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _shown(url: str) -> str:
     return without_login(url) if "://" in url else url
-
-
-def _without_password(text: str, url: str) -> str:
-    text = text.replace(url, _shown(url))
-    said = url.partition("://")[2].partition("/")[0].rpartition("@")[0].partition(":")[2]
-    for password in {said, unquote(said)} - {""}:
-        text = text.replace(password, "***")
-    return text
 
 
 def _needs(extra: str, package: str) -> Any:
