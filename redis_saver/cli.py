@@ -15,6 +15,7 @@ from redis_saver import expiry
 from redis_saver.clients import without_login
 from redis_saver.errors import RedisSaverError
 from redis_saver.moving import command
+from redis_saver.tiers import command as flushing
 
 _DEMO_URL = "memory://redis-saver-demo"
 _LONGEST_LINE = 400
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words behind `redis-saver`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1, where some threads were not moved; or 2, with one line on stderr, where the URL, the server
+        The exit code: 0; 1, where some threads were not moved, or some records not flushed; or 2, with one line on stderr, where the URL, the server
         or a missing package is at fault.
     """
     given = _parser().parse_args(arguments)
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--no-color", action="store_true", help="plain text, on a terminal too")
     demo.set_defaults(run=_demo)
     command.add(commands)
+    flushing.add(commands)
     return parser
 
 

@@ -18,9 +18,9 @@ from faces import Face, Target
 class Proxy:
     """Relays to a server on this host. A test names the command it means by bytes that are in it."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, port: int = 0) -> None:
         self._server_port = server_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
         self._marker, self._countdown, self._half = b"", 0, False

@@ -1,0 +1,468 @@
+"""`redis-saver flush` as operators run it: a process of its own, between a real Redis and a real Postgres that come and go."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from bench.servers import free_port, postgres_server
+from faces import Face
+from langgraph.checkpoint.postgres import PostgresSaver
+from make import checkpoint, config
+from proxy import Proxy
+from servers import Server
+from tiering import plain, written
+
+import redis_saver
+from redis_saver import RedisSaver, TieredSaver
+from redis_saver.cli import main
+from redis_saver.names import Keyspace
+
+pytestmark = pytest.mark.xdist_group("flush")
+_numbers = itertools.count()
+LEFT = r"(\d+) records are left"
+HERE = Path(redis_saver.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+class Place:
+    """A Redis of a test's own prefix, and a Postgres database, with a writer that does not flush."""
+
+    def __init__(self, server: Server, postgres: str) -> None:
+        number = next(_numbers)
+        self.redis, self.keys = server.url, f"flush{os.getpid()}-{number}"
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE flush{number}")
+        self.postgres = postgres.rpartition("/")[0] + f"/flush{number}"
+        self.raw = server.client()
+        self._made = [
+            PostgresSaver.from_conn_string(self.postgres),
+            RedisSaver.from_conn_string(self.redis, prefix=self.keys),
+        ]
+        self.cold, self.hot = [one.__enter__() for one in self._made]
+        self.cold.setup()
+        self.face = Face(self.writer())
+
+    def writer(self) -> TieredSaver:
+        return TieredSaver(self.hot, self.cold, mode="write-behind", flusher=False)
+
+    def close(self) -> None:
+        for one in self._made:
+            one.__exit__(None, None, None)
+
+    def left(self) -> int:
+        """Records that cold does not have."""
+        return sum(self.raw.zcard(key) for key in self.raw.scan_iter(Keyspace(self.keys).dirty_pattern))
+
+    def thread(self, name: str = "thread") -> list[Any]:
+        return [plain(one) for one in self.cold.list(config(name))]
+
+    def options(self, *more: str) -> list[str]:
+        return ["--redis", self.redis, "--postgres", self.postgres, "--keys", self.keys, *more]
+
+    def once(self, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run("--once", *self.options(*more), **environment)
+
+
+@pytest.fixture
+def place(server: Server, postgres: str) -> Iterator[Place]:
+    made = Place(server, postgres)
+    yield made
+    made.close()
+
+
+def environment_of(more: dict[str, str]) -> dict[str, str]:
+    named = ("REDIS_URL", "POSTGRES_URL", "DATABASE_URL", "LANGGRAPH_AES_KEY")
+    kept = {name: value for name, value in os.environ.items() if name not in named}
+    return {**kept, "PYTHONPATH": str(HERE), **more}
+
+
+def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "redis_saver", "flush", *options]
+    return subprocess.run(
+        command, env=environment_of(environment), capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+class Running:
+    """A process that flushes."""
+
+    def __init__(self, *options: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "redis_saver", "flush", *options]
+        self.process = subprocess.Popen(
+            command, env=environment_of(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._readers = [
+            threading.Thread(target=lambda stream=stream, to=to: to.extend(stream), daemon=True)
+            for stream, to in ((Lines(self.process.stdout, self.out), []), (Lines(self.process.stderr, self.err), []))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def said(self, text: str, times: int = 1) -> None:
+        """Wait until it said something."""
+        until(lambda: len(re.findall(text, self.text)) >= times, lambda: f"{text!r} is not in {self.text}")
+
+    @property
+    def text(self) -> str:
+        return "".join([*self.out, *self.err])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        for reader in self._readers:
+            reader.join(10)
+        return code
+
+    @property
+    def flushed(self) -> int:
+        found = re.findall(r"flushed (\d+)", self.text)
+        return int(found[-1]) if found else 0
+
+
+class Lines:
+    """Keeps the lines of a stream as they come."""
+
+    def __init__(self, stream: Any, to: list[str]) -> None:
+        self._stream, self._to = stream, to
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._stream:
+            self._to.append(line)
+            yield line
+
+
+@contextmanager
+def running(*options: str, **environment: str) -> Iterator[Running]:
+    made = Running(*options, **environment)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+            made.process.wait()
+
+
+def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.05)
+
+
+async def test_once_brings_all_to_cold(place: Place) -> None:
+    for name in ("thread", "another"):
+        await written(place.face, name)
+    await place.face.get_tuple(config("gone"))
+    done = place.once()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "flushed 12, set aside 0" in done.stdout
+    assert done.stdout.splitlines()[-1] == "flush: ended: nothing is left"
+    assert place.left() == 0
+    assert len(place.thread()) == len(place.thread("another")) == 3
+    assert place.thread() == [plain(one) for one in place.hot.list(config())]
+    await place.face.delete_thread("thread")
+    done = place.once("--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (place.thread(), len(place.thread("another"))) == ([], 3)
+
+
+async def test_urls_of_the_environment(place: Place) -> None:
+    for names in (("REDIS_URL", "POSTGRES_URL"), ("REDIS_URL", "DATABASE_URL")):
+        await written(place.face, names[1])
+        urls = dict(zip(names, (place.redis, place.postgres), strict=True))
+        done = run("--once", "--keys", place.keys, **urls)
+        assert done.returncode == 0, done.stderr
+        assert len(place.thread(names[1])) == 3
+    both = {"REDIS_URL": place.redis, "POSTGRES_URL": place.postgres, "DATABASE_URL": "mysql://elsewhere"}
+    assert run("--once", "--keys", place.keys, **both).returncode == 0
+
+
+async def test_only_the_newest(place: Place) -> None:
+    await written(place.face)
+    assert place.once("--cold-history", "latest").returncode == 0
+    assert len(place.thread()) == 1
+
+
+@pytest.mark.parametrize("key", [None, "0123456789abcdef"])
+async def test_classes_need_not_be_known(place: Place, key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import make_dataclass
+
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+    order = make_dataclass("Order", [("number", int)])
+    order.__module__ = __name__
+    monkeypatch.setattr(sys.modules[__name__], "Order", order, raising=False)
+    environment = {}
+    if key:
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", key)
+        place.hot.serde = place.cold.serde = EncryptedSerializer.from_pycryptodome_aes()
+        place.face = Face(place.writer())
+        environment = {"LANGGRAPH_AES_KEY": key}
+    await place.face.get_tuple(config())
+    one = checkpoint({"order": order(7), "n": [1]}, {"order": f"{1:032}.1", "n": f"{1:032}.1"})
+    where = await place.face.put(config(), one, {}, one["channel_versions"])
+    await place.face.put_writes(where, [("order", order(8))], "task")
+    done = place.once(**environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = place.cold.get_tuple(config())
+    assert found.checkpoint["channel_values"] == {"order": order(7), "n": [1]}
+    assert found.pending_writes == [("task", "order", order(8))]
+    with psycopg.connect(place.postgres) as connection:
+        (kind,) = connection.execute("SELECT DISTINCT type FROM checkpoint_blobs").fetchone()
+    assert kind == ("msgpack+aes" if key else "msgpack")
+
+
+async def test_until_it_is_stopped(place: Place) -> None:
+    """What comes while it runs is brought to cold, too; a signal ends it when all is there."""
+    await written(place.face)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with running(*place.options("--every", "0.2", "--timeout", "30")) as flusher:
+            flusher.said("from redis://")
+            until(lambda: place.left() == 0)
+            await written(place.face, f"during-{number}")
+            until(lambda: place.left() == 0)
+            await written(place.face, f"last-{number}")
+            assert flusher.stop(number) == 0
+            assert flusher.out[-1] == "flush: ended: nothing is left\n"
+            assert flusher.err == []
+            assert flusher.flushed in (12, 18)
+        assert len(place.thread(f"last-{number}")) == 3
+
+
+async def test_several_share_the_work(place: Place) -> None:
+    """Each thread's records get to cold once, whoever brings them."""
+    with running(*place.options("--every", "0.1")) as one, running(*place.options("--every", "0.1")) as other:
+        for each in (one, other):
+            each.said("from redis://")
+        total = 0
+        deadline = time.monotonic() + 120
+        while not (one.flushed and other.flushed):
+            assert time.monotonic() < deadline, one.text + other.text
+            for _ in range(10):
+                await written(place.face, f"thread-{total}")
+                total += 6
+            until(lambda: place.left() == 0)
+        assert (one.stop(), other.stop()) == (0, 0), one.text + other.text
+        assert one.flushed + other.flushed == total
+    with psycopg.connect(place.postgres) as connection:
+        assert connection.execute("SELECT count(*) FROM checkpoints").fetchone() == (total // 2,)
+
+
+async def test_what_cold_will_not_take(place: Place) -> None:
+    """It is left, and said; the rest is brought there."""
+    await written(place.face)
+    await place.face.get_tuple(config("bad"))
+    bad = checkpoint({"text": "\x00"}, {"text": f"{1:032}.1"})  # Postgres keeps short texts as JSON
+    await place.face.put(config("bad"), bad, {}, bad["channel_versions"])
+    began = time.monotonic()
+    done = place.once()
+    assert time.monotonic() - began < 60  # it need not wait for the time limit
+    assert done.returncode == 1
+    assert re.search(LEFT, done.stderr)[1] == "1"
+    assert "set aside 1, last error: " in done.stdout
+    assert len(place.thread()) == 3
+    with running(*place.options("--timeout", "1")) as flusher:
+        flusher.said("set aside 1")
+        assert flusher.stop() == 1
+    assert re.search(LEFT, "".join(flusher.err))[1] == "1"
+
+
+async def test_postgres_is_away_and_comes_back(place: Place) -> None:
+    port = int(re.search(r":(\d+)/", place.postgres)[1])
+    proxy = Proxy(port)
+    url = place.postgres.replace(f":{port}/", f":{proxy.port}/").replace("bench@", "bench:hunter2@")
+    await written(place.face)
+    with running(*place.options("--postgres", url, "--every", "0.2")) as flusher:
+        until(lambda: place.left() == 0)
+        listening = proxy.port
+        proxy.close()
+        await written(place.face, "meanwhile")
+        flusher.said("tried again until")
+        time.sleep(6)
+        assert place.left() == 6
+        again = Proxy(port, listening)
+        flusher.said("it answers again")
+        until(lambda: place.left() == 0)
+        await written(place.face, "after")
+        until(lambda: place.left() == 0)
+        assert flusher.stop() == 0
+        again.close()
+    assert [len(place.thread(name)) for name in ("thread", "meanwhile", "after")] == [3, 3, 3]
+    assert flusher.flushed == 18
+    assert len(flusher.err) == 2, flusher.err
+    assert "hunter2" not in flusher.text
+
+
+async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
+    """It waits for both; ended before that, or with the time up, it says so."""
+    ports = [free_port(), free_port()]
+    redis_url, url = f"redis://:hunter2@127.0.0.1:{ports[0]}", f"postgresql://bench:hunter2@127.0.0.1:{ports[1]}/flush"
+    done = place.once("--redis", redis_url, "--postgres", url, "--timeout", "2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 3
+    with running("--redis", redis_url, "--postgres", url) as flusher:
+        flusher.said("tried again until", 2)
+        assert flusher.stop() == 1
+    assert "asked to stop" in flusher.err[-1] or "before both" in flusher.err[-1]
+    assert "hunter2" not in done.stderr + flusher.text
+    proxies = []
+    await written(place.face)
+    with running(*place.options("--redis", f"redis://127.0.0.1:{ports[0]}")) as flusher:
+        flusher.said("tried again until")
+        proxies.append(Proxy(int(place.redis.rpartition(":")[2]), ports[0]))
+        flusher.said("it answers again")
+        until(lambda: place.left() == 0)
+        proxies.pop().close()
+        flusher.said("tried again until", 2)
+        assert flusher.stop() == 1
+        assert "Redis does not answer" in flusher.err[-1]
+    assert len(place.thread()) == 3
+
+
+async def test_tables(server: Server, postgres: str) -> None:
+    name = f"bare{next(_numbers)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = postgres.rpartition("/")[0] + "/" + name
+    options = ["--redis", server.url, "--postgres", url, "--keys", name, "--once"]
+    done = run(*options)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--setup" in done.stderr
+    assert run(*options, "--setup").returncode == 0
+    assert run(*options).returncode == 0
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DELETE FROM checkpoint_migrations WHERE v > 3")
+    done = run(*options)
+    assert (done.returncode, "older version" in done.stderr) == (2, True)
+
+
+def refused(capsys: Any, *options: str) -> str:
+    """What a wrong call says; in this process."""
+    assert main(["flush", *options]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert "hunter2" not in said.err
+    return str(said.err)
+
+
+def test_what_no_retry_mends(place: Place, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REDIS_URL", "POSTGRES_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert "REDIS_URL" in refused(capsys, "--postgres", place.postgres)
+    assert "POSTGRES_URL" in refused(capsys, "--redis", place.redis)
+    for option, url in (
+        ("--redis", "http://user:hunter2@host"),
+        ("--redis", "memory://here"),
+        ("--redis", "redis://:hunter2@host:port"),
+        ("--redis", place.redis + "/99"),
+        ("--redis", place.redis.replace("://", "://user:hunter2@")),
+        ("--redis", place.redis.replace("redis:", "redis+cluster:")),
+        ("--postgres", "mysql://user:hunter2@host/database"),
+        ("--postgres", "postgresql://user:hunter2@host:port/database"),
+        ("--postgres", "postgresql://user:hunter2@host/database?nonsense=1"),
+        ("--postgres", "postgresql://user:hun%zzter2@host/database"),
+        ("--postgres", place.postgres.replace("bench@", "nobody:hunter2@")),
+        ("--postgres", place.postgres + "_not_there"),
+        ("--postgres", place.postgres + "?sslmode=require"),
+        ("--keys", "{braces}"),
+        ("--keys", ""),
+    ):
+        assert refused(capsys, *place.options(option, url))
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "short")
+    assert "LANGGRAPH_AES_KEY" in refused(capsys, *place.options())
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    assert "redis-saver[postgres]" in refused(capsys, *place.options())
+
+
+def test_wrong_passwords(place: Place, capsys: Any) -> None:
+    guarded = Server("--requirepass", "secret")
+    for url in (guarded.url, guarded.url.replace("://", "://:hunter2@")):
+        assert refused(capsys, *place.options("--redis", url))
+    assert main(["flush", "--once", *place.options("--redis", guarded.url.replace("://", "://:secret@"))]) == 0
+    guarded.stop()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--every", "0"],
+        ["--every", "often"],
+        ["--workers", "0"],
+        ["--timeout", "-1"],
+        ["--timeout", "nan"],
+        ["--cold-history", "some"],
+    ],
+)
+def test_senseless_options_are_refused(option: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["flush", *option])
+    assert ended.value.code == 2
+    capsys.readouterr()
+
+
+def test_signals_are_as_before(place: Place, capsys: Any) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert main(["flush", "--once", *place.options()]) == 0
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+async def test_numbers_are_exported_where_opentelemetry_is_loaded(place: Place, loaded: bool) -> None:
+    """As `opentelemetry-instrument redis-saver flush` does; it need not be there."""
+    await written(place.face)
+    text = f"""
+import sys
+from redis_saver.cli import main
+if {loaded}:
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    from redis_saver.tiers import command
+    end = command._Teller.end
+    def ended(self, *args):
+        (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        (found,) = [one for one in scope.metrics if one.name == "redis_saver.tier.flush.records"]
+        print([point.value for point in found.data.data_points if "flushed" in point.attributes.values()])
+        return end(self, *args)
+    command._Teller.end = ended
+else:
+    sys.modules["redis_saver.telemetry"] = None
+    for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
+        sys.modules[name] = None
+assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
+"""
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")
