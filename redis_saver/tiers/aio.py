@@ -36,7 +36,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        return await self._flusher.drain(timeout)
+        return await self._flusher.drain(self, timeout)
 
     async def aclose(self, timeout: float = 10.0) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
@@ -47,7 +47,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     async def __aenter__(self) -> Self:
         """Return the saver itself; its flusher is at work from now on."""
         if self.flushes:
-            self._flusher.start()
+            self._flusher.again()
         return self
 
     async def __aexit__(self, *_: object) -> None:

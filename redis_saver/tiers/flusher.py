@@ -1,38 +1,38 @@
-"""Who brings to cold what only hot has: a thread of the process, or a task of its event loop.
+"""Who brings to cold what only hot has: threads of the process, or tasks of its event loop.
 
-Every so often it asks for what other processes left, and brings to cold what is due, several conversations at a time. What goes wrong is
-counted (`Stats.last_error`) and tried again: nobody waits for it whom an error could be raised to.
+Each takes the conversation whose turn it is, brings it to cold, and takes the next, so one that takes long keeps no other; one of them also looks, now and
+then, for what other processes left. What goes wrong is counted (`Stats.last_error`) and tried again: nobody waits for it whom an error
+could be raised to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import math
+import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from redis_saver import drivers
 from redis_saver.tiers import lag
 from redis_saver.tiers.flushing import Flushed, flush
-from redis_saver.tiers.model import Stats
 
 if TYPE_CHECKING:
     from redis_saver.tiers.aio import AsyncTieredSaver
     from redis_saver.tiers.sync import TieredSaver
 
-_STEP = 0.05
-"""Seconds between two tries, while all is waited for."""
 _STEPS = 4
-"""How often the flusher looks at what is due in the time for which it gathers records."""
+"""How often is looked whether something is due, in the time for which records are gathered."""
+_SHORTEST, _LONGEST = 0.05, 1.0
+"""Seconds between two tries, while all is waited for."""
 
 
 class noting:  # noqa: N801 - used like a function
@@ -53,173 +53,195 @@ class noting:  # noqa: N801 - used like a function
         return self.error is not None
 
 
-def _settle(behind: lag.Lag | None, counts: Stats, thread: str, done: Flushed | None, error: Exception | None) -> None:
-    """Note what came of a turn at a thread."""
+def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
+    """Note what came of a turn at a thread; answers how many records cold need not get any more."""
     failed = [error] if error else list(done.failed) if done else []
     if failed:
-        counts.last_error = f"{type(failed[0]).__name__}: {failed[0]}"
-    if behind:
-        settled = done.brought + done.spared if done else 0
-        behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
+        saver.counts.last_error = f"{type(failed[0]).__name__}: {failed[0]}"
+    settled = done.brought + done.spared if done else 0
+    saver.behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
+    return settled
 
 
-def _after(timeout: float | None) -> Callable[[], bool]:
-    """Whether so many seconds are over from now on."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    return lambda: deadline is not None and time.monotonic() >= deadline
+def _left_of(timeout: float | None) -> Callable[[], float]:
+    """The seconds that are left of so many."""
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    return lambda: max(0.0, deadline - time.monotonic())
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between tries that brought nothing."""
+    pause = _SHORTEST
+    while True:
+        yield pause
+        pause = min(_LONGEST, 2 * pause)
 
 
 class Flusher:
-    """A thread of the process, and workers of its."""
+    """Threads of the process."""
 
     def __init__(self, saver: TieredSaver) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
         self._saver = weakref.ref(saver)
-        self._thread: threading.Thread | None = None
-        self._process = 0
+        self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
-        self._lock = threading.Lock()
 
-    def start(self) -> None:
-        """Start, unless it is at work or was stopped; after a fork it starts anew."""
-        if self._process == os.getpid():
-            return
-        with self._lock:
-            if self._process != os.getpid() and not self._stopped.is_set():
-                self._process = os.getpid()
-                self._thread = threading.Thread(target=self._work, name="redis_saver flusher", daemon=True)
-                self._thread.start()
+    def start(self, workers: int) -> None:
+        """Start; also again, after it was stopped, and in the child of a fork."""
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
+            for _ in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self._stopped.is_set()
 
     def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
+        left = _left_of(timeout)
         self._stopped.set()
-        if self._thread and self._process == os.getpid():
-            self._thread.join(timeout)
+        for thread in self._threads:
+            thread.join(left())
 
-    def _work(self) -> None:
-        looked = 0.0
-        with ThreadPoolExecutor(self._workers(), thread_name_prefix="redis_saver flusher") as pool:
-            while (
-                (saver := self._saver()) is not None
-                and saver.behind
-                and not self._stopped.wait(saver.behind.every / _STEPS)
-            ):
-                if time.monotonic() - looked >= saver.behind.every:
-                    looked = time.monotonic()
-                    with noting() as noted:
-                        saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
-                    if noted.error:
-                        saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
-                list(pool.map(lambda thread, saver=saver: self._brings(saver, thread), saver.behind.due()))
-                del saver
-
-    def _brings(self, saver: TieredSaver, thread: str) -> int:
-        return 0 if self._stopped.is_set() else self._bring(saver, thread)
-
-    def _workers(self) -> int:
-        saver = self._saver()
-        return saver.flush_workers if saver else 1
+    def _work(self, stopped: threading.Event) -> None:
+        while not stopped.is_set() and (saver := self._saver()) is not None and saver.behind:
+            if saver.behind.is_time_to_look():
+                with noting() as noted:
+                    saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
+                if noted.error:
+                    saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
+            thread, pause = saver.behind.due(), saver.behind.every / _STEPS
+            if thread is not None:
+                self._bring(saver, thread)
+            del saver
+            if thread is None:
+                stopped.wait(pause)
 
     def _bring(self, saver: TieredSaver, thread: str, *, at_once: bool = False) -> int:
         """Bring some of a thread to cold; answers how many records."""
         done = None
         with noting() as noted:
             done = drivers.run(flush(saver, thread, at_once=at_once), saver._exchange)  # noqa: SLF001
-        _settle(saver.behind, saver.counts, thread, done, noted.error)
-        return done.brought + done.spared if done else 0
+        return _settle(saver, thread, done, noted.error)
 
-    def drain(self, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up."""
-        saver = self._saver()
-        if saver is None:
-            return 0
-        late, is_late = _after(timeout), False
+    def drain(self, saver: TieredSaver, timeout: float | None) -> int:
+        """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
+        left, pauses = _left_of(timeout), _pauses()
+        while True:
+            found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
+            if not found.records or not left():
+                return found.records
+            if self._bring_all(saver, found.threads, left):
+                pauses = _pauses()
+            else:
+                time.sleep(min(left(), next(pauses)))
 
-        def bring(thread: str) -> int:
-            return 0 if late() else self._bring(saver, thread, at_once=True)
+    def _bring_all(self, saver: TieredSaver, threads: list[str], left: Callable[[], float]) -> int:
+        """Bring some of each thread to cold, with helpers; answers how many records."""
+        waiting, brought = queue.SimpleQueue[str](), []
+        for thread in threads:
+            waiting.put(thread)
 
-        with ThreadPoolExecutor(saver.flush_workers, thread_name_prefix="redis_saver flush") as pool:
-            while True:
-                found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
-                if not found.records or is_late:
-                    return found.records
-                brought = sum(pool.map(bring, found.threads))
-                is_late = late()
-                if not (brought or is_late):
-                    time.sleep(_STEP)
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while left():
+                    brought.append(self._bring(saver, waiting.get_nowait(), at_once=True))
+
+        helpers = [
+            threading.Thread(target=work, daemon=True) for _ in range(min(saver.flush_workers, len(threads)) - 1)
+        ]
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+            for helper in helpers:
+                helper.start()
+        work()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join(left())
+        return sum(brought)
 
 
 class AsyncFlusher:
-    """A task of the event loop."""
+    """Tasks of the event loop."""
 
     def __init__(self, saver: AsyncTieredSaver) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used, and with its loop."""
         self._saver = weakref.ref(saver)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
 
     def start(self) -> None:
-        """Start on the running loop, unless it is at work or was stopped; where its loop is over, it starts anew."""
-        task = self._task
-        if self._stopped or (task and not task.done() and not task.get_loop().is_closed()):
+        """Start on the running loop, unless it is at work there or was stopped; where it was at work on a loop that is over, it starts anew."""
+        loop = asyncio.get_running_loop()
+        if self._stopped or (self._loop is not None and (self._loop is loop or self._loop.is_running())):
             return
-        self._task = asyncio.get_running_loop().create_task(self._work(), name="redis_saver flusher")
+        if (saver := self._saver()) is not None:
+            self._loop, self._stopping = loop, asyncio.Event()
+            self._tasks = [
+                loop.create_task(self._work(self._stopping), name="redis_saver flusher")
+                for _ in range(saver.flush_workers)
+            ]
 
     async def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
         self._stopped = True
-        if self._stopping:
+        if self._stopping and self._loop is asyncio.get_running_loop():
             self._stopping.set()
-        if self._task and not self._task.done() and self._task.get_loop() is asyncio.get_running_loop():
-            _, running = await asyncio.wait([self._task], timeout=timeout)
+            _, running = await asyncio.wait(self._tasks, timeout=timeout)
             for task in running:
                 task.cancel()
 
-    async def _work(self) -> None:
-        looked, self._stopping = 0.0, asyncio.Event()
-        while (saver := self._saver()) is not None and saver.behind and not self._stopped:
-            if time.monotonic() - looked >= saver.behind.every:
-                looked = time.monotonic()
+    def again(self) -> None:
+        """Start after it was stopped, too."""
+        if self._stopped:
+            self._stopped, self._loop = False, None
+        self.start()
+
+    async def _work(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set() and (saver := self._saver()) is not None and saver.behind:
+            if saver.behind.is_time_to_look():
                 with noting() as noted:
                     saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
                 if noted.error:
                     saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
-            await self._bring_all(saver, saver.behind.due(), lambda: self._stopped)
-            pause = saver.behind.every / _STEPS
+            thread, pause = saver.behind.due(), saver.behind.every / _STEPS
+            if thread is not None:
+                await self._bring(saver, thread)
             del saver
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
+            if thread is None:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), pause)
 
-    async def _bring_all(
-        self, saver: AsyncTieredSaver, threads: list[str], ended: Callable[[], bool], *, at_once: bool = False
-    ) -> int:
-        """Bring some of each thread to cold, until that is ended; answers how many records."""
-        left = takewhile(lambda _: not ended(), threads)
-
-        async def work() -> int:
-            return sum([await self._bring(saver, thread, at_once=at_once) for thread in left])
-
-        return sum(await asyncio.gather(*(work() for _ in range(min(saver.flush_workers, len(threads))))))
-
-    async def _bring(self, saver: AsyncTieredSaver, thread: str, *, at_once: bool) -> int:
+    async def _bring(self, saver: AsyncTieredSaver, thread: str, *, at_once: bool = False) -> int:
+        """Bring some of a thread to cold; answers how many records."""
         done = None
         with noting() as noted:
             done = await drivers.arun(flush(saver, thread, at_once=at_once), saver._aexchange)  # noqa: SLF001
-        _settle(saver.behind, saver.counts, thread, done, noted.error)
-        return done.brought + done.spared if done else 0
+        return _settle(saver, thread, done, noted.error)
 
-    async def drain(self, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up."""
-        saver = self._saver()
-        if saver is None:
-            return 0
-        late, is_late = _after(timeout), False
+    async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
+        """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
+        left, pauses = _left_of(timeout), _pauses()
         while True:
             found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
-            if not found.records or is_late:
+            if not found.records or not left():
                 return found.records
-            brought = await self._bring_all(saver, found.threads, late, at_once=True)
-            is_late = late()
-            if not (brought or is_late):
-                await asyncio.sleep(_STEP)
+            if await self._bring_all(saver, found.threads, left):
+                pauses = _pauses()
+            else:
+                await asyncio.sleep(min(left(), next(pauses)))
+
+    async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], left: Callable[[], float]) -> int:
+        """Bring some of each thread to cold; answers how many records."""
+        waiting = takewhile(lambda _: left() > 0, threads)
+
+        async def work() -> int:
+            return sum([await self._bring(saver, thread, at_once=True) for thread in waiting])
+
+        return sum(await asyncio.gather(*(work() for _ in range(min(saver.flush_workers, len(threads))))))

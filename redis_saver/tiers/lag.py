@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -45,33 +47,53 @@ class Lag:
         self._most, self._patience = most, patience
         self.min_replicas, self.replica_wait = min_replicas, replica_wait
         self._waiting: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
-        self._outages, self._not_before = 0, 0.0
+        self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
 
     def note(self, thread: str, records: int) -> None:
         """Records of a thread were written that cold does not have: it is its turn `flush_every` seconds after the first."""
         with self._lock:
             self._tiers.counts.backlog += records
             if self._flushes:
-                self._waiting.setdefault(thread, time.monotonic() + self.every)
+                self._wait(thread, time.monotonic() + self.every)
 
     def found(self, threads: Sequence[str]) -> None:
         """Threads were found that cold does not have all of, whoever wrote them."""
         with self._lock:
             for thread in threads:
-                self._waiting.setdefault(thread, 0.0)
+                self._wait(thread, 0.0)
 
-    def due(self) -> list[str]:
-        """Threads whose turn it is; they are noted no more."""
+    def due(self) -> str | None:
+        """The thread whose turn it is, if there is one; it is noted no more."""
         now = time.monotonic()
         with self._lock:
-            if now < self._not_before:
-                return []
-            due = [thread for thread, at in self._waiting.items() if at <= now]
-            for thread in due:
-                del self._waiting[thread]
-            return due
+            while self._order and now >= self._not_before and self._order[0][0] <= now:
+                at, thread = heapq.heappop(self._order)
+                if self._waiting.get(thread) == at:
+                    del self._waiting[thread]
+                    return thread
+            return None
+
+    def _wait(self, thread: str, at: float) -> None:
+        """Let it be a thread's turn at a time, or sooner if it is to be sooner already."""
+        if at < self._waiting.get(thread, math.inf):
+            self._waiting[thread] = at
+            heapq.heappush(self._order, (at, thread))
+
+    def is_time_to_look(self) -> bool:
+        """Whether to look for what others left: once in `flush_every` seconds, by one of those who ask."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._looked < self.every:
+                return False
+            self._looked = now
+            return True
+
+    def after_fork(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = threading.Lock()
 
     def settled(self, thread: str, settled: int, left: int, *, failed: bool) -> None:
         """A turn at a thread is over; where cold took nothing of three in a row, it is out of order, and is left alone for a while."""
@@ -79,11 +101,10 @@ class Lag:
         with self._lock:
             self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
             if left:
-                at = now + 2 * self.every if failed else 0.0
-                self._waiting[thread] = min(at, self._waiting.get(thread, at))
+                self._wait(thread, now + 2 * self.every if failed else 0.0)
             self._outages = self._outages + 1 if failed and not settled else 0
             if self._outages >= _OUTAGE:
-                self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** (self._outages - _OUTAGE))
+                self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
     def room(self) -> Tiered[None]:
         """Wait while there is too much that cold does not have.
@@ -123,7 +144,7 @@ class Lag:
                 self._versions.popitem(last=False)
 
 
-_OUTAGE = 3
+_OUTAGE, _DOUBLINGS = 3, 10
 _LOOK_AGAIN = 0.05
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
@@ -104,14 +105,14 @@ class TwoTiers(Interface, Generic[Hot]):
             raise ValueError(
                 'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
             )
-        for name, number in (
-            ("flush_every", flush_every),
-            ("flush_workers", flush_workers),
-            ("max_backlog", max_backlog),
-        ):
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
-                raise ValueError(f"{name}={number!r}: a number above 0")
+        _check("flush_workers", flush_workers, 1, whole=True)
+        _check("max_backlog", max_backlog, 1, whole=True)
+        _check("min_replicas", min_replicas, 0, whole=True)
+        _check("flush_every", flush_every, 0.001)
+        _check("backlog_wait", backlog_wait, 0)
+        _check("replica_wait", replica_wait, 0.001)
         super().__init__(serde=hot.serde)
+        self._origin: TwoTiers[Hot] | None = None
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.carrier, self._carrier_of_cold = carriers(hot, cold)
         self.counts = Stats()
@@ -134,6 +135,7 @@ class TwoTiers(Interface, Generic[Hot]):
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A clone whose savers allow these types, too."""
         clone = copy.copy(self)
+        clone._origin = self  # noqa: SLF001 - whose flusher it shares
         clone.hot = self.hot.with_allowlist(extra_allowlist)
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone.serde = clone.hot.serde
@@ -157,6 +159,12 @@ class TwoTiers(Interface, Generic[Hot]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`prune` for asyncio."""
         await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
+
+
+def _check(name: str, given: object, least: float, *, whole: bool = False) -> None:
+    is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
+    if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
+        raise ValueError(f"{name}={given!r}: {'an int' if whole else 'a number'} of {least:g} at the least")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -33,9 +34,9 @@ class TieredSaver(TwoTiers[RedisSaver]):
         super().__init__(hot, cold, **settings)
         self._failures = clients.failures_of(hot._client)  # noqa: SLF001
         self._lock, self._under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
-        self._flusher = Flusher(self)
+        self._flusher, self._process = Flusher(self), os.getpid()
         if self.flushes:
-            self._flusher.start()
+            self._flusher.start(self.flush_workers)
 
     def flush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes.
@@ -46,7 +47,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
         Returns:
             How many records are left: 0, unless the time was up.
         """
-        return self._flusher.drain(timeout)
+        return self._flusher.drain(self, timeout)
 
     async def aflush(self, timeout: float | None = None) -> int:
         """`flush` for asyncio."""
@@ -62,7 +63,9 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return self.flush(max(0.0, deadline - time.monotonic())) if self.flushes else 0
 
     def __enter__(self) -> Self:
-        """Return the saver itself."""
+        """Return the saver itself; after `close` its flusher is at work again."""
+        if self.flushes and self._flusher.is_stopped:
+            self._flusher.start(self.flush_workers)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,10 +73,19 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self.close()
 
     def _run(self, operation: Tiered[T]) -> T:
-        if self.flushes:
-            self._flusher.start()
+        if self._process != os.getpid():
+            self._after_fork()
         with own_error():
             return drivers.run(operation, self._exchange)
+
+    def _after_fork(self) -> None:
+        """In the child of a fork: the threads that were at work, and what they held, are not there."""
+        self._process = os.getpid()
+        self._lock, self._under_way = threading.Lock(), {}
+        if self.behind:
+            self.behind.after_fork()
+        if self.flushes:
+            self._flusher.start(self.flush_workers)
 
     async def _arun(self, operation: Tiered[T]) -> T:
         return await asyncio.to_thread(self._run, operation)
