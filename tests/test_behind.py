@@ -400,6 +400,13 @@ async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
 
 
+async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
+    behind = (await tiers.saver(**BEHIND)).behind
+    for number in range(2000):
+        behind.settled(f"{number}", 0, 1, failed=True)
+    assert behind.due() == []
+
+
 async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
     await written(face)
