@@ -43,10 +43,10 @@ if not own then
       if redis.call('HEXISTS', data, ARGV[i]) == 1 then again[#again + 1] = ARGV[i] end
     end
   end
-  local ttl = redis.call('HGET', data, '@dirty')
   note(dirty, again)
   if meta and #again > 0 then
-    redis.call('HSET', data, '@dirty', ttl or '')
+    local left = redis.call('PTTL', index)
+    redis.call('HSET', data, '@dirty', meta.dirty or left > 0 and left or '')
     redis.call('PERSIST', index)
     redis.call('PERSIST', data)
   end

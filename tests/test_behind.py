@@ -407,6 +407,20 @@ async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
     assert behind.due() == []
 
 
+async def test_a_late_flusher_leaves_the_deadline(tiers: Tiers) -> None:
+    face = await tiers.face(hot={"ttl": timedelta(hours=1)}, **BEHIND)
+    await written(face)
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(face)
+    assert (await go_on()).left == 1
+    for key in keys_of(tiers)[:2]:
+        assert tiers.target.raw.pttl(key) == -1
+    await drained(face)
+    for key in keys_of(tiers)[:2]:
+        assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
+
+
 async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
     await written(face)
