@@ -19,7 +19,8 @@ local token, length, most, at_once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
-if held[1] and held[1] ~= token and tonumber(held[2]) > now then return 1 end
+local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
+if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
 local members = redis.call('ZRANGE', dirty, 0, -1, 'WITHSCORES')
 local answer, bases, seen = { {} }, {}, {}
 for i = 1, #members, 2 do

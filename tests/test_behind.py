@@ -421,6 +421,14 @@ async def test_a_late_flusher_leaves_the_deadline(tiers: Tiers) -> None:
         assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
 
 
+async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
+    face = await tiers.face(**BEHIND)
+    await written(face)
+    now = tiers.target.raw.time()[0] * 1000
+    tiers.target.raw.hset(keys_of(tiers).flush, mapping={"token": "of one that is gone", "until": now + 3_660_000})
+    assert await face.flush(timeout=1) == 0
+
+
 async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
     await written(face)
