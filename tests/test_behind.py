@@ -25,7 +25,7 @@ from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from make import checkpoint, config, ids
 from servers import Server
-from tiering import Moody, Tiers, plain, written
+from tiering import Moody, Tiers, elsewhere, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver
@@ -427,6 +427,41 @@ async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
     now = tiers.target.raw.time()[0] * 1000
     tiers.target.raw.hset(keys_of(tiers).flush, mapping={"token": "of one that is gone", "until": now + 3_660_000})
     assert await face.flush(timeout=1) == 0
+
+
+async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
+    moody = Moody(await tiers.cold())
+    wrapped = moody.wrap()
+
+    def refuses(*_: Any) -> Any:
+        raise ValueError("caf\udce9 cannot be stored")
+
+    type(wrapped).put = type(wrapped).aput = refuses
+    face = await tiers.face(cold=wrapped, **BEHIND)
+    await written(face)
+    assert await face.flush(timeout=0.1) > 0
+    assert face.saver.stats().set_aside > 0
+
+
+async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: Any) -> None:
+    """Its call of cold took longer than its turn, and whoever took over has only begun."""
+    monkeypatch.setattr(flushing, "TURN", 400)
+    moody = Moody(await tiers.cold())
+    face, other = await tiers.face(cold=moody.wrap(), **BEHIND), await tiers.face(**BEHIND)
+    made = await written(face)
+    await drained(face)
+    tiers.evict()
+    await face.get_tuple(config())
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await face.put(made[-1], new, {}, new["channel_versions"])
+    await face.put_writes(stored, [("n", [1])], "task")
+
+    async def too_long() -> None:
+        await asyncio.sleep(0.5)
+        await stalled(tiers, other)
+
+    moody.before["put"] = too_long if tiers.native_async else lambda: elsewhere(too_long)
+    assert (await face.list(config()))[0].pending_writes == [("task", "n", [1])]
 
 
 async def test_one_flusher_at_a_time(tiers: Tiers) -> None:

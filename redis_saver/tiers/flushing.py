@@ -16,7 +16,7 @@ from uuid import uuid4
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import codec, config, names, reading, scripts
-from redis_saver.errors import RedisSaverError
+from redis_saver.errors import RedisSaverError, ThreadBusy
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import lag, sparing
@@ -38,7 +38,7 @@ class Flushed(NamedTuple):
     """What came of a turn."""
 
     left: int
-    """Records that cold still does not have."""
+    """Records that cold still does not have; 1 where another flusher took over, as who knows."""
     brought: int
     spared: int
     """Records that cold need not get."""
@@ -59,16 +59,25 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 
     Raises:
         Exception: What cold raised.
+        ThreadBusy: Others were at it all the time.
     """
-    deadline = time.monotonic() + 2 * TURN / 1000
+    deadline = None
     while True:
         done = yield from flush(tiers, thread, at_once=True)
-        if done is None and time.monotonic() < deadline:
+        if done is None:
+            now = time.monotonic()
+            deadline = deadline or now + 2 * TURN / 1000
+            if now >= deadline:
+                raise ThreadBusy(
+                    f"other flushers are bringing thread {thread!r} to cold for {2 * TURN / 1000} seconds; try again"
+                )
             yield Pause(0.02)
-        elif done and done.failed:
+            continue
+        if done.failed:
             raise done.failed[0]
-        elif done is None or done.left <= 0:
+        if done.left == 0:
             return
+        deadline = None
 
 
 def flush_all(tiers: Tiers) -> Tiered[None]:
@@ -100,7 +109,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False) -> Tiered[Flushed
     failed: list[Argument] = []
     for record, error in turn.failed:
         pause = min(LONGEST_PAUSE, 2**record.tries) * 1000
-        failed += (record.member, pause, f"{type(error).__name__}: {error}"[:500])
+        failed += (record.member, pause, names.encode(f"{type(error).__name__}: {error}"[:500]))
     latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
     left = yield Call(
         scripts.SETTLE,
@@ -118,7 +127,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False) -> Tiered[Flushed
     counts.retries += len(turn.failed)
     counts.flush_seconds += time.monotonic() - began
     errors = [error for _, error in turn.failed]
-    return Flushed(max(left, 0), len(turn.done) - turn.spared, turn.spared, errors)
+    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors)
 
 
 class _Turn:
