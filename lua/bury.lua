@@ -17,7 +17,7 @@ local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KE
 if redis.call('EXISTS', doubts) == 1 then return 0 end
 local _, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+redis.call('UNLINK', index, data, lease)
 note(dirty, { 'd' })
 redis.call('ZREMRANGEBYRANK', dirty, 0, -2)
-redis.call('UNLINK', index, data, lease)
 return 1

@@ -17,16 +17,22 @@
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
 -- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold was spared
 -- some of its checkpoints, and with them values. 1: it is here and was not, so
--- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done.
+-- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done, but
+-- that it is not written behind for some seconds.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
 
+local BARRIER = 5000 -- milliseconds
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
-if redis.call('EXISTS', dirty) == 1 then return { 3, 0, 0 } end
+if redis.call('EXISTS', dirty) == 1 then -- who writes it meanwhile is to wait for its turn, else this might last for ever
+  redis.call('HSET', lease, 'barrier', '1')
+  redis.call('PEXPIRE', lease, BARRIER)
+  return { 3, 0, 0 }
+end
 local meta, problem, found = open_thread(index, data, '@home', '@pathless', '@gaps')
 if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')

@@ -12,7 +12,8 @@
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
 -- Returns 1 where the leave is given; it ends with the next write, deletion or leave. 0: the thread is being written. 2: hot
--- can answer by now. 3: cold does not have all that is here, and has to get it first.
+-- can answer by now. 3: the
+-- newest was asked for, and cold does not have all that is here of the namespace, and has to get it first.
 -- Errors: none of ours.
 
 --- @include lib_thread
@@ -22,6 +23,7 @@
 --- @include lib_tiers
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MOST = 500 -- records that are looked at
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now, busy, gone = redis.call('TIME'), false, {}
@@ -36,7 +38,12 @@ end
 if busy then return 0 end
 if is_buried(dirty) then return 2 end
 if id == '' and extent(data, ns) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
-if redis.call('EXISTS', dirty) == 1 then return 3 end
+local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}
+if #lags == MOST then return 3 end
+for _, member in ipairs(lags) do
+  if string.sub(member, 2, #ns + 1) == ns then return 3 end
+end
+redis.call('PERSIST', lease) -- a full server refuses a script that would grow, unless it has begun to write
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
 return 1

@@ -11,9 +11,11 @@ local function standing(data, doubts, lease, dirty, leave, gain, ns, needed, is_
   local found = redis.call('HMGET', data, '@state', '@home', '@dirty', '@whole', '@newest' .. ns, needed)
   local there, home, is_dirty, whole, newest, has_needed = unpack(found, 1, 6)
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
+  local granted = redis.call('HMGET', lease, 'token', 'barrier')
+  if granted[2] then return nil end
   if whole then return '@home' end
   if not there and redis.call('ZSCORE', dirty, 'd') then return '@whole' end
-  if leave ~= '' and redis.call('HGET', lease, 'token') == leave then return gain end
+  if leave ~= '' and granted[1] == leave then return gain end
   if there and (newest or not is_newest) and has_needed then return '@home' end
   return nil
 end

@@ -26,7 +26,12 @@ local member, regular, default, last = ARGV[1], ARGV[2], ARGV[4], #ARGV - 3
 local leave, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 
 local ns = string.sub(member, 2, (string.find(member, '%z')))
-local field = standing(data, doubts, lease, dirty, leave, gain, ns, 'c' .. string.sub(writes, 2), false)
+local checkpoint = 'c' .. string.sub(writes, 2)
+local field = standing(data, doubts, lease, dirty, leave, gain, ns, checkpoint, false)
+if not field then -- writes may come before their checkpoint, if that is to be the newest
+  local above = redis.call('ZRANGEBYLEX', index, '(' .. checkpoint, '(c' .. string.sub(ns, 1, -2) .. '\1', 'LIMIT', 0, 1)
+  if #above == 0 then field = standing(data, doubts, lease, dirty, leave, gain, ns, '@newest' .. ns, true) end
+end
 local pathless = field and redis.call('HGET', data, '@pathless')
 if pathless then
   for _, one in ipairs(unpack_frames(pathless)) do

@@ -53,6 +53,7 @@ if not own then
   return -1
 end
 
+redis.call('PERSIST', flush) -- a full server refuses a script that would grow, unless it has begun to write
 for i = 6, ASIDE, 2 do
   local member = ARGV[i]
   if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then
@@ -65,14 +66,18 @@ end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for i = ASIDE + 1, BASES, 3 do
-  local tries = string.match(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0', '^%d+')
-  redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries + 1, now + ARGV[i + 1]) .. ARGV[i + 2])
+  local _, _, tries, due = string.find(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0 0 ', '^(%d+) (%d+) ')
+  if tonumber(due) <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
+  redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
 end
 for i = BASES + 1, meta and #ARGV or 0, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
 if meta and gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
 if left == 0 then
+  local deleted = redis.call('HGET', flush, 'deleted')
+  redis.call('UNLINK', flush)
+  if deleted then redis.call('HSET', flush, 'deleted', deleted) end
   redis.call('PEXPIRE', flush, kept)
   if meta and meta.dirty then
     redis.call('HDEL', data, '@dirty')

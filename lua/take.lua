@@ -5,10 +5,10 @@
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] length     milliseconds for which no other may
--- ARGV[3] most       how many records
+-- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
 --
--- Returns {bases, record...}; record: its member of the index (d, first of all: the thread was deleted), its score, the tries it was
+-- Returns {bases, how many records there are, record...}; record: its member of the index (d, first of all: the thread was deleted), its score, the tries it was
 -- set aside after, and, of writes, their record (nil where it is gone). bases: flat, namespaces and the id of the checkpoint
 -- that cold got last there, both escaped. 1 where another flusher is at work.
 -- Errors: none of ours.
@@ -16,36 +16,42 @@
 local data, dirty, flush = KEYS[1], KEYS[2], KEYS[3]
 local token, length, most, at_once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 
+local PAGE, BUDGET, LONGEST, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
-local members = redis.call('ZRANGE', dirty, 0, -1, 'WITHSCORES')
-local answer, bases, seen = { {} }, {}, {}
-for i = 1, #members, 2 do
-  if #answer > most then break end
-  local member, aside = members[i], redis.call('HGET', flush, 'x' .. members[i])
-  local _, _, tries, due = string.find(aside or '0 0 ', '^(%d+) (%d+) ')
-  if tonumber(due) <= now or at_once == '1' then
-    local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
-    answer[#answer + 1] = { member, members[i + 1], tonumber(tries), record }
-    if string.byte(member) == 99 then -- c
-      local ns = string.sub(member, 2, (string.find(member, '%z')))
-      local base = not seen[ns] and redis.call('HGET', data, '@cold' .. ns)
-      seen[ns] = true
-      if base then
-        bases[#bases + 1] = ns
-        bases[#bases + 1] = base
+redis.call('PERSIST', flush) -- a full server refuses a script that would grow, unless it has begun to write
+local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty) }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
+repeat
+  local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
+  from = from + PAGE
+  for i = 1, #members, 2 do
+    if #answer > most + 1 or is_buried then break end
+    local member = members[i]
+    local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
+    if tonumber(due) <= now or tonumber(due) > now + LONGEST or at_once == '1' then
+      local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
+      answer[#answer + 1] = { member, members[i + 1], tonumber(tries), record }
+      if record then size = size + #record end
+      if size > BUDGET then most = 0 end
+      if string.byte(member) == 99 then -- c
+        local ns = string.sub(member, 2, (string.find(member, '%z')))
+        local base = not seen[ns] and redis.call('HGET', data, '@cold' .. ns)
+        seen[ns] = true
+        if base then
+          bases[#bases + 1] = ns
+          bases[#bases + 1] = base
+        end
       end
+    elseif member == 'd' then
+      is_buried = true
     end
-  elseif member == 'd' then
-    break
   end
-end
-if #answer > 1 then
+until #members < 2 * PAGE or #answer > most + 1 or is_buried
+if #answer > 2 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
-  redis.call('PERSIST', flush)
 end
 answer[1] = bases
 return answer

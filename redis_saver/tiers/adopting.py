@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite
@@ -44,7 +44,14 @@ def fill(tiers: Tiers, thread: str) -> Tiered[None]:
 
 def copy_to_cold(one: CheckpointTuple, thread: str) -> Tiered[None]:
     """Put a checkpoint with its writes into a thread of cold."""
-    stored = yield to_put(one, thread, versions_of_values(one.checkpoint))
+    yield from calls_for(one, thread)
+
+
+def calls_for(one: CheckpointTuple, thread: str) -> Generator[Cold, Any, None]:
+    """What puts a checkpoint with its writes into a thread of cold."""
+    where = config.address(one.config)
+    stored = config.to_config(thread, where.checkpoint_ns, where.checkpoint_id or "")
+    yield to_put(one, thread, versions_of_values(one.checkpoint))
     for order, (task, writes) in enumerate(by_task(one.pending_writes or ()).items()):
         special = [write for write in writes if write[0] in WRITES_IDX_MAP]
         regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]

@@ -14,7 +14,7 @@ from redis_saver.aio import AsyncRedisSaver
 from redis_saver.requests import T
 from redis_saver.tiers import postgres_runs
 from redis_saver.tiers.flusher import AsyncFlusher, noting
-from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Try
+from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
 from redis_saver.tiers.saver import TwoTiers, own_error
 
 
@@ -70,9 +70,14 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         if isinstance(request, Cold):
             return self._ask_cold_from_outside(request, self.cold)
         if isinstance(request, Try):
+            reply = None
             with noting() as noted:
-                self._ask_cold_from_outside(request.cold, self._carrier_of_cold)
-            return noted.error
+                reply = (
+                    self._ask_cold_from_outside(request.request, self._carrier_of_cold)
+                    if isinstance(request.request, Cold)
+                    else self._exchange(request.request)
+                )
+            return Tried(reply, noted.error)
         if isinstance(request, Once):
             return drivers.run(request.make(), self._exchange)
         if isinstance(request, Pause):
@@ -94,9 +99,14 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         if isinstance(request, Cold):
             return await self._ask_cold(request, self.cold)
         if isinstance(request, Try):
+            reply = None
             with noting() as noted:
-                await self._ask_cold(request.cold, self._carrier_of_cold)
-            return noted.error
+                reply = await (
+                    self._ask_cold(request.request, self._carrier_of_cold)
+                    if isinstance(request.request, Cold)
+                    else self._aexchange(request.request)
+                )
+            return Tried(reply, noted.error)
         if isinstance(request, Once):
             return await self._once(request)
         if isinstance(request, Pause):

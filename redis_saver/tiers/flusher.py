@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,10 @@ _STEPS = 4
 """How often is looked whether something is due, in the time for which records are gathered."""
 _SHORTEST, _LONGEST = 0.05, 1.0
 """Seconds between two tries, while all is waited for."""
+
+
+_TO_END = 1.0
+"""Seconds that are left to end what was begun when the time is up."""
 
 
 class noting:  # noqa: N801 - used like a function
@@ -106,7 +110,7 @@ class Flusher:
         left = _left_of(timeout)
         self._stopped.set()
         for thread in self._threads:
-            thread.join(left())
+            thread.join(left() + _TO_END)
 
     def _work(self, stopped: threading.Event) -> None:
         while not stopped.is_set() and (saver := self._saver()) is not None and saver.behind:
@@ -122,11 +126,11 @@ class Flusher:
             if thread is None:
                 stopped.wait(pause)
 
-    def _bring(self, saver: TieredSaver, thread: str, *, at_once: bool = False) -> int:
+    def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
         """Bring some of a thread to cold; answers how many records."""
         done = None
         with noting() as noted:
-            done = drivers.run(flush(saver, thread, at_once=at_once), saver._exchange)  # noqa: SLF001
+            done = drivers.run(flush(saver, thread, **how), saver._exchange)  # noqa: SLF001
         return _settle(saver, thread, done, noted.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
@@ -150,18 +154,17 @@ class Flusher:
         def work() -> None:
             with contextlib.suppress(queue.Empty):
                 while left():
-                    brought.append(self._bring(saver, waiting.get_nowait(), at_once=True))
+                    brought.append(self._bring(saver, waiting.get_nowait(), at_once=True, seconds=left()))
 
-        helpers = [
-            threading.Thread(target=work, daemon=True) for _ in range(min(saver.flush_workers, len(threads)) - 1)
-        ]
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(saver.flush_workers, len(threads)))]
+        try:
             for helper in helpers:
                 helper.start()
-        work()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            work()
         for helper in helpers:
             if helper.ident is not None:
-                helper.join(left())
+                helper.join(None if math.isinf(left()) else left() + _TO_END)
         return sum(brought)
 
 
@@ -191,11 +194,11 @@ class AsyncFlusher:
     async def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
         self._stopped = True
-        if self._stopping and self._loop is asyncio.get_running_loop():
+        if self._stopping and self._loop and self._loop is not asyncio.get_running_loop() and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        elif self._stopping and self._loop is asyncio.get_running_loop():
             self._stopping.set()
-            _, running = await asyncio.wait(self._tasks, timeout=timeout)
-            for task in running:
-                task.cancel()
+            await _in_time(self._tasks, timeout + _TO_END)
 
     def again(self) -> None:
         """Start after it was stopped, too."""
@@ -218,11 +221,11 @@ class AsyncFlusher:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stopping.wait(), pause)
 
-    async def _bring(self, saver: AsyncTieredSaver, thread: str, *, at_once: bool = False) -> int:
+    async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
         """Bring some of a thread to cold; answers how many records."""
         done = None
         with noting() as noted:
-            done = await drivers.arun(flush(saver, thread, at_once=at_once), saver._aexchange)  # noqa: SLF001
+            done = await drivers.arun(flush(saver, thread, **how), saver._aexchange)  # noqa: SLF001
         return _settle(saver, thread, done, noted.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
@@ -239,9 +242,21 @@ class AsyncFlusher:
 
     async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], left: Callable[[], float]) -> int:
         """Bring some of each thread to cold; answers how many records."""
-        waiting = takewhile(lambda _: left() > 0, threads)
+        waiting, brought = takewhile(lambda _: left() > 0, threads), list[int]()
 
-        async def work() -> int:
-            return sum([await self._bring(saver, thread, at_once=True) for thread in waiting])
+        async def work() -> None:
+            for thread in waiting:
+                brought.append(await self._bring(saver, thread, at_once=True, seconds=left()))
 
-        return sum(await asyncio.gather(*(work() for _ in range(min(saver.flush_workers, len(threads))))))
+        workers = [asyncio.ensure_future(work()) for _ in range(min(saver.flush_workers, len(threads)))]
+        await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
+        return sum(brought)
+
+
+async def _in_time(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:
+    """Wait for tasks; those that are not done in so many seconds are cancelled."""
+    _, running = await asyncio.wait(tasks, timeout=timeout)
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)

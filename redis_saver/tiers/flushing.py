@@ -8,6 +8,7 @@ and what it may have done to cold is done again (`lua/settle.lua`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,12 +16,12 @@ from uuid import uuid4
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver import codec, config, names, reading, scripts
-from redis_saver.errors import RedisSaverError, ThreadBusy
+from redis_saver import codec, config, listing, names, reading, scripts
+from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
-from redis_saver.tiers import lag, sparing
-from redis_saver.tiers.adopting import to_put, versions_of_values
+from redis_saver.tiers import sparing
+from redis_saver.tiers.adopting import calls_for, to_put, versions_of_values
 from redis_saver.tiers.carrying import opened
 from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
 
@@ -29,7 +30,7 @@ TURN = 60_000
 """Milliseconds for which no other flusher works on the thread."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that come late."""
-LONGEST_PAUSE = 300
+LONGEST_PAUSE = 30
 """Seconds after which what cold would not take is tried again, at the latest."""
 _LATE = -1
 
@@ -80,19 +81,26 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
         deadline = None
 
 
-def flush_all(tiers: Tiers) -> Tiered[None]:
-    """Bring all to cold that it does not have of any thread. Raises as `flush_now`."""
-    for thread in (yield from lag.look(tiers)).threads:
-        yield from flush_now(tiers, thread)
+def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Bring to cold what it takes of a thread; answers whether it has all now. What it does not take is left alone."""
+    while True:
+        done = yield from flush(tiers, thread, at_once=True)
+        if done is None:
+            yield Pause(0.02)
+        elif not done.left:
+            return True
+        elif not done.brought + done.spared:
+            return False
 
 
-def flush(tiers: Tiers, thread: str, *, at_once: bool = False) -> Tiered[Flushed | None]:
+def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
     """Bring some of what cold does not have of a thread there. None: another flusher is at it.
 
     Args:
         tiers: The saver.
         thread: The thread.
         at_once: Also what is to be tried again only later.
+        seconds: No record is begun after so many.
     """
     began, token, keys = time.monotonic(), uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
     taken = yield Call(
@@ -100,11 +108,12 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False) -> Tiered[Flushed
     )
     if taken == 1:
         return None
-    bases, *raw = taken
+    bases, there, *raw = taken
     turn = _Turn(tiers, thread, [Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not turn.records:
-        return Flushed(0, 0, 0, ())
-    yield from turn.run(began + TURN / 2000)
+        return Flushed(there, 0, 0, ())
+    seconds = min(seconds, TURN / 2000)
+    yield from turn.run(began + seconds, time.time() + seconds)  # the first stands still while a machine sleeps
     brought = [argument for record in turn.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
     for record, error in turn.failed:
@@ -135,7 +144,7 @@ class _Turn:
 
     def __init__(self, tiers: Tiers, thread: str, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
         self._tiers, self._thread, self.records, self._bases = tiers, thread, records, bases
-        self._found: dict[tuple[str, str], CheckpointTuple | None] = {}
+        self._filled_up: set[str] = set()
         self.done: list[Record] = []
         self.failed: list[tuple[Record, Exception]] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
@@ -143,38 +152,62 @@ class _Turn:
         self.spared = 0
         self.gaps = b"0"
 
-    def run(self, until: float) -> Tiered[None]:
+    def run(self, until: float, until_by_clock: float) -> Tiered[None]:
         """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none."""
-        spared = set[bytes]()
+        plan = sparing.Plan({}, set())
         if self._tiers.behind and self._tiers.behind.history == "latest":
-            spared = yield from sparing.spared(self._tiers, self._thread, self.records)
+            plan = yield from sparing.plan(self._tiers, self._thread, self.records)
         for record in self.records:
-            if time.monotonic() > until:
+            if time.monotonic() > until or time.time() > until_by_clock:
                 return
-            if record.member in spared:
-                self.done.append(record)
-                self.spared += 1
-                if record.kind == b"c":
-                    self.gaps = b"1"
+            if record.member in plan.newest:
                 continue
-            error = yield from self._give(record)
+            error = yield from self._give(record, plan.whole)
             if error is None:
                 self.done.append(record)
                 continue
             self.failed.append((record, error))
-            if record.kind == b"d" or (len(self.failed) > 1 and len(self.done) == self.spared):
+            if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
                 return
+        given = {record.member for record in self.done}
+        for record in self.records:
+            if plan.newest.get(record.member) in given:
+                self.done.append(record)
+                self.spared += 1
+                if record.kind == b"c":
+                    self.gaps = b"1"
 
-    def _give(self, record: Record) -> Tiered[Exception | None]:
+    def _give(self, record: Record, whole: set[str]) -> Tiered[Exception | None]:
         """Give a record to cold; answers the error, if there is one."""
         try:
+            if record.kind == b"c" and record.place[0] in whole and (error := (yield from self._fill(record.place[0]))):
+                return error
             if record.kind == b"d":
-                return (yield Try(Cold("delete_thread", (self._thread,))))  # type: ignore[no-any-return]
+                return (yield Try(Cold("delete_thread", (self._thread,)))).error  # type: ignore[no-any-return]
             if record.kind == b"c":
                 return (yield from self._give_checkpoint(record))
             return (yield from self._give_writes(record))
         except RedisSaverError as error:  # hot has lost it, or cannot read it
             return error
+
+    def _fill(self, ns: str) -> Tiered[Exception | None]:
+        """Give cold what it was spared of a namespace, and that is needed now."""
+        hot, data = self._tiers.carrier, self._tiers.hot.keyspace.keys(self._thread).data_key
+        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@gaps"))):
+            return None
+        asked = listing.query(config.to_config(self._thread, ns, ""), None, None, None)
+        for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):
+            for call in calls_for(self._opened(found), self._thread):
+                if (error := (yield Try(call)).error) is not None:
+                    return error  # type: ignore[no-any-return]
+        self._filled_up.add(ns)
+        return None
+
+    def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
+        if not isinstance(self._tiers.carrier.serde, ClosedSerializer):
+            return found
+        with decoding("{}", config.address(found.config)):
+            return opened(found, self._tiers.hot.serde)
 
     def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.place
@@ -182,13 +215,12 @@ class _Turn:
         found = yield from reading.get_tuple(hot, config.to_config(self._thread, ns, checkpoint_id))
         if found is None:  # it was pruned or deleted meanwhile
             return None
-        if isinstance(hot.serde, ClosedSerializer):
-            found = opened(found, self._tiers.hot.serde)
+        found = self._opened(found)
         escaped = names.component(ns)
         before = yield from self._versions_in_cold(ns, escaped)
         versions = versions_of_values(found.checkpoint)
         new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
-        error = yield Try(to_put(found, self._thread, new))
+        error = (yield Try(to_put(found, self._thread, new))).error
         if error is None:
             self.latest[escaped] = (names.component(checkpoint_id), versions)
         return error  # type: ignore[no-any-return]
@@ -216,7 +248,7 @@ class _Turn:
         given = [codec.load_write(hot.serde, write, place)[1:] for write in writes]
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
             given = yield from self._filled(record.member, writes, given)
-        return (yield Try(Cold("put_writes", (where, given, task, writes[0].task_path))))  # type: ignore[no-any-return]
+        return (yield Try(Cold("put_writes", (where, given, task, writes[0].task_path)))).error  # type: ignore[no-any-return]
 
     def _filled(
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]

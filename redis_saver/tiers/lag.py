@@ -101,8 +101,11 @@ class Lag:
         with self._lock:
             self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
             if left:
-                self._wait(thread, now + 2 * self.every if failed else 0.0)
-            self._outages = self._outages + 1 if failed and not settled else 0
+                self._wait(thread, now + 2 * self.every if failed or not settled else 0.0)
+            if settled:
+                self._outages = 0
+            elif failed:
+                self._outages += 1
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
@@ -174,7 +177,7 @@ def look(tiers: Tiers) -> Operation[Found]:
             oldest = max(oldest, of_thread[1])
             aside += of_thread[2]
     text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
-    yield Command(("SET", keyspace.backlog, text, "PX", PUBLISHED_FOR))
+    yield Call(scripts.ANNOUNCE, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
     tiers.counts.learn(text)
     return Found(found, records, oldest, aside)
 
@@ -182,7 +185,7 @@ def look(tiers: Tiers) -> Operation[Found]:
 def look_in_turn(tiers: Tiers) -> Operation[list[str]]:
     """As `look`, if it is time for that and no other process does it."""
     keyspace, began = tiers.hot.keyspace, time.monotonic()
-    if not (yield Command(("SET", keyspace.scanning, "1", "NX", "PX", LONGEST_LOOK))):
+    if not (yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (b"1", LONGEST_LOOK, b"1"))):
         yield from read_published(tiers)
         return []
     found = yield from look(tiers)

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from redis_saver import config, names
 from redis_saver.context import Context
 from redis_saver.errors import RedisSaverError
-from redis_saver.requests import Request, T
+from redis_saver.requests import Call, Request, T
 
 WRITER_GONE = 300_000
 """Milliseconds after which a writer that has not ended its doubt is gone. Writing to cold must not take longer."""
@@ -37,9 +37,16 @@ class Cold(NamedTuple):
 
 
 class Try(NamedTuple):
-    """A call of the cold saver that may fail. Reply: None, or the error it raised."""
+    """A request that may fail. Reply: a `Tried`."""
 
-    cold: Cold
+    request: Cold | Call
+
+
+class Tried(NamedTuple):
+    """What came of a request."""
+
+    reply: Any
+    error: Exception | None
 
 
 class Pause(NamedTuple):

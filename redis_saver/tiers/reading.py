@@ -15,7 +15,8 @@ from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, T
 from redis_saver.tiers.adopting import all_in_cold, by_task, writes_of
 from redis_saver.tiers.doubts import change, mend
-from redis_saver.tiers.flushing import flush_all, flush_now
+from redis_saver.tiers.flushing import flush_now, flush_what_goes
+from redis_saver.tiers.lag import look
 from redis_saver.tiers.model import (
     LEAVE,
     MOST_NOTED,
@@ -27,6 +28,7 @@ from redis_saver.tiers.model import (
     Once,
     Tiered,
     Tiers,
+    Try,
     by_choice,
     for_cold,
     newest_of,
@@ -119,11 +121,13 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
 
     def restore() -> Tiered[None]:
         arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
-        try:
-            back = yield Call(scripts.RESTORE, (keys.index_key, keys.data_key, keys.lease), arguments)
-        except ThreadDamaged:  # only just; the next to read mends it
-            back = 0
-        tiers.counts.rehydrations += back
+        back, error = yield Try(Call(scripts.RESTORE, (keys.index_key, keys.data_key, keys.lease), arguments))
+        if error is None:
+            tiers.counts.rehydrations += back
+        elif not isinstance(error, ThreadDamaged) and "OOM" not in str(
+            error
+        ):  # the next to read mends it; it does not fit
+            raise error
 
     yield from by_choice(tiers, restore())
     return _Fetched(found)
@@ -162,20 +166,28 @@ def list_checkpoints(
     def by_hot() -> Operation[list[CheckpointTuple]]:
         return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
-    if thread is None:
-        yield from flush_all(tiers)
-    elif (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
-        return found
+    has_all, buried = tiers.behind is None or tiers.behind.history == "all", set[str]()
+    try:
+        for each in (yield from _dirty(tiers, thread)):
+            if thread is not None and (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
+                return found
+            if not (yield from flush_what_goes(tiers, each)):
+                has_all = False
+                if (yield from _is_buried(tiers.hot.keyspace.tier_keys(each))):
+                    buried.add(each)
+    except HotFailed:  # counted by whoever asks hot next
+        pass
     yield from all_in_cold(tiers, thread)
     options = {"filter": filter, "before": before, "limit": limit}
     in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
-    if tiers.behind is None or tiers.behind.history == "all":
+    if has_all:
         return in_cold  # type: ignore[no-any-return]
     try:
         in_hot = yield from by_hot()
     except ThreadDamaged:  # the next to read mends it
         in_hot = []
     both = {config.address(one.config): one for one in (*in_cold, *in_hot)}
+    both = {where: one for where, one in both.items() if where.thread_id not in buried}
     newest_first = sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True)
     return newest_first[:limit]
 
@@ -184,27 +196,33 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
     thread = config.thread_id(given)
     by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
-    if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
-        return found
+    try:
+        for _ in (yield from _dirty(tiers, thread)):
+            if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
+                return found
+            yield from flush_now(tiers, thread)
+    except HotFailed:  # counted by whoever asks hot next
+        pass
     yield from all_in_cold(tiers, thread)
     return (yield Cold("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
 
 
+def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
+    """The thread, if cold does not have all of it; None: all threads of which it does not."""
+    if thread is None:
+        return (yield from look(tiers)).threads
+    return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
+
+
 def _by_hot_alone(tiers: Tiers, thread: str, operation: Callable[[], Operation[T]]) -> Tiered[T | None]:
-    """The answer of hot about a dirty thread that is whole there. None: cold is to answer, which now has all that is acknowledged."""
+    """The answer of hot about a dirty thread, if it has all of that, all the time; else None."""
     keys = tiers.hot.keyspace.tier_keys(thread)
-    try:
-        if not (yield Command(("EXISTS", keys.dirty))):
+    for _ in range(_ATTEMPTS):
+        if not (yield from _is_whole(keys)):
             return None
-        for _ in range(_ATTEMPTS):
-            if not (yield from _is_whole(keys)):
-                break
-            answer = yield from operation()
-            if (yield from _is_whole(keys)):
-                return answer
-        yield from flush_now(tiers, thread)
-    except HotFailed:  # counted by whoever asks hot next
-        pass
+        answer = yield from operation()
+        if (yield from _is_whole(keys)):
+            return answer
     return None
 
 
@@ -217,4 +235,9 @@ def _is_whole(keys: names.TierKeys) -> Operation[bool]:
         return False
     if (yield Command(("EXISTS", keys.data_key))):
         return bool((yield Command(("HEXISTS", keys.data_key, WHOLE))))
+    return (yield from _is_buried(keys))
+
+
+def _is_buried(keys: names.TierKeys) -> Operation[bool]:
+    """Whether the thread was deleted, and cold does not know yet."""
     return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None

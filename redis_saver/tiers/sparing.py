@@ -4,39 +4,49 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from redis_saver import config, reading
+from redis_saver import config, names, reading
+from redis_saver.errors import RedisSaverError
 from redis_saver.tiers.model import Record, Tiered, Tiers
 
 _DELTA = "counters_since_delta_snapshot"
 """What LangGraph notes in the metadata of a checkpoint whose `DeltaChannel`s are made of writes to its ancestors."""
 
 
-def spared(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[set[bytes]]:
-    """The members of checkpoints that are not the newest of their namespace, and of their writes.
+class Plan(NamedTuple):
+    """What to do with a burst."""
 
-    Where a `DeltaChannel` of the newest one is rebuilt from its ancestors, none of its namespace is spared.
-    """
+    newest: dict[bytes, bytes]
+    """Members that cold need not get: of checkpoints that are not the newest of their namespace, and of their writes; and the member of the
+    newest, which it has to get for that."""
+    whole: set[str]
+    """Namespaces of which none is spared, as the newest needs its ancestors: a `DeltaChannel` is made of the writes to them."""
+
+
+def plan(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
+    """Look at what was gathered."""
     of_ns: dict[str, set[str]] = defaultdict(set)
     for record in records:
         if record.kind == b"c":
             ns, checkpoint_id = record.place
             of_ns[ns].add(checkpoint_id)
-    left_out: set[tuple[str, str]] = set()
+    whole = set()
     for ns, ids in of_ns.items():
-        if len(ids) > 1 and not (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
-            left_out |= {(ns, one) for one in ids if one != max(ids)}
-    return {record.member for record in records if record.kind != b"d" and record.place in left_out}
+        if (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
+            whole.add(ns)
+    newest = dict[bytes, bytes]()
+    for record in records:
+        ns, checkpoint_id = record.place if record.kind != b"d" else ("", "")
+        ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
+        if checkpoint_id in ids and checkpoint_id != max(ids):
+            newest[record.member] = names.checkpoint(ns, max(ids))
+    return Plan(newest, whole)
 
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
-    where = config.to_config(thread, ns, newest)
-    found = yield from reading.get_tuple(tiers.carrier, where)
-    if found is None or _DELTA in found.metadata:
+    try:
+        found = yield from reading.get_tuple(tiers.carrier, config.to_config(thread, ns, newest))
+    except RedisSaverError:  # whoever brings it to cold says so
         return True
-    checkpoint = found.checkpoint
-    lacking = [channel for channel in checkpoint["channel_versions"] if channel not in checkpoint["channel_values"]]
-    if not lacking:
-        return False
-    histories = yield from reading.get_delta_channel_history(tiers.carrier, where, lacking)
-    return any(history["writes"] for history in histories.values())
+    return found is None or _DELTA in found.metadata

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
@@ -17,7 +18,7 @@ from redis_saver.requests import T
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import postgres_runs
 from redis_saver.tiers.flusher import Flusher, noting
-from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Try
+from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
 from redis_saver.tiers.saver import TwoTiers, own_error
 
 
@@ -87,6 +88,25 @@ class TieredSaver(TwoTiers[RedisSaver]):
         if self.flushes:
             self._flusher.start(self.flush_workers)
 
+    async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
+        """`put` for asyncio. Waits for room in the backlog without a worker thread."""
+        await self._wait_for_room()
+        return await super().aput(*arguments, **options)
+
+    async def aput_writes(self, *arguments: Any, **options: Any) -> None:
+        """`put_writes` for asyncio. Waits for room in the backlog without a worker thread."""
+        await self._wait_for_room()
+        await super().aput_writes(*arguments, **options)
+
+    async def _wait_for_room(self) -> None:
+        async def exchange(request: Any) -> Any:
+            if isinstance(request, Pause):
+                return await asyncio.sleep(request.seconds)
+            return await asyncio.to_thread(self._exchange, request)
+
+        if self.behind:
+            await drivers.arun(self.behind.room(), exchange)
+
     async def _arun(self, operation: Tiered[T]) -> T:
         return await asyncio.to_thread(self._run, operation)
 
@@ -94,9 +114,14 @@ class TieredSaver(TwoTiers[RedisSaver]):
         if isinstance(request, Cold):
             return self._ask_cold(request, self.cold)
         if isinstance(request, Try):
+            reply = None
             with noting() as noted:
-                self._ask_cold(request.cold, self._carrier_of_cold)
-            return noted.error
+                reply = (
+                    self._ask_cold(request.request, self._carrier_of_cold)
+                    if isinstance(request.request, Cold)
+                    else self._exchange(request.request)
+                )
+            return Tried(reply, noted.error)
         if isinstance(request, Once):
             return self._once(request)
         if isinstance(request, Pause):

@@ -57,6 +57,8 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None
     """Prune threads in cold; hot gives them up."""
     yield Cold("prune", ([],), {"strategy": strategy})  # so that a saver that cannot says so before anything is done
     for thread in thread_ids:
-        if strategy != "delete":
-            yield from all_in_cold(tiers, thread)
+        if strategy in ("delete", "delete_all"):
+            yield from delete_thread(tiers, thread)
+            continue
+        yield from all_in_cold(tiers, thread)
         yield from change(tiers, thread, Cold("prune", ([thread],), {"strategy": strategy}))
