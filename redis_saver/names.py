@@ -12,7 +12,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-INDEX, DATA, DIRTY = b"index", b"data", b"dirty"
+INDEX, DATA, DIRTY, DOUBTS = b"index", b"data", b"dirty", b"doubts"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -143,6 +143,8 @@ class Keyspace:
         """What SCAN matches to find the threads' keys."""
         self.dirty_pattern = self.pattern[:-1] + DIRTY
         """And to find the threads that cold does not have all of."""
+        self.doubts_pattern = self.pattern[:-1] + DOUBTS
+        """And to find those that are being written to cold, or whose writer is gone."""
         self.backlog, self.scanning = encode(prefix) + b":backlog", encode(prefix) + b":scanning"
         """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
 
@@ -159,7 +161,7 @@ class Keyspace:
         """The keys of a thread in front of a cold saver."""
         index, data = self.keys(thread_id)
         tag = index[: -len(INDEX)]
-        return TierKeys(index, data, tag + b"doubts", tag + b"lease", tag + DIRTY, tag + b"flush", tag + b"replicated")
+        return TierKeys(index, data, tag + DOUBTS, tag + b"lease", tag + DIRTY, tag + b"flush", tag + b"replicated")
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""

@@ -28,7 +28,7 @@ from servers import Server
 from tiering import Moody, Tiers, elsewhere, plain, written
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver
+from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver, scripts
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer
 from redis_saver.tiers import flushing, lag
@@ -157,6 +157,26 @@ async def test_a_run_is_deleted_whose_ancestors_cold_was_spared(tiers: Tiers) ->
         assert found.checkpoint["channel_values"] == {"n": [2]}
         assert found.pending_writes == [("task", "n", 2)]
         assert len(await each.list(config())) == 2
+
+
+async def test_latest_lists_what_only_cold_knows(tiers: Tiers) -> None:
+    """Somebody wrote through, and hot was not told how that ended: as get_tuple does, list believes cold."""
+    face, through = await tiers.face(**BEHIND, cold_history="latest"), await tiers.face(on_hot_error="bypass")
+    made = await written(face)
+    await drained(face)
+    works = tiers.fails(through, scripts.PUT_WRITES_THROUGH)
+    await through.put_writes(made[-1], [("n", [9])], "task-x")
+    works()
+    newest = await face.get_tuple(config())
+    assert ("task-x", "n", [9]) in newest.pending_writes
+    for where in (config(), None):
+        assert plain((await face.list(where))[0]) == plain(newest)
+    works = tiers.fails(through, scripts.WIPE)
+    await through.delete_thread("thread")
+    works()
+    assert await face.get_tuple(config()) is None
+    for where in (config(), None):
+        assert await face.list(where) == []
 
 
 @pytest.mark.parametrize("history", ["all", "latest"])

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver import codec, config, listing, names, reading, scripts, writing
 from redis_saver.context import Context
 from redis_saver.errors import ThreadDamaged
-from redis_saver.requests import Argument, Call, Command, Operation, T
+from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.tiers.adopting import all_in_cold, by_task, writes_of
 from redis_saver.tiers.doubts import change, mend
 from redis_saver.tiers.flushing import flush_now, flush_what_goes
@@ -159,7 +159,10 @@ def list_checkpoints(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Tiered[list[CheckpointTuple]]:
-    """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first."""
+    """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
+
+    What cold was spared is in hot alone; of a thread that is in doubt it is left out, as is all that hot says.
+    """
     thread = None if given is None else config.thread_id(given)
     asked = listing.query(given, filter, before, limit)
 
@@ -182,14 +185,28 @@ def list_checkpoints(
     in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
     if has_all:
         return in_cold  # type: ignore[no-any-return]
+    in_doubt = yield from _in_doubt(tiers, thread)
     try:
         in_hot = yield from by_hot()
     except ThreadDamaged:  # the next to read mends it
         in_hot = []
-    both = {config.address(one.config): one for one in (*in_cold, *in_hot)}
-    both = {where: one for where, one in both.items() if where.thread_id not in buried}
+    believed = [one for one in in_cold if config.thread_id(one.config) not in buried]
+    believed += [one for one in in_hot if config.thread_id(one.config) not in in_doubt]
+    both = {config.address(one.config): one for one in believed}
     newest_first = sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True)
     return newest_first[:limit]
+
+
+def _in_doubt(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
+    """The threads, or the one if it is, of which hot is not to be believed. To be asked before hot is."""
+    keyspace, position, found = tiers.hot.keyspace, None, set[str]()
+    if thread is not None:
+        return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).doubts))) else found
+    while True:
+        position, keys = yield Scan(keyspace.doubts_pattern, position)
+        found.update(name for key in keys if (name := keyspace.thread_of(key, names.DOUBTS)) is not None)
+        if position is None:
+            return found
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
