@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SECONDS_TO_START = 20
 
@@ -30,9 +30,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def process(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> Iterator[None]:
-    """A server, from the moment it is ready; ended, and waited for, at the end of the `with`."""
+def launch(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> subprocess.Popen[bytes]:
+    """A server that is ready."""
     log = Path(folder, "log")
     with log.open("ab") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder, start_new_session=True, **options)
@@ -42,14 +41,30 @@ def process(command: list[str], folder: str, ready: Callable[[], bool], **option
             if server.poll() is not None or time.monotonic() > until:
                 raise Unavailable(f"{Path(command[0]).name} did not start: {log.read_text(errors='replace')[-300:]}")
             time.sleep(0.05)
+    except BaseException:
+        end(server)
+        raise
+    return server
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """End a server, and wait for it."""
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+@contextmanager
+def process(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> Iterator[None]:
+    """A server, from the moment it is ready; ended, and waited for, at the end of the `with`."""
+    server = launch(command, folder, ready, **options)
+    try:
         yield
     finally:
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        end(server)
 
 
 @contextmanager
@@ -114,30 +129,98 @@ def _unprivileged() -> str | None:
     return "postgres" if "postgres" in names else "nobody"
 
 
-@contextmanager
-def postgres_server() -> Iterator[str]:
-    """A Postgres with its default settings; its URL."""
-    import psycopg
+class Postgres:
+    """A Postgres with its default settings. `start` waits until it answers, `kill` is -9; what was committed is there when it starts again."""
 
-    programs, user = postgres_programs(), _unprivileged()
-    as_user: dict[str, Any] = {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid}
-    with folder(user) as place:
-        data, port = f"{place}/data", free_port()
+    def __init__(self, place: str, user: str | None) -> None:
+        """Make its files in a folder that belongs to the user."""
+        programs = postgres_programs()
+        self.place, self.data, self.port = place, f"{place}/data", free_port()
+        self.url = f"postgresql://bench@127.0.0.1:{self.port}/postgres"
+        self.server: subprocess.Popen[bytes] | None = None
+        self._as_user: dict[str, Any] = {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid}
         made = subprocess.run(
-            [str(programs / "initdb"), "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"],
-            capture_output=True, text=True, cwd=place, check=False, **as_user,
+            [str(programs / "initdb"), "-D", self.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"],
+            capture_output=True, text=True, cwd=place, check=False, **self._as_user,
         )  # fmt: skip
         if made.returncode:
             raise Unavailable(f"initdb failed: {made.stderr[-300:]}")
-        url = f"postgresql://bench@127.0.0.1:{port}/postgres"
+        self.command = [
+            *(str(programs / "postgres"), "-D", self.data, "-p", str(self.port)),
+            *("-h", "127.0.0.1", "-k", place),
+        ]
 
-        def ready() -> bool:
-            try:
-                psycopg.connect(url).close()
-            except psycopg.OperationalError:
-                return False
-            return True
+    def start(self) -> None:
+        self.server = launch(self.command, self.place, self._ready, **self._as_user)
 
-        command = [str(programs / "postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", place]
-        with process(command, place, ready, **as_user):
-            yield url
+    def _ready(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill it, and wait until its own processes have noticed: they hold its memory, and it does not start before they are gone."""
+        assert self.server is not None
+        self.server.send_signal(signal.SIGSTOP)  # it starts no more of them
+        left = children(self.server.pid)
+        self.server.kill()
+        self.server.wait()
+        until = time.monotonic() + SECONDS_TO_START
+        while left := {process for process in left if is_running(process)}:
+            if time.monotonic() > until:
+                raise Unavailable(f"Postgres is gone, its processes {left} are not")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self.server is not None:
+            end(self.server)
+
+
+class Process(NamedTuple):
+    """A process: when it began tells it from another that gets its id."""
+
+    pid: int
+    began: int
+
+
+def _status(pid: int | str) -> list[str]:
+    """What Linux says of a process, from its state on; nothing where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def children(pid: int) -> set[Process]:
+    """The processes that a process has started and that are there (Linux)."""
+    found = ((int(path.name), _status(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {Process(child, int(status[19])) for child, status in found if status and int(status[1]) == pid}
+
+
+def is_running(process: Process) -> bool:
+    status = _status(process.pid)
+    return bool(status) and int(status[19]) == process.began and status[0] not in "ZX"
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A Postgres with its default settings; its URL."""
+    with a_postgres() as server:
+        yield server.url
+
+
+@contextmanager
+def a_postgres() -> Iterator[Postgres]:
+    """A Postgres with its default settings, which can be killed and started again."""
+    user = _unprivileged()
+    with folder(user) as place:
+        server = Postgres(place, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

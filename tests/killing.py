@@ -1,0 +1,620 @@
+"""Two tiers whose servers, writers and flushers are killed; and what of all that was written has to be there afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import redis_saver
+from bench.servers import Postgres
+from langgraph.checkpoint.postgres import PostgresSaver
+from make import config
+from redis_saver import RedisSaver, TieredSaver
+from redis_saver.names import Keyspace
+from servers import Server
+from tiering import plain
+from victims import SLOTS, THREADS, be_quick, pool, value
+
+NAMESPACES = ("", "sub")
+VICTIMS = ("writer", "flusher", "redis", "postgres")
+PATIENCE = 60
+"""Seconds after which something has not happened."""
+
+
+class Lost(AssertionError):
+    """Something is not as it was acknowledged."""
+
+
+def check(holds: object, problem: str) -> None:
+    if not holds:
+        raise Lost(problem)
+
+
+class Written(NamedTuple):
+    """What was given to put_writes, once or several times over."""
+
+    entry: dict[str, Any]
+    is_sure: bool
+
+    @property
+    def items(self) -> set[tuple[str, str, str]]:
+        return {(self.entry["task"], channel, one) for channel, one in self.entry["writes"]}
+
+
+class Conversation:
+    """What must be, and what may be, of a thread, by the journal of who wrote it."""
+
+    def __init__(self, thread: str, *, is_sparing: bool) -> None:
+        self.thread, self.is_sparing = thread, is_sparing
+        self.puts: dict[tuple[str, str], dict[str, Any]] = {}
+        self.sure: set[tuple[str, str]] = set()
+        self.writes: dict[tuple[str, str], list[Written]] = {}
+        self.doomed: set[tuple[str, str]] = set()
+        """What was there when a deletion was begun of which nobody knows whether it has happened."""
+        self.under_way: dict[str, Any] | None = None
+        self.history: list[str] = []
+
+    def note(self, line: dict[str, Any], counts: Counter[str]) -> None:
+        """Take over a line of a journal."""
+        self.history.append(json.dumps({key: one for key, one in line.items() if key != "thread"}))
+        if "begin" in line:
+            self.under_way = line["begin"]
+            return
+        if "end" in line:
+            assert self.under_way is not None
+            self.ended(self.under_way, is_sure=line["end"] == "ok")
+            self.under_way = None
+            counts["acknowledged" if line["end"] == "ok" else "failed"] += 1
+            return
+        if "looked" in line:
+            check(line["looked"] is not None, "the parent of a checkpoint was not found")
+            return
+        self.was_newest(line["ns"], line["read"])
+
+    def cut_off(self, counts: Counter[str]) -> None:
+        """Whoever wrote it was killed."""
+        self.history.append("killed")
+        if self.under_way:
+            counts["cut off"] += 1
+            self.ended(self.under_way, is_sure=False)
+            self.under_way = None
+
+    def ended(self, entry: dict[str, Any], *, is_sure: bool) -> None:
+        if entry["op"] == "delete":
+            self.doomed = set(self.puts)
+            if is_sure:
+                self.deleted()
+            return
+        place = (entry["ns"], entry["id"])
+        if entry["op"] == "put":
+            self.puts[place] = entry
+            if is_sure:
+                self.sure.add(place)
+            return
+        before = [one for one in self.writes.get(place, []) if one.entry != entry]
+        if is_sure and entry["task"] == "asks":
+            before = [one for one in before if one.entry["task"] != "asks"]
+        self.writes[place] = [*before, Written(entry, is_sure)]
+
+    def deleted(self) -> None:
+        """What was doomed is gone."""
+        for place in self.doomed:
+            self.puts.pop(place, None)
+            self.writes.pop(place, None)
+        self.sure -= self.doomed
+        self.doomed = set()
+
+    def was_newest(self, ns: str, found: str | None) -> None:
+        """Somebody read the newest checkpoint of a namespace: now it is known whether what was under way has happened."""
+        if found is None and any(place[0] == ns for place in self.doomed & self.sure):
+            self.deleted()
+        elif (ns, found) in self.doomed:
+            self.doomed = set()
+        sure = max((place[1] for place in self.sure if place[0] == ns), default="")
+        check((found or "") >= sure, f"the newest of namespace {ns!r} is {found}, but {sure} was acknowledged")
+        check(
+            found is None or (ns, found) in self.puts, f"the newest of namespace {ns!r} is {found}, which is not known"
+        )
+        for place in [place for place in self.puts if place[0] == ns and place[1] > (found or "")]:
+            del self.puts[place]
+        if found:
+            self.sure.add((ns, found))
+
+    def newest(self, ns: str) -> str | None:
+        """Of what is sure."""
+        return max((place[1] for place in self.sure if place[0] == ns), default=None)
+
+    @staticmethod
+    def place(found: Any) -> tuple[str, str]:
+        return found.config["configurable"]["checkpoint_ns"], found.checkpoint["id"]
+
+    @property
+    def newest_ones(self) -> set[tuple[str, str]]:
+        return {(ns, found) for ns in NAMESPACES if (found := self.newest(ns))}
+
+    def settle(self, found: Sequence[Any], counts: Counter[str]) -> None:
+        """All that there is, nothing being under way: check it, and what happened is sure from now on, what did not will not be."""
+        by_place = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one for one in found}
+        check(len(by_place) == len(found), "a checkpoint is listed twice")
+        if there_were := self.doomed & self.sure:
+            counts["deletions in doubt"] += 1
+            if not there_were & by_place.keys():
+                self.deleted()
+            self.doomed = set()
+        for place in self.puts.keys() - self.sure:
+            counts["happened" if place in by_place else "did not happen"] += 1
+        check(
+            by_place.keys() <= self.puts.keys(),
+            f"checkpoints are there that must not be: {by_place.keys() - self.puts.keys()}",
+        )
+        lost = self.sure - by_place.keys()
+        if self.is_sparing:  # hot gives a thread up where a writer was killed between cold and hot
+            newest = {ns: max(one for where, one in by_place if where == ns) for ns, _ in by_place}
+            given_up = {place for place in lost if place[1] < newest.get(place[0], "")}
+            counts["spared and given up"] += len(given_up)
+            lost -= given_up
+        check(not lost, f"checkpoints are lost: {lost}")
+        self.sure = set(by_place)
+        for place, one in by_place.items():
+            self.compare(place, one, counts)
+        if not self.is_sparing:
+            self.puts = {place: self.puts[place] for place in by_place}
+            self.writes = {place: self.writes[place] for place in by_place if place in self.writes}
+
+    def compare(self, place: tuple[str, str], found: Any, counts: Counter[str] | None = None) -> None:
+        """Check a checkpoint with its pending writes; those are settled with counts. Cold may be spared all but the newest."""
+        must = not self.is_sparing or place in self.newest_ones
+        entry, where = self.puts[place], f"checkpoint {place}"
+        told = found.config["configurable"]
+        check(
+            (told["thread_id"], told["checkpoint_ns"], told["checkpoint_id"]) == (self.thread, *place),
+            f"{where}: {told}",
+        )
+        parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
+        check(parent == entry["parent"], f"{where}: the parent is {parent}")
+        check(found.metadata["step"] == entry["step"], f"{where}: {found.metadata}")
+        versions = found.checkpoint["channel_versions"]
+        check(versions == entry["versions"], f"{where}: the versions are {versions}")
+        values = {channel: value(self.thread, channel, version) for channel, version in versions.items()}
+        check(
+            found.checkpoint["channel_values"] == values,
+            f"{where}: the values are {found.checkpoint['channel_values']}",
+        )
+        there = [tuple(one) for one in found.pending_writes or ()]
+        check(len(set(there)) == len(there), f"{where}: writes are doubled: {there}")
+        left, kept = set(there), list[Written]()
+        asked = [one for one in self.writes.get(place, []) if one.entry["task"] == "asks"]
+        for one in self.writes.get(place, []):
+            if one in asked:
+                continue
+            if is_there := one.items <= left:
+                kept.append(Written(one.entry, is_sure=True))
+            check(
+                is_there or not ((one.is_sure and must) or one.items & left),
+                f"{where}: of {one} there is {sorted(left)}",
+            )
+            left -= one.items
+            if counts is not None and not one.is_sure:
+                counts["happened" if is_there else "did not happen"] += 1
+        found_asked = [one for one in asked if one.items & left]
+        check(
+            len(found_asked) == 1 or not (found_asked or (must and any(one.is_sure for one in asked))),
+            f"{where}: of {asked} there is {sorted(left)}",
+        )
+        for one in found_asked[:1]:
+            left -= one.items
+            kept.append(Written(one.entry, is_sure=True))
+            if counts is not None and len(asked) > 1:
+                counts["happened" if not one.is_sure else "did not happen"] += 1
+        check(not left, f"{where}: writes are there that must not be: {left}")
+        if counts is not None and must:
+            self.writes[place] = kept
+
+
+class World:
+    """A keyspace with its database, and all that was written there."""
+
+    def __init__(self, name: str, history: str, redis_url: str, postgres_url: str) -> None:
+        self.name, self.history = name, history
+        self.where = {"redis": redis_url, "prefix": name, "postgres": postgres_url}
+        self.conversations: dict[str, Conversation] = {}
+        self.keyspace = Keyspace(name)
+
+    @contextmanager
+    def stores(self) -> Iterator[tuple[TieredSaver, RedisSaver, PostgresSaver]]:
+        """Fresh savers: over both, hot alone, cold alone."""
+        with ExitStack() as stack:
+            connections = stack.enter_context(pool(self.where["postgres"], "checks", asynchronous=False))
+            ttl = {"default_ttl": 60}
+            hot = stack.enter_context(
+                RedisSaver.from_conn_string(self.where["redis"], prefix=self.name, ttl=ttl, cache_bytes=0)
+            )
+            cold = PostgresSaver(connections)
+            tiers = TieredSaver(hot, cold, mode="write-behind", flusher=False, cold_history=self.history)
+            yield tiers, hot, cold
+
+    def conversation(self, thread: str) -> Conversation:
+        return self.conversations.setdefault(thread, Conversation(thread, is_sparing=self.history == "latest"))
+
+
+class Worker:
+    """A process of `victims.py`, and its journal."""
+
+    def __init__(self, folder: str, number: int) -> None:
+        self.name, self.journal, self.position = f"victim{number}", Path(folder, f"journal{number}"), 0
+        here, package = Path(__file__).parent, Path(redis_saver.__file__).parent.parent
+        paths = [str(here), str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with self.journal.open("wb") as out, Path(folder, f"errors{number}").open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(here / "victims.py")], stdin=subprocess.PIPE, stdout=out, stderr=errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
+            )  # fmt: skip
+        self.world: World | None = None
+        self.owner = ""
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """What the journal says since the last look."""
+        with self.journal.open("rb") as journal:
+            journal.seek(self.position)
+            new = journal.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self.position += len(whole)
+        yield from map(json.loads, whole.splitlines())
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+KINDS: list[dict[str, Any]] = [
+    {"asynchronous": False, "mode": "write-behind", "flusher": True},
+    {"asynchronous": True, "mode": "write-behind", "flusher": False},
+    {"asynchronous": False, "mode": "write-through"},
+    {"asynchronous": True, "mode": "write-behind", "flusher": True},
+    {"asynchronous": False, "mode": "write-behind", "flusher": False},
+    {"asynchronous": True, "mode": "write-through"},
+]
+"""What a writer may be; each one that takes the place of another is of the next kind."""
+
+
+class Arena:
+    """Two servers, two worlds, a writer in each, a flusher for both."""
+
+    def __init__(self, seed: int, folder: str, postgres: Postgres, say: Callable[[str], None]) -> None:
+        be_quick()  # as the writers are, so that what checks find is up to the same times
+        self.seed, self.folder, self.say = seed, folder, say
+        self.plan, self.chance = random.Random(seed), random.Random(seed)  # of kills; of checks
+        self.counts: Counter[str] = Counter()
+        self.kills: list[str] = []
+        self.deck: list[str] = []
+        self.started = self.pauses = 0
+        self.gone: list[str] = []
+        self.postgres = postgres
+        self.redis = Server(
+            "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", "1mb"
+        )  # fmt: skip
+        self.spare: list[Worker] = []
+        self.kind = seed
+        base = postgres.url.rpartition("/")[0]
+        self.worlds = []
+        for history in ("all", "latest"):
+            name = f"kills{seed}{history}"
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name}")
+            self.worlds.append(World(name, history, self.redis.url, f"{base}/{name}"))
+            with self.worlds[-1].stores() as (_, _, cold):
+                cold.setup()
+        self.writers = [self.writer(world) for world in self.worlds]
+        self.flusher = self.a_flusher()
+        self.is_going = False
+
+    def close(self) -> None:
+        for worker in [*self.spare, *getattr(self, "writers", []), *filter(None, [getattr(self, "flusher", None)])]:
+            if worker.process.poll() is None:
+                worker.kill()
+        self.redis.stop()
+
+    def a_process(self) -> Worker:
+        """A process that is started already, and one more for later."""
+        while len(self.spare) < 2:
+            self.spare.append(Worker(self.folder, self.started))
+            self.started += 1
+        return self.spare.pop(0)
+
+    def writer(self, world: World) -> Worker:
+        worker, kind = self.a_process(), dict(KINDS[self.kind % len(KINDS)])
+        self.kind += 1
+        worker.world, worker.owner = world, world.history
+        settings = {key: one for key, one in kind.items() if key != "asynchronous"}
+        if settings["mode"] == "write-behind":
+            settings |= {"cold_history": world.history, "flush_every": 0.2}
+        spec = {
+            **world.where, "name": worker.name, "owner": worker.owner, "asynchronous": kind["asynchronous"], "settings": settings,
+            "seed": f"{self.seed} {worker.name}", "goes_back": world.history == "all",
+        }  # fmt: skip
+        worker.tell(json.dumps(spec))
+        return worker
+
+    def a_flusher(self) -> Worker:
+        worker = self.a_process()
+        self.kind += 1
+        worlds = [
+            {**world.where, "settings": {"mode": "write-behind", "cold_history": world.history, "flush_every": 0.2}}
+            for world in self.worlds
+        ]
+        worker.tell(json.dumps({"name": worker.name, "asynchronous": self.kind % 2 == 0, "worlds": worlds}))
+        return worker
+
+    # Killing.
+
+    def kill_some(self) -> None:
+        """Kill one, or two at once, and start what takes their places."""
+        victims = [self.next_victim()]
+        if self.plan.random() < 0.2 and (another := self.next_victim()) not in victims:
+            victims.append(another)
+        place, moment, pause = (
+            self.plan.randrange(len(self.writers)),
+            self.plan.random(),
+            self.plan.choice([0, 0.2, 0.7]),
+        )
+        self.wait_for_a_moment(self.writers[place], moment / 500)
+        for victim in victims:
+            if victim == "writer":
+                self.kill_writer(place)
+            elif victim == "flusher":
+                self.kill_flusher()
+            elif victim == "redis":
+                self.redis.kill()
+            else:
+                self.postgres.kill()
+            self.kills.append(victim)
+        time.sleep(pause * moment)
+        for victim in victims:
+            if victim == "writer":
+                killed = self.writers[place]
+                assert killed.world is not None
+                self.writers[place] = self.writer(killed.world)
+            elif victim == "flusher":
+                self.flusher = self.a_flusher()
+            elif victim == "redis":
+                self.redis.start()
+            else:
+                self.postgres.start()
+
+    def next_victim(self) -> str:
+        """Each kind as often as any other, in no order."""
+        self.deck = self.deck or self.plan.sample(VICTIMS, len(VICTIMS))
+        return self.deck.pop()
+
+    def wait_for_a_moment(self, worker: Worker, then: float) -> None:
+        """Wait until a writer has just begun something, if it does soon; so a kill comes in the midst more often than not."""
+        until = time.monotonic() + 2
+        with worker.journal.open("rb") as journal:
+            while time.monotonic() < until:
+                journal.seek(max(0, journal.seek(0, os.SEEK_END) - 1000))
+                if b'"begin"' in journal.read().rstrip().rpartition(b"\n")[2]:
+                    time.sleep(then)
+                    return
+                time.sleep(0.0002)
+
+    def kill_writer(self, place: int) -> None:
+        worker = self.writers[place]
+        worker.kill()
+        self.gone.append(worker.name)
+        self.read_journals()
+        assert worker.world is not None
+        for conversation in worker.world.conversations.values():
+            conversation.cut_off(self.counts)
+
+    def kill_flusher(self) -> None:
+        self.flusher.kill()
+        self.gone.append(self.flusher.name)
+        self.read_journal(self.flusher)
+
+    def go(self) -> None:
+        """Let all writers write."""
+        self.wait_for_the_dead()
+        for worker in self.writers:
+            worker.tell("go")
+
+    def wait_for_the_dead(self) -> None:
+        """Wait until Postgres is done with what it was told by processes that are no more."""
+        until = time.monotonic() + PATIENCE
+        with psycopg.connect(self.postgres.url, autocommit=True) as connection:
+            while connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = ANY(%s)", (self.gone,)
+            ).fetchall():
+                check(time.monotonic() < until, "Postgres still works for processes that are gone")
+                time.sleep(0.005)
+
+    # Looking.
+
+    def read_journals(self) -> None:
+        """Take over what the journals say."""
+        for worker in [*self.writers, self.flusher]:
+            self.read_journal(worker)
+
+    def read_journal(self, worker: Worker) -> str:
+        """Answers the last pause in which nothing was under way."""
+        paused = ""
+        for line in worker.lines():
+            check("bug" not in line, f"{worker.name}: {line.get('bug')}")
+            paused = line.get("paused", paused)
+            if "thread" in line:
+                assert worker.world is not None
+                conversation = worker.world.conversation(line["thread"])
+                try:
+                    conversation.note(line, self.counts)
+                except Lost as lost:
+                    self.tell(conversation, lost)
+        return paused
+
+    def tell(self, conversation: Conversation, lost: Lost) -> None:
+        history = "\n".join(conversation.history[-12:])
+        raise Lost(f"thread {conversation.thread}: {lost}; its journal ends\n{history}") from lost
+
+    def let_work(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            for worker in [*self.writers, self.flusher]:
+                if worker.process.poll() is not None:
+                    self.read_journals()
+                    raise Lost(
+                        f"{worker.name} ended: {Path(self.folder, worker.journal.name.replace('journal', 'errors')).read_text()}"
+                    )
+            time.sleep(min(left, 0.05))
+
+    def pause(self) -> None:
+        self.pauses += 1
+        name = f"pause {self.pauses}"
+        for worker in self.writers:
+            worker.tell(name)
+        until, waiting = time.monotonic() + PATIENCE, set(range(len(self.writers)))
+        while waiting:
+            for place in list(waiting):
+                if self.read_journal(self.writers[place]) == name:
+                    waiting.discard(place)
+            check(time.monotonic() < until, f"a writer does not end what it does: {waiting}")
+            time.sleep(0.01)
+
+    def look(self) -> None:
+        """Check all, while nobody writes: what both tiers say, and after a drain what each says."""
+        self.wait_for_the_dead()
+        self.read_journals()
+        for world in self.worlds:
+            with world.stores() as (tiers, hot, cold):
+                for conversation in world.conversations.values():
+                    try:
+                        self.look_at_both(tiers, conversation)
+                    except Lost as lost:
+                        self.tell(conversation, lost)
+                check(tiers.flush(PATIENCE) == 0, f"all is not in cold after {PATIENCE} s: {tiers.stats()}")
+                self.look_at_keys(world)
+                for conversation in world.conversations.values():
+                    try:
+                        self.look_at_each(tiers, hot, cold, world, conversation)
+                    except Lost as lost:
+                        self.tell(conversation, lost)
+                for conversation in world.conversations.values():
+                    if self.chance.random() < 0.15:
+                        self.expire(world, conversation)
+
+    def look_at_both(self, tiers: TieredSaver, conversation: Conversation) -> None:
+        """By a saver that has seen nothing yet."""
+        found = list(tiers.list(config(conversation.thread, None)))
+        conversation.settle(found, self.counts)
+        self.look_at_some(tiers, conversation, found)
+
+    def look_at_some(self, saver: Any, conversation: Conversation, listed: Sequence[Any]) -> None:
+        """Check what get_tuple answers: the newest ones, and some by their ids."""
+        for ns in NAMESPACES:
+            newest, found = conversation.newest(ns), saver.get_tuple(config(conversation.thread, ns))
+            check((found and found.checkpoint["id"]) == newest, f"the newest of {ns!r} is {found}, not {newest}")
+            if found:
+                conversation.compare((ns, found.checkpoint["id"]), found)
+        sampled = [
+            one for one in listed if not conversation.is_sparing or conversation.place(one) in conversation.newest_ones
+        ]
+        for one in self.chance.sample(sampled, min(4, len(sampled))):
+            check(plain(saver.get_tuple(one.config)) == plain(one), f"{one.config} is not what is listed")
+
+    def look_at_keys(self, world: World) -> None:
+        with self.redis.client() as client:
+            keys = list(client.scan_iter(match=f"{world.name}:*", count=1000))
+            dirty = [key for key in keys if key.endswith(b":dirty")]
+            check(not dirty, f"after a drain there are {dirty}")
+            forever = [key for key in keys if client.pttl(key) == -1]
+            check(not forever, f"without a deadline there are {forever}")
+
+    def look_at_each(
+        self, tiers: TieredSaver, hot: RedisSaver, cold: PostgresSaver, world: World, conversation: Conversation
+    ) -> None:
+        """After a drain."""
+        thread, place = conversation.thread, conversation.place
+        in_cold = {place(one): one for one in cold.list(config(thread, None))}
+        may = conversation.puts.keys() if conversation.is_sparing else conversation.sure
+        must = conversation.newest_ones if conversation.is_sparing else conversation.sure
+        check(
+            must <= in_cold.keys() <= may,
+            f"cold lacks {must - in_cold.keys()}, and must not have {in_cold.keys() - may}",
+        )
+        for where, one in in_cold.items():
+            conversation.compare(where, one)
+        for ns in NAMESPACES:
+            found = cold.get_tuple(config(thread, ns))
+            check(
+                (found and found.checkpoint["id"]) == conversation.newest(ns),
+                f"of cold the newest of {ns!r} is {found}",
+            )
+        listed = list(tiers.list(config(thread, None)))
+        there = set(map(place, listed))
+        check(must <= there <= may, f"after the drain there are not {must - there}, and there are {there - may}")
+        self.look_at_some(tiers, conversation, listed)
+        with self.redis.client() as client:
+            if client.exists(world.keyspace.tier_keys(thread).doubts):
+                return  # hot is not believed
+        for one in hot.list(config(thread, None)):
+            conversation.compare(place(one), one)
+            if place(one) in must:
+                cold_one = in_cold[place(one)]
+                check(plain(one) == plain(cold_one), f"hot says {plain(one)}, cold says {plain(cold_one)}")
+
+    def expire(self, world: World, conversation: Conversation) -> None:
+        """Let hot forget a thread, as it does some day."""
+        with self.redis.client() as client:
+            keys = world.keyspace.tier_keys(conversation.thread)
+            client.delete(keys.index_key, keys.data_key)
+
+    # All of it.
+
+    def run(self, kills: int, rounds: int) -> None:
+        try:
+            for number in range(rounds):
+                began = time.monotonic()
+                self.go()
+                self.let_work(0.6)
+                while len(self.kills) < kills * (number + 1) / rounds:
+                    self.let_work(self.plan.uniform(0.05, 0.7))
+                    self.kill_some()
+                    self.go()
+                self.let_work(self.plan.uniform(0.1, 0.5))
+                self.pause()
+                worked = time.monotonic() - began
+                self.look()
+                self.say(
+                    f"seed {self.seed}: {len(self.kills)} kills {dict(Counter(self.kills))}; {dict(self.counts)}; "
+                    f"{worked:.1f} s of work, {time.monotonic() - began - worked:.1f} s of checks"
+                )
+        except Lost as lost:
+            raise Lost(
+                f"seed {self.seed}, after {len(self.kills)} kills, the last ones {self.kills[-5:]}: {lost}"
+            ) from lost
+
+
+@contextmanager
+def arena(seed: int, postgres: Postgres, say: Callable[[str], None]) -> Iterator[Arena]:
+    with tempfile.TemporaryDirectory(prefix="redis-saver-kills-") as folder:
+        made = Arena(seed, folder, postgres, say)
+        try:
+            yield made
+        finally:
+            made.close()

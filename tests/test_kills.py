@@ -1,0 +1,49 @@
+"""kill -9 of writers, flushers, Redis and Postgres, again and again: what was acknowledged is there, in both tiers.
+
+A seed repeats the victims, the pauses and what is written; what is under way at a kill it does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.servers import Postgres, a_postgres
+from killing import arena
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[Postgres]:
+    """One that may be killed."""
+    with a_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def say(capfd: Any) -> Any:
+    """Tell how it goes, while it does."""
+
+    def tell(text: str) -> None:
+        with capfd.disabled():
+            print(text, file=sys.stderr, flush=True)
+
+    return tell
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_kills(own_postgres: Postgres, seed: int) -> None:
+    with arena(seed, own_postgres, print) as made:
+        made.run(kills=21, rounds=4)
+    assert len(made.kills) >= 20
+    assert made.counts["acknowledged"] > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_many_kills(own_postgres: Postgres, seed: int, say: Any) -> None:
+    with arena(seed, own_postgres, say) as made:
+        made.run(kills=51, rounds=10)
+    assert len(made.kills) >= 51
