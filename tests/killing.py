@@ -23,6 +23,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from make import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
+from redis_saver.tiers import reading
 from servers import Server
 from tiering import plain
 from victims import SLOTS, THREADS, be_quick, pool, value
@@ -60,6 +61,8 @@ class Conversation:
         self.thread, self.is_sparing = thread, is_sparing
         self.puts: dict[tuple[str, str], dict[str, Any]] = {}
         self.sure: set[tuple[str, str]] = set()
+        self.open: set[tuple[str, str]] = set()
+        """Checkpoints of which nobody has seen yet whether they are there."""
         self.writes: dict[tuple[str, str], list[Written]] = {}
         self.doomed: set[tuple[str, str]] = set()
         """What was there when a deletion was begun of which nobody knows whether it has happened."""
@@ -81,7 +84,7 @@ class Conversation:
         if "looked" in line:
             check(line["looked"] is not None, "the parent of a checkpoint was not found")
             return
-        self.was_newest(line["ns"], line["read"])
+        self.was_newest(line["ns"], line["read"], counts)
 
     def cut_off(self, counts: Counter[str]) -> None:
         """Whoever wrote it was killed."""
@@ -100,8 +103,9 @@ class Conversation:
         place = (entry["ns"], entry["id"])
         if entry["op"] == "put":
             self.puts[place] = entry
+            (self.sure if is_sure else self.open).add(place)
             if is_sure:
-                self.sure.add(place)
+                self.open.discard(place)
             return
         before = [one for one in self.writes.get(place, []) if one.entry != entry]
         if is_sure and entry["task"] == "asks":
@@ -114,13 +118,16 @@ class Conversation:
             self.puts.pop(place, None)
             self.writes.pop(place, None)
         self.sure -= self.doomed
+        self.open -= self.doomed
         self.doomed = set()
 
-    def was_newest(self, ns: str, found: str | None) -> None:
+    def was_newest(self, ns: str, found: str | None, counts: Counter[str]) -> None:
         """Somebody read the newest checkpoint of a namespace: now it is known whether what was under way has happened."""
         if found is None and any(place[0] == ns for place in self.doomed & self.sure):
+            counts["happened"] += 1
             self.deleted()
         elif (ns, found) in self.doomed:
+            counts["did not happen"] += 1
             self.doomed = set()
         sure = max((place[1] for place in self.sure if place[0] == ns), default="")
         check((found or "") >= sure, f"the newest of namespace {ns!r} is {found}, but {sure} was acknowledged")
@@ -129,6 +136,11 @@ class Conversation:
         )
         for place in [place for place in self.puts if place[0] == ns and place[1] > (found or "")]:
             del self.puts[place]
+            self.open.discard(place)
+            counts["did not happen"] += 1
+        if found and (ns, found) in self.open:
+            self.open.discard((ns, found))
+            counts["happened"] += 1
         if found:
             self.sure.add((ns, found))
 
@@ -149,12 +161,14 @@ class Conversation:
         by_place = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one for one in found}
         check(len(by_place) == len(found), "a checkpoint is listed twice")
         if there_were := self.doomed & self.sure:
-            counts["deletions in doubt"] += 1
-            if not there_were & by_place.keys():
+            is_there = bool(there_were & by_place.keys())
+            counts["did not happen" if is_there else "happened"] += 1
+            if not is_there:
                 self.deleted()
             self.doomed = set()
-        for place in self.puts.keys() - self.sure:
+        for place in self.open:
             counts["happened" if place in by_place else "did not happen"] += 1
+        self.open.clear()
         check(
             by_place.keys() <= self.puts.keys(),
             f"checkpoints are there that must not be: {by_place.keys() - self.puts.keys()}",
@@ -263,6 +277,8 @@ class Worker:
             )  # fmt: skip
         self.world: World | None = None
         self.owner = ""
+        self.takes = 0.0
+        """Seconds that a write takes, about."""
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -287,11 +303,12 @@ class Worker:
 
 KINDS: list[dict[str, Any]] = [
     {"asynchronous": False, "mode": "write-behind", "flusher": True},
+    {"asynchronous": True, "mode": "write-through"},
     {"asynchronous": True, "mode": "write-behind", "flusher": False},
     {"asynchronous": False, "mode": "write-through"},
     {"asynchronous": True, "mode": "write-behind", "flusher": True},
+    {"asynchronous": False, "mode": "write-through"},
     {"asynchronous": False, "mode": "write-behind", "flusher": False},
-    {"asynchronous": True, "mode": "write-through"},
 ]
 """What a writer may be; each one that takes the place of another is of the next kind."""
 
@@ -344,6 +361,7 @@ class Arena:
         worker, kind = self.a_process(), dict(KINDS[self.kind % len(KINDS)])
         self.kind += 1
         worker.world, worker.owner = world, world.history
+        worker.takes = 0.008 if kind["mode"] == "write-through" else 0.002
         settings = {key: one for key, one in kind.items() if key != "asynchronous"}
         if settings["mode"] == "write-behind":
             settings |= {"cold_history": world.history, "flush_every": 0.2}
@@ -374,9 +392,9 @@ class Arena:
         place, moment, pause = (
             self.plan.randrange(len(self.writers)),
             self.plan.random(),
-            self.plan.choice([0, 0.2, 0.7]),
+            self.plan.choice([0, 0.3, 0.8]),
         )
-        self.wait_for_a_moment(self.writers[place], moment / 500)
+        self.wait_for_a_moment(self.writers[place], moment * self.writers[place].takes)
         for victim in victims:
             if victim == "writer":
                 self.kill_writer(place)
@@ -387,7 +405,7 @@ class Arena:
             else:
                 self.postgres.kill()
             self.kills.append(victim)
-        time.sleep(pause * moment)
+        time.sleep(pause)  # a client tries again for some 0.15 s
         for victim in victims:
             if victim == "writer":
                 killed = self.writers[place]
@@ -518,6 +536,14 @@ class Arena:
                     if self.chance.random() < 0.15:
                         self.expire(world, conversation)
 
+    def look_later(self) -> None:
+        """Look again when hot does not wait any more for writers that are gone."""
+        time.sleep(reading.WRITER_GONE / 1000)
+        self.look()
+        with self.redis.client() as client:
+            doubts = list(client.scan_iter(match="*:doubts", count=1000))
+            check(not doubts, f"there still are {doubts}")
+
     def look_at_both(self, tiers: TieredSaver, conversation: Conversation) -> None:
         """By a saver that has seen nothing yet."""
         found = list(tiers.list(config(conversation.thread, None)))
@@ -600,6 +626,8 @@ class Arena:
                 self.pause()
                 worked = time.monotonic() - began
                 self.look()
+                if number % 5 == 4 or number == rounds - 1:
+                    self.look_later()
                 self.say(
                     f"seed {self.seed}: {len(self.kills)} kills {dict(Counter(self.kills))}; {dict(self.counts)}; "
                     f"{worked:.1f} s of work, {time.monotonic() - began - worked:.1f} s of checks"

@@ -35,14 +35,14 @@ def say(capfd: Any) -> Any:
 @pytest.mark.parametrize("seed", [1])
 def test_kills(own_postgres: Postgres, seed: int) -> None:
     with arena(seed, own_postgres, print) as made:
-        made.run(kills=21, rounds=4)
+        made.run(kills=24, rounds=4)
     assert len(made.kills) >= 20
     assert made.counts["acknowledged"] > 300
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", range(100, 108))
 def test_many_kills(own_postgres: Postgres, seed: int, say: Any) -> None:
     with arena(seed, own_postgres, say) as made:
         made.run(kills=51, rounds=10)

@@ -172,7 +172,7 @@ class Slot:
             if kind < (0.01 if step < LONGEST else 0.3):
                 await self.do(thread, {"op": "delete"}, lambda: self.face.delete_thread(thread))
                 return
-            if kind < 0.5 or not found:
+            if kind < 0.4 or not found:
                 where, found = await self.put(where, versions, step), True
                 if where is None:
                     return
