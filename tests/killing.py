@@ -26,7 +26,7 @@ from redis_saver.names import Keyspace
 from redis_saver.tiers import reading
 from servers import Server
 from tiering import plain
-from victims import SLOTS, THREADS, be_quick, pool, value
+from victims import TTL, be_quick, pool, value
 
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")
@@ -158,7 +158,7 @@ class Conversation:
 
     def settle(self, found: Sequence[Any], counts: Counter[str]) -> None:
         """All that there is, nothing being under way: check it, and what happened is sure from now on, what did not will not be."""
-        by_place = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one for one in found}
+        by_place = {self.place(one): one for one in found}
         check(len(by_place) == len(found), "a checkpoint is listed twice")
         if there_were := self.doomed & self.sure:
             is_there = bool(there_were & by_place.keys())
@@ -251,7 +251,7 @@ class World:
         """Fresh savers: over both, hot alone, cold alone."""
         with ExitStack() as stack:
             connections = stack.enter_context(pool(self.where["postgres"], "checks", asynchronous=False))
-            ttl = {"default_ttl": 60}
+            ttl = {"default_ttl": TTL}
             hot = stack.enter_context(
                 RedisSaver.from_conn_string(self.where["redis"], prefix=self.name, ttl=ttl, cache_bytes=0)
             )
@@ -270,13 +270,13 @@ class Worker:
         self.name, self.journal, self.position = f"victim{number}", Path(folder, f"journal{number}"), 0
         here, package = Path(__file__).parent, Path(redis_saver.__file__).parent.parent
         paths = [str(here), str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with self.journal.open("wb") as out, Path(folder, f"errors{number}").open("wb") as errors:
+        self.errors = Path(folder, f"errors{number}")
+        with self.journal.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, str(here / "victims.py")], stdin=subprocess.PIPE, stdout=out, stderr=errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
             )  # fmt: skip
         self.world: World | None = None
-        self.owner = ""
         self.takes = 0.0
         """Seconds that a write takes, about."""
 
@@ -360,13 +360,13 @@ class Arena:
     def writer(self, world: World) -> Worker:
         worker, kind = self.a_process(), dict(KINDS[self.kind % len(KINDS)])
         self.kind += 1
-        worker.world, worker.owner = world, world.history
+        worker.world = world
         worker.takes = 0.008 if kind["mode"] == "write-through" else 0.002
         settings = {key: one for key, one in kind.items() if key != "asynchronous"}
         if settings["mode"] == "write-behind":
             settings |= {"cold_history": world.history, "flush_every": 0.2}
         spec = {
-            **world.where, "name": worker.name, "owner": worker.owner, "asynchronous": kind["asynchronous"], "settings": settings,
+            **world.where, "name": worker.name, "owner": world.history, "asynchronous": kind["asynchronous"], "settings": settings,
             "seed": f"{self.seed} {worker.name}", "goes_back": world.history == "all",
         }  # fmt: skip
         worker.tell(json.dumps(spec))
@@ -496,9 +496,7 @@ class Arena:
             for worker in [*self.writers, self.flusher]:
                 if worker.process.poll() is not None:
                     self.read_journals()
-                    raise Lost(
-                        f"{worker.name} ended: {Path(self.folder, worker.journal.name.replace('journal', 'errors')).read_text()}"
-                    )
+                    raise Lost(f"{worker.name} ended: {worker.errors.read_text()}")
             time.sleep(min(left, 0.05))
 
     def pause(self) -> None:
