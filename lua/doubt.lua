@@ -5,6 +5,7 @@
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] token      the writer's own
 -- ARGV[2] default    the saver's TTL in milliseconds, or ''
 -- ARGV[3] longer     milliseconds that the doubt is kept longer than the thread
@@ -25,7 +26,7 @@
 --- @include lib_frames
 
 local BARRIER = 5000 -- milliseconds
-local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
 if redis.call('EXISTS', dirty) == 1 then -- who writes it meanwhile is to wait for its turn, else this might last for ever
@@ -51,6 +52,9 @@ end
 local now = redis.call('TIME')
 local still = leave ~= '' and redis.call('HGET', lease, 'token') == leave
 redis.call('UNLINK', lease)
+if record ~= all and redis.call('HEXISTS', flush, 'deleted') == 1 then
+  redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a flusher that comes late must not delete that
+end
 local stamp = string.format('%015.0f', now[1] * 1000 + math.floor(now[2] / 1000))
 redis.call('ZADD', doubts, 0, stamp .. state .. record .. token)
 local left, kept = redis.call('PTTL', index), redis.call('PTTL', doubts)

@@ -1,4 +1,5 @@
--- Asks for leave to bring back a checkpoint that is not here. What writers left in doubt who are gone is given up first.
+-- Asks for leave to bring back a checkpoint that is not here. What writers left in doubt who are gone is given up first, but not what
+-- cold does not have: that goes there before, and the doubts stay until then.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -31,11 +32,13 @@ now = now[1] * 1000 + math.floor(now[2] / 1000)
 for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
   if now - tonumber(string.sub(doubt, 1, 15)) < oldest then busy = true else gone[#gone + 1] = doubt end
 end
-if #gone > 0 then
-  if redis.call('EXISTS', dirty) == 0 then redis.call('UNLINK', index, data) end
+local behind = redis.call('EXISTS', dirty) == 1
+if #gone > 0 and not behind then
+  redis.call('UNLINK', index, data)
   for i = 1, #gone do redis.call('ZREM', doubts, gone[i]) end
 end
 if busy then return 0 end
+if #gone > 0 and behind then return 3 end
 if is_buried(dirty) then return 2 end
 if id == '' and extent(data, ns) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}
@@ -43,7 +46,7 @@ if #lags == MOST then return 3 end
 for _, member in ipairs(lags) do
   if string.sub(member, 2, #ns + 1) == ns then return 3 end
 end
-redis.call('PERSIST', lease) -- a full server refuses a script that would grow, unless it has begun to write
+redis.call('HDEL', lease, 'barrier') -- a write: a full server refuses a script that would grow, unless it has begun to write
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
 return 1

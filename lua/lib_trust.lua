@@ -1,7 +1,10 @@
 -- Shared by the scripts (included): ending a doubt.
 
--- It is given up where the doubt was spoiled, or is gone: then others may have believed what was here; but not what cold does not
--- have. The others who are writing it are to give it up, too: what they know of it is no more.
+local LONGER = 30 * 24 * 3600 * 1000 -- milliseconds that a doubt is kept longer than the thread, as in tiers/model.py
+
+-- It is given up where the doubt was spoiled, or is gone: then others may have believed what was here. The others who are writing it
+-- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then a doubt stays as if its writer
+-- were gone, and who reads next brings it to cold before (lease.lua).
 -- Takes what trust.lua does; returns 1 where the thread is believed again, if there are no other doubts, else 0.
 local function trust(index, data, doubts, lease, dirty, token, newest, needed)
   local own
@@ -25,5 +28,16 @@ local function trust(index, data, doubts, lease, dirty, token, newest, needed)
   end
   redis.call('UNLINK', lease)
   if own then redis.call('ZREM', doubts, own) end
+  if not sound and redis.call('EXISTS', dirty) == 1 then
+    redis.call('ZADD', doubts, 0, string.rep('0', 15) .. '!' .. string.rep('*', 16) .. token)
+    local found = redis.call('HMGET', data, '@state', '@dirty', '@ttl')
+    local ttl, own_ttl = tonumber(found[2] or ''), tonumber(found[3] or '')
+    if found[1] and (not ttl or own_ttl == 0) then
+      redis.call('PERSIST', doubts)
+    else
+      local longest = math.max(ttl or 0, own_ttl or 0, redis.call('PTTL', doubts)) + LONGER
+      redis.call('PEXPIRE', doubts, string.format('%.0f', longest))
+    end
+  end
   return sound and 1 or 0
 end

@@ -25,13 +25,13 @@ from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from make import checkpoint, config, ids
 from servers import Server
-from tiering import Moody, Tiers, elsewhere, plain, written
+from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver, scripts
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer
-from redis_saver.tiers import flushing, lag
+from redis_saver.tiers import flushing, lag, reading
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 """Nothing is brought to cold before a test says so."""
@@ -482,6 +482,69 @@ async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: An
 
     moody.before["put"] = too_long if tiers.native_async else lambda: elsewhere(too_long)
     assert (await face.list(config()))[0].pending_writes == [("task", "n", [1])]
+
+
+async def test_a_late_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatch: Any) -> None:
+    """What only cold knows is not forgotten because cold is to get something again."""
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    through = await tiers.face(on_hot_error="bypass")
+    works = tiers.fails(through, scripts.PUT)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await through.put(made[-1], new, {}, new["channel_versions"])
+    works()
+    await go_on()
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
+    monkeypatch.setattr(reading, "WRITER_GONE", 0)
+    assert (await cold.get_tuple(config())).config == stored
+    for each in (face, through, await tiers.face(**BEHIND)):
+        assert (await each.get_tuple(config())).config == stored
+    await drained(other)
+    assert plain(await face.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
+    """Hot would give the thread up, but for what cold is to get again: it does so later."""
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    made = await written(face)
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    first, second = await tiers.face(), await tiers.face()
+
+    async def meanwhile() -> None:
+        between(tiers, second, scripts.TRUST, go_on)
+        await second.put_writes(made[-1], [(INTERRUPT, ["second"])], "task-y")
+
+    between(tiers, first, scripts.PUT_WRITES, meanwhile)
+    await first.put_writes(made[-1], [(INTERRUPT, ["first"])], "task-y")
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
+    for each in (face, second, other):
+        assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
+    await drained(other)
+    assert tiers.target.raw.exists(keys_of(tiers).doubts) == 0
+    assert plain(await face.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+async def test_a_late_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
+    """The thread was deleted, and that brought to cold; then somebody wrote through, and hot has nothing of it."""
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    await written(face)
+    go_on = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    await other.delete_thread("thread")
+    await drained(other)
+    through = await tiers.face()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await through.put(config(), new, {}, new["channel_versions"])
+    await go_on()
+    await drained(other)
+    for each in (through, other, cold):
+        assert (await each.get_tuple(stored)).config == stored
 
 
 async def test_one_flusher_at_a_time(tiers: Tiers) -> None:

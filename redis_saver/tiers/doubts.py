@@ -53,7 +53,7 @@ def put_in_doubt(
     arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, leave.token if leave else "", record)
     while True:
         try:
-            in_cold, is_pathless, nothing_since = yield Call(scripts.DOUBT, keys.writing, arguments)
+            in_cold, is_pathless, nothing_since = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
         except ThreadDamaged as damage:
             if unseen:
                 yield from threads.delete_thread(tiers.hot, thread)
