@@ -53,7 +53,7 @@ if not own then
   return -1
 end
 
-redis.call('PERSIST', flush) -- a full server refuses a script that would grow, unless it has begun to write
+redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 for i = 6, ASIDE, 2 do
   local member = ARGV[i]
   if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then

@@ -22,7 +22,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
-redis.call('PERSIST', flush) -- a full server refuses a script that would grow, unless it has begun to write
+redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty) }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
 repeat
   local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
@@ -52,6 +52,7 @@ repeat
 until #members < 2 * PAGE or #answer > most + 1 or is_buried
 if #answer > 2 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
+  redis.call('PERSIST', flush)
 end
 answer[1] = bases
 return answer

@@ -516,10 +516,10 @@ async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
     first, second = await tiers.face(), await tiers.face()
 
     async def meanwhile() -> None:
-        between(tiers, second, scripts.TRUST, go_on)
+        between(tiers, second, scripts.PUT_WRITES_THROUGH, go_on)
         await second.put_writes(made[-1], [(INTERRUPT, ["second"])], "task-y")
 
-    between(tiers, first, scripts.PUT_WRITES, meanwhile)
+    between(tiers, first, scripts.PUT_WRITES_THROUGH, meanwhile)
     await first.put_writes(made[-1], [(INTERRUPT, ["first"])], "task-y")
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
     for each in (face, second, other):
