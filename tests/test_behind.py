@@ -566,7 +566,7 @@ async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> 
 
     def deadline() -> int:
         found = {tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key)}
-        assert len(found) == 1 or max(found) - min(found) < 5
+        assert max(found) - min(found) < 1000  # they are read one after the other
         return int(max(found))
 
     await face.get_tuple(config())
