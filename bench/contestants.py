@@ -74,6 +74,8 @@ class Contestant:
     """Makes a saver that does that by itself, beside its callers, until it is closed."""
     statements: Counter[str] | None = None
     """How many statements Postgres was sent."""
+    only: tuple[str, ...] = ()
+    """The workloads it takes part in; all, if none is named."""
     threads: list[str] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
     _mark: str = field(default_factory=lambda: secrets.token_hex(3))
@@ -202,6 +204,7 @@ def open_tiered(setting: Setting, name: str = THROUGH) -> Contestant:
         rest=saver.flush,
         at_work=lambda: TieredSaver(RedisSaver(client), cold.saver, **settings),
         statements=cold.statements,
+        only=("operations", "tiers"),
     )
 
 

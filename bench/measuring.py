@@ -76,7 +76,12 @@ class Run:
 
         Who fails is out for the rest of the workload.
         """
-        alive = [contestant for contestant in self.contestants if contestant.name not in self._out]
+        workload = what.partition(":")[0]
+        alive = [
+            contestant
+            for contestant in self.contestants
+            if contestant.name not in self._out and (not contestant.only or workload in contestant.only)
+        ]
         for repetition in range(repetitions):
             self.advance(f"{what}, {repetition + 1} of {repetitions}")
             first = repetition % len(alive) if alive else 0
