@@ -24,17 +24,23 @@ local index, data, doubts, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if doubts and redis.call('EXISTS', doubts) == 1 then return 1 end
-local meta, problem = open_thread(index, data)
+local meta, problem, found
+if doubts then
+  meta, problem, found = open_thread(index, data, '@home', '@whole', '@newest' .. ns)
+else
+  meta, problem = open_thread(index, data)
+end
 if problem then return problem end
 if not meta then return dirty and is_buried(dirty) and 2 or false end
-if id == '' and doubts and extent(data, ns) == 0 then return false end
+local has = found and extent_of(found[4], found[5], found[6])
+if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return doubts and extent(data, ns) == 2 and 2 or false end
+if not id then return has == 2 and 2 or false end
 local answer, parts = nil, new_parts(true)
 for i = 5, #ARGV do parts.seen[ARGV[i]] = true end
 answer, problem = read_checkpoint(index, data, ns, id, parts)
 if problem then return problem end
-if not answer then return doubts and extent(data, ns) == 2 and 2 or false end
+if not answer then return has == 2 and 2 or false end
 answer[6] = parts.flat
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

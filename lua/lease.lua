@@ -40,7 +40,7 @@ end
 if busy then return 0 end
 if #gone > 0 and behind then return 3 end
 if is_buried(dirty) then return 2 end
-if id == '' and extent(data, ns) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+if id == '' and extent_of(unpack(redis.call('HMGET', data, '@home', '@whole', '@newest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}
 if #lags == MOST then return 3 end
 for _, member in ipairs(lags) do

@@ -163,6 +163,11 @@ class Keyspace:
         tag = index[: -len(INDEX)]
         return TierKeys(index, data, tag + DOUBTS, tag + b"lease", tag + DIRTY, tag + b"flush", tag + b"replicated")
 
+    def says_of(self, thread_id: str) -> tuple[bytes, bytes]:
+        """The keys that say whether hot, and whether cold, is to be believed of a thread."""
+        tag = self.keys(thread_id)[0][: -len(INDEX)]
+        return tag + DOUBTS, tag + DIRTY
+
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""
         tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]

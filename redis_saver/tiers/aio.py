@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from redis_saver import clients, drivers
 from redis_saver.aio import AsyncRedisSaver
-from redis_saver.requests import T
+from redis_saver.requests import Call, T
 from redis_saver.tiers import postgres_runs
 from redis_saver.tiers.flusher import AsyncFlusher, noting
 from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
@@ -57,14 +57,18 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     def _run(self, operation: Tiered[T]) -> T:
         if self.flushes:
             self.hot._home.loop_for(None).call_soon_threadsafe(self._flusher.start)  # noqa: SLF001
-        with own_error():
+        try:
             return drivers.run(operation, self._exchange)
+        except HotFailed as failed:
+            raise own_error(failed) from None
 
     async def _arun(self, operation: Tiered[T]) -> T:
         if self.flushes:
             self._flusher.start()
-        with own_error():
+        try:
             return await drivers.arun(operation, self._aexchange)
+        except HotFailed as failed:
+            raise own_error(failed) from None
 
     def _exchange(self, request: Any) -> Any:
         if isinstance(request, Cold):
@@ -96,6 +100,8 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         return list(answer) if request.method == "list" else answer
 
     async def _aexchange(self, request: Any) -> Any:
+        if type(request) is Call:
+            return await self._ask_hot(request)
         if isinstance(request, Cold):
             return await self._ask_cold(request, self.cold)
         if isinstance(request, Try):
@@ -111,6 +117,9 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
             return await self._once(request)
         if isinstance(request, Pause):
             return await asyncio.sleep(request.seconds)
+        return await self._ask_hot(request)
+
+    async def _ask_hot(self, request: Any) -> Any:
         try:
             return await self.hot._aexchange(request)  # noqa: SLF001
         except self._failures as error:

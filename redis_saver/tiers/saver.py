@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -167,12 +166,6 @@ def _check(name: str, given: object, least: float, *, whole: bool = False) -> No
         raise ValueError(f"{name}={given!r}: {'an int' if whole else 'a number'} of {least:g} at the least")
 
 
-@contextmanager
-def own_error() -> Iterator[None]:
-    """Raise hot's own error where it cannot be bypassed."""
-    try:
-        yield
-    except HotFailed as failed:
-        if failed.__cause__ is None:
-            raise
-        raise failed.__cause__ from None
+def own_error(failed: HotFailed) -> BaseException:
+    """Hot's own error, which is raised where it cannot be bypassed."""
+    return failed.__cause__ or failed

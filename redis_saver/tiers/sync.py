@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver import clients, drivers
-from redis_saver.requests import T
+from redis_saver.requests import Call, T
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import postgres_runs
 from redis_saver.tiers.flusher import Flusher, noting
@@ -76,8 +76,10 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def _run(self, operation: Tiered[T]) -> T:
         if self._process != os.getpid():
             self._after_fork()
-        with own_error():
+        try:
             return drivers.run(operation, self._exchange)
+        except HotFailed as failed:
+            raise own_error(failed) from None
 
     def _after_fork(self) -> None:
         """In the child of a fork: the threads that were at work, and what they held, are not there."""
@@ -111,6 +113,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return await asyncio.to_thread(self._run, operation)
 
     def _exchange(self, request: Any) -> Any:
+        if type(request) is Call:
+            return self._ask_hot(request)
         if isinstance(request, Cold):
             return self._ask_cold(request, self.cold)
         if isinstance(request, Try):
@@ -126,6 +130,9 @@ class TieredSaver(TwoTiers[RedisSaver]):
             return self._once(request)
         if isinstance(request, Pause):
             return time.sleep(request.seconds)
+        return self._ask_hot(request)
+
+    def _ask_hot(self, request: Any) -> Any:
         try:
             return self.hot._exchange(request)  # noqa: SLF001
         except self._failures as error:
