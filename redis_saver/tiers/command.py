@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from redis_saver.clients import failures_of, without_password
-from redis_saver.tiers.model import Stats
+from redis_saver.clients import failures_of
 from redis_saver.tiers.reaching import Cold, Hot, Reachable, Refused
 from redis_saver.tiers.sync import TieredSaver
+from redis_saver.tiers.telling import Teller, warn
 
-TOLD_EVERY = 10.0
-"""Seconds between two lines with numbers, at the least."""
 ASKED_EVERY = 5.0
 """Seconds between two looks whether the servers can be reached."""
 TO_STOP, AT_ONCE = 10.0, 600.0
@@ -175,9 +173,9 @@ class _Watch:
         """
         why = self._server.trouble()
         if why and self._is_up:
-            _warn(f"{self._server.name}: {why}; it is tried again until it answers")
+            warn(f"{self._server.name}: {why}; it is tried again until it answers")
         if not why and not self._is_up:
-            _warn(f"{self._server.name}: it answers again")
+            warn(f"{self._server.name}: it answers again")
         self._is_up, self.why = not why, f"{self._server.name}: {why}" if why else ""
         return self._is_up
 
@@ -188,7 +186,7 @@ class _Run:
     def __init__(self, given: argparse.Namespace, hot: Hot, cold: Cold, stop: _Stop) -> None:
         self._given, self._hot, self._cold, self._stop = given, hot, cold, stop
         self._watches = (_Watch(hot), _Watch(cold))
-        self._teller = _Teller(given)
+        self._teller = Teller(given)
 
     def run(self) -> int:
         given = self._given
@@ -197,7 +195,7 @@ class _Run:
         deadline = time.monotonic() + patience if given.once else math.inf
         if not self._wait_for_servers(deadline):
             why = "; ".join(watch.why for watch in self._watches if watch.why)
-            _warn(f"ended before both servers answered, so nothing was brought to cold: {why or 'asked to stop'}")
+            warn(f"ended before both servers answered, so nothing was brought to cold: {why or 'asked to stop'}")
             return 1
         saver = TieredSaver(
             self._hot.saver,
@@ -274,69 +272,6 @@ class _Run:
             brought = now.flushed + now.spared - before.flushed - before.spared
             if not brought and self._are_up() and left == now.set_aside and now.retries > before.retries:
                 return left
-
-
-class _Teller:
-    """Says on stdout how it goes, and at the end what is left."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
-        self._said = self._error = ""
-        self._at = -math.inf
-
-    def begin(self, hot: str, cold: str) -> None:
-        """Say what is to be done."""
-        given = self._given
-        often = "once" if given.once else f"every {given.every:g} s"
-        self._say(
-            f"from {hot} (keys {given.keys}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
-        )
-
-    def tell(self, stats: Stats) -> None:
-        """Say the numbers, if others were said last, and not just now."""
-        if time.monotonic() - self._at >= TOLD_EVERY:
-            self._tell(stats)
-
-    def _tell(self, stats: Stats) -> None:
-        numbers = (
-            f"backlog {stats.backlog} records of {stats.dirty_threads} threads, oldest {stats.oldest_seconds:.0f} s, "
-            f"flushed {stats.flushed}, "
-            + (f"spared {stats.spared}, " if stats.spared else "")
-            + f"set aside {stats.set_aside}"
-        )
-        error = self._shown(stats.last_error)
-        if numbers == self._said and error == self._error:
-            return
-        self._say(numbers + (f", last error: {error}" if error != self._error else ""))
-        self._said, self._error, self._at = numbers, error, time.monotonic()
-
-    def end(self, stats: Stats, left: int | None) -> int:
-        """Say what is left; answers the exit code."""
-        self._tell(stats)
-        if left == 0:
-            self._say("ended: nothing is left")
-            return 0
-        met = f"; last error: {self._shown(stats.last_error)}" if stats.last_error else ""
-        if left is None:
-            _warn(f"ended: Redis does not answer, so it cannot be said how many records are left there{met}")
-        else:
-            _warn(f"ended: {left} records are left in Redis, for the next flusher{met}")
-        return 1
-
-    def _shown(self, error: str) -> str:
-        for url in (self._given.redis, self._given.postgres):
-            error = without_password(error, url)
-        return " ".join(error.split())
-
-    def _say(self, text: str) -> None:
-        if not self._given.quiet:
-            sys.stdout.write(f"flush: {text}\n")
-            sys.stdout.flush()
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"redis-saver: {text}\n")
-    sys.stderr.flush()
 
 
 def _instrument(saver: TieredSaver) -> None:
