@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from bench.servers import postgres_server
 from faces import Face, Target
+from langgraph.checkpoint.postgres import PostgresSaver
 from servers import TARGETS, url_of
 from tiering import Tiers
 
@@ -45,11 +46,22 @@ def postgres() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-async def tiers(target: Target, postgres: str) -> AsyncIterator[Tiers]:
-    name = f"test{next(_counter)}"
+@pytest.fixture(scope="session")
+def database(postgres: str) -> str:
+    """A database with LangGraph's tables. Tests empty it: to make one for each would take longer than most of them."""
     with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    made = Tiers(target, postgres.rpartition("/")[0] + "/" + name)
+        connection.execute("CREATE DATABASE tiers")
+    url = postgres.rpartition("/")[0] + "/tiers"
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+    return url
+
+
+@pytest.fixture
+async def tiers(target: Target, database: str) -> AsyncIterator[Tiers]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+            connection.execute(f"DELETE FROM {table}")
+    made = Tiers(target, database)
     yield made
     await made.close()

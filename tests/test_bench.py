@@ -34,6 +34,12 @@ OF_OURS = {
     },
     "growth": {"sent by put", "received by get_tuple"},
 }  # fmt: skip
+TIERS = {"TieredSaver", "TieredSaver behind", "TieredSaver latest"}
+OF_TIERS = {
+    "turn": {"redis_saver", *TIERS},
+    "a turn, until all is where it is to be": {"redis_saver", *TIERS},
+    "statements to Postgres, a turn": TIERS,
+}
 
 
 def bench(*arguments: str) -> str:
@@ -45,7 +51,7 @@ def bench(*arguments: str) -> str:
 
 
 def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
-    asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS])
+    asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
     said = bench("--smallest", "--savers", asked_for, "--results", str(tmp_path), "--name", "smallest")
     found = json.loads((tmp_path / "smallest.json").read_text())
     assert found == json.loads((tmp_path / "latest.json").read_text())
@@ -66,7 +72,7 @@ def check_rows(found: dict[str, Any]) -> None:
         assert row["samples"] > 0
         assert row["median"] >= 0
         seen.setdefault((row["workload"], row["metric"]), set()).add(row["saver"])
-        if row["saver"] in SAVERS and row["metric"] in OF_ALL[row["workload"]]:
+        if row["saver"] in SAVERS and row["metric"] in OF_ALL.get(row["workload"], ()):
             assert row["of_memory"] is not None, row
     for workload, metrics in OF_ALL.items():
         for metric in metrics:
@@ -74,6 +80,8 @@ def check_rows(found: dict[str, Any]) -> None:
     for workload, metrics in OF_OURS.items():
         for metric in metrics:
             assert seen.pop((workload, metric)) == {"redis_saver"}, metric
+    for metric, savers in OF_TIERS.items():
+        assert seen.pop(("tiers", metric)) == savers, metric
     assert not seen
     raw = [row for row in found["rows"] if row["saver"] == "raw SET / GET"]
     assert {(row["metric"], row["flavour"]) for row in raw} == {
@@ -85,9 +93,9 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["floors"]) == 13
+    assert len(found["floors"]) == 17
     measured = [floor for floor in found["floors"] if floor["met"] is not None]
-    assert len(measured) == 4  # the others take more than the smallest run has
+    assert len(measured) == 7  # the others take more than the smallest run has
     for floor in found["floors"]:
         assert floor["floor"] in said
     assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None

@@ -118,6 +118,7 @@ async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Face, Counted
     face, counter = counted
     for number in range(20):
         await put(face, config(f"t{number}"), {"n": number})
+    await face.threads()  # the server learns the script
     counter.take()
     assert len(await face.threads()) == 21
     sent = counter.take()

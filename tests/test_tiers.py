@@ -562,13 +562,14 @@ async def test_killed_writers(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_redis_that_is_killed(postgres: str, flavour: str) -> None:
+async def test_a_redis_that_is_killed(database: str, flavour: str) -> None:
     """It comes back empty: nothing is lost."""
     server = Server()
     target = Target("own", flavour, server.url, "killed")
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE killed_{flavour}")
-    tiers = Tiers(target, postgres.rpartition("/")[0] + f"/killed_{flavour}")
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+            connection.execute(f"DELETE FROM {table}")
+    tiers = Tiers(target, database)
     client = target.client(socket_connect_timeout=1)
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
     hot = target.face(client=client).saver

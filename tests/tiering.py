@@ -98,12 +98,10 @@ class Tiers:
             await pool.open()
             self.pools.append(pool)
             saver: Any = AsyncPostgresSaver(pool)
-            await saver.setup()
         else:
             pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
             self.pools.append(pool)
             saver = PostgresSaver(pool)
-            saver.setup()
         return saver
 
     async def cold_face(self) -> Any:
