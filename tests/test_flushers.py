@@ -100,6 +100,27 @@ async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name
     let_go.set()
 
 
+async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) -> None:
+    """Nobody asks for it: the flusher goes on trying, with pauses."""
+    is_down = True
+
+    class Switched(InMemorySaver):
+        def put(self, *args: Any) -> Any:
+            if is_down:
+                raise psycopg.OperationalError("down")
+            return super().put(*args)
+
+    saver, cold = plain_saver(cold=Switched(), flush_every=0.05)
+    made = [put(saver, f"t{number}") for number in range(5)]
+    await until(lambda: saver.stats().retries >= 5)
+    assert saver.stats().flushed == 0
+    assert all(saver.get_tuple(one) for one in made)
+    is_down = False
+    await until(lambda: saver.stats().flushed == 5, 40)
+    assert all(cold.get_tuple(one) for one in made)
+    assert saver.close() == 0
+
+
 async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> None:
     saver, cold = plain_saver(flush_every=0.05)
     clone = saver.with_allowlist([("os", "path")])

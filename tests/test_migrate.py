@@ -8,6 +8,7 @@ import itertools
 import json
 import operator
 import os
+import pty
 import pickle
 import random
 import re
@@ -907,7 +908,6 @@ def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
 
 
 def test_a_bar_on_a_terminal(lived: dict[str, str]) -> None:
-    pty = pytest.importorskip("pty")
     near, far = pty.openpty()
     command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], "memory://bar"]
     root = Path(__file__).parent.parent

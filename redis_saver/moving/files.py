@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -115,11 +115,10 @@ class FileSource(Values):
         super().__init__(path, serde)
         self._file = path.open("rb")
         self._places: dict[str, int] = {}
-        try:
+        with ExitStack() as unless_sound:
+            unless_sound.callback(self._file.close)
             self._check()
-        except BaseException:
-            self._file.close()
-            raise
+            unless_sound.pop_all()
 
     def _check(self) -> None:
         """Read all records once, and note where threads begin."""

@@ -6,6 +6,7 @@ So what is there already is seen at the price of names, and pending writes keep 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -119,7 +120,7 @@ class MemoryPlace(SaverPlace):
         return outline
 
 
-class _SqlPlace(SaverPlace):
+class _SqlPlace(SaverPlace, ABC):
     """A saver on a database with LangGraph's tables. Metadata are JSON there."""
 
     _LEAST: str
@@ -131,8 +132,8 @@ class _SqlPlace(SaverPlace):
     _VALUE: str
     """Its column with the value."""
 
-    def _select(self, query: str, *arguments: str) -> list[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _select(self, query: str, *arguments: str) -> list[Any]: ...
 
     def _path(self) -> str:
         """The column with a task's path."""
