@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from redis_saver import columns
 from redis_saver.columns import header
+from redis_saver.messages import MAKERS
 
 _MANY: Final = 12
 """From so many messages on it pays to look at columns."""
@@ -24,14 +25,26 @@ class Proof(NamedTuple):
     kinds: list[type]
     blocks: list[bytes]
     """The packed fields, of `_TOGETHER` messages in each block, of up to as many in the last."""
+    read: int = 0
+    """So many messages at the front were read, and are what these bytes say: they can be made of them without any checks."""
 
     @property
     def size(self) -> int:
         """About as many bytes of memory."""
         return sum(map(len, self.blocks)) + 10 * len(self.kinds)
 
+    def with_more(self, kinds: list[type], bodies: list[bytes], *, read: bool) -> Proof:
+        """The proof of these messages, and of others behind them."""
+        blocks, room = self.blocks, -len(self.kinds) % _TOGETHER
+        if room:
+            blocks = [*blocks[:-1], _joined([blocks[-1], *bodies[:room]])]
+        more = [_joined(bodies[begin : begin + _TOGETHER]) for begin in range(room, len(bodies), _TOGETHER)]
+        known = len(kinds) if read and self.read == len(self.kinds) else 0
+        return Proof(self.kinds + kinds, blocks + more, self.read + known)
+
 
 _joined = b"".join
+_NONE: Final = Proof([], [])
 
 
 def elements(messages: list[Any]) -> list[bytes] | None:
@@ -57,20 +70,19 @@ def cut(messages: list[Any], last: Proof | None) -> tuple[list[bytes], int, Proo
             return None
         kinds, fields = known
         same, blocks = (0, []) if last is None else _unchanged(kinds, fields, last)
-        rest = kinds[same:]
-        bodies = columns.pack(rest, fields[same:]) if len(rest) >= _MANY else columns.pack_each(rest, messages[same:])
+        bodies = _pack(kinds[same:], messages[same:], fields[same:])
     except columns.FAILURES:
         return None
     if bodies is None:
         return None
-    pieces = [header(messages, list), *columns.elements(rest, bodies)]
-    if room := -same % _TOGETHER:
-        blocks[-1] = _joined([blocks[-1], *bodies[:room]])
-    return pieces, same, Proof(kinds, blocks + _blocks(bodies[room:]))
+    front = Proof(kinds[:same], blocks, 0 if last is None else min(last.read, same))
+    pieces = [header(len(messages), list), *columns.elements(kinds[same:], bodies)]
+    return pieces, same, front.with_more(kinds[same:], bodies, read=False)
 
 
-def _blocks(bodies: list[bytes]) -> list[bytes]:
-    return [_joined(bodies[begin : begin + _TOGETHER]) for begin in range(0, len(bodies), _TOGETHER)]
+def _pack(kinds: list[type], messages: list[Any], fields: list[dict[str, Any]]) -> list[bytes] | None:
+    """The packed fields of each message; None if some are not plain."""
+    return columns.pack(kinds, fields) if len(kinds) >= _MANY else columns.pack_each(kinds, messages)
 
 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> tuple[int, list[bytes]]:
@@ -99,23 +111,38 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
     return most, blocks
 
 
-def loaded(value: Any, payloads: list[bytes], data: bytes) -> tuple[list[int], Proof] | None:
-    """The sizes of the pieces that `cut` makes of messages that were just read, and the proof of these.
+def loaded(messages: list[Any], data: bytes, front: Proof = _NONE) -> tuple[list[int], Proof] | None:
+    """The sizes of the pieces that `cut` makes of messages that were just read; and the proof of these.
 
     None where they are not all known, plain and written just as here.
 
     Args:
-        value: What was read.
-        payloads: What its messages were made of, those that took the short road.
-        data: The bytes that were read.
+        messages: The messages.
+        data: The list that was read.
+        front: The proof of the messages in front of these.
     """
-    if type(value) is not list or len(value) < 2 or len(payloads) != len(value):
+    try:
+        known = columns.known(messages)
+        bodies = known and _pack(known[0], messages, known[1])
+    except columns.FAILURES:
         return None
-    kinds = list(map(type, value))
-    if not columns.CLASSES.keys() >= set(kinds):
+    if not known or not bodies:
         return None
-    bodies = columns.bodies(kinds, payloads)
-    pieces = [header(value, list), *columns.elements(kinds, bodies)]
+    pieces = [header(len(messages), list), *columns.elements(known[0], bodies)]
     if _joined(pieces) != data:
         return None
-    return list(map(len, pieces)), Proof(kinds, _blocks(bodies))
+    return list(map(len, pieces)), front.with_more(known[0], bodies, read=True)
+
+
+def again(proof: Proof, count: int) -> tuple[list[Any], Proof]:
+    """So many messages at the front of those that a proof shows, all of which were read, as new objects; and their proof."""
+    kinds, blocks = proof.kinds, proof.blocks[: -(-count // _TOGETHER)]
+    fields = list[dict[str, Any]]()
+    for block in blocks:
+        fields += columns.unpack_all(block, min(_TOGETHER, len(kinds) - len(fields)))
+    messages = [MAKERS[kind](each) for kind, each in zip(kinds[:count], fields)]  # noqa: B905 - the last block may have more
+    if count == len(kinds):
+        return messages, proof
+    if len(fields) > count:
+        blocks[-1] = columns.pack_all(fields[count - count % _TOGETHER : count])
+    return messages, Proof(kinds[:count], blocks, count)

@@ -100,18 +100,18 @@ def _decoded(
             in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
             return context.serde.loads_typed(_lengthened(named, data)), None
-        if last and last.value == stored:
-            kind, data = parted.whole(last)
-            if last.pieces or not keeps:
-                return context.serde.loads_typed((kind, data)), last
-            whole = last
-        else:
-            kind, data, whole = parted.join(stored, parts)
+        whole = last if last and last.value == stored else parted.join(stored, parts)
         loads_pieces = getattr(type(context.serde), "loads_pieces", None)
         if loads_pieces is None or not keeps:
-            return context.serde.loads_typed((kind, data)), whole
-        value, pieces = loads_pieces(context.serde, kind, data)
-        return value, parted.known(whole, *pieces) if pieces else whole
+            return context.serde.loads_typed(parted.given(whole)), whole
+        front = parted.shared(whole, last) if last else []
+        found = front and loads_pieces(
+            context.serde, *parted.given(whole, len(front)), last and last.pieces, sum(front)
+        )
+        if not found:
+            front, found = [], loads_pieces(context.serde, *parted.given(whole))
+        value, pieces = found
+        return value, parted.known(whole, pieces[0], pieces[1], front) if pieces else whole
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:

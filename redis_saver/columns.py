@@ -71,9 +71,8 @@ def ext_header(code: int, size: int) -> bytes:
     return b"\xc9" + size.to_bytes(4, "big") + bytes([code])
 
 
-def header(elements: Sequence[Any], kind: type) -> bytes:
-    """The header of an array (list) or a map (dict)."""
-    count = len(elements)
+def header(count: int, kind: type) -> bytes:
+    """The header of an array (list) or a map (dict) of so many elements."""
     short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
     if count < 16:
         return bytes([short | count])
@@ -83,6 +82,13 @@ def header(elements: Sequence[Any], kind: type) -> bytes:
 def header_length(count: int) -> int:
     """How long it is for so many elements."""
     return 1 if count < 16 else 3 if count < 0x10000 else 5
+
+
+def list_length(data: bytes) -> int | None:
+    """Of how many elements the header of a list is with which some bytes begin; None where they do not begin with one."""
+    first = data[0]
+    count = first & 15 if first & 0xF0 == 0x90 else int.from_bytes(data[1 : 3 if first == 0xDC else 5], "big")
+    return count if data.startswith(header(count, list)) else None
 
 
 def _check(annotation: Any) -> Check | None:
@@ -173,17 +179,19 @@ def pack(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[bytes]
 def pack_each(kinds: Sequence[type], messages: Sequence[Any]) -> list[bytes] | None:
     """The same for a few messages."""
     payloads = [ENCODERS[kind](message) for kind, message in zip(kinds, messages)]  # noqa: B905 - as many
-    return None if None in payloads else bodies(kinds, cast("list[bytes]", payloads))
-
-
-def bodies(kinds: Sequence[type], payloads: Sequence[bytes]) -> list[bytes]:
-    """The packed fields in the payloads of messages."""
-    return [payload[_HEADS[kind].body] for kind, payload in zip(kinds, payloads)]  # noqa: B905 - as many
+    if None in payloads:
+        return None
+    return [payload[_HEADS[kind].body] for kind, payload in zip(kinds, cast("list[bytes]", payloads))]  # noqa: B905 - as many
 
 
 def pack_all(fields: list[dict[str, Any]]) -> bytes:
     """The fields of all messages, packed one after another."""
-    return ormsgpack.packb(fields, None, PLAIN)[1 if len(fields) < 16 else 3 if len(fields) < 0x10000 else 5 :]
+    return ormsgpack.packb(fields, None, PLAIN)[header_length(len(fields)) :]
+
+
+def unpack_all(packed: bytes, count: int) -> list[dict[str, Any]]:
+    """The inverse of `pack_all`, for so many messages."""
+    return cast("list[dict[str, Any]]", ormsgpack.unpackb(header(count, list) + packed))
 
 
 def elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:

@@ -27,6 +27,8 @@ Encoder = Callable[[Any], "bytes | None"]
 """The payload of a message's Ext, or None where the ordinary road is to be taken."""
 Decoder = Callable[[bytes], Any]
 """The message of a payload, or None where the ordinary road is to be taken."""
+Maker = Callable[[dict[str, Any]], Any]
+"""The message of these fields: all of its class in their order, and as validation would leave them."""
 
 KEY_LENGTH: Final = 36
 """So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
@@ -165,15 +167,28 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
         "    extra = {key: value for key, value in fields.items() if key not in NAMES}",
         "    if not RESERVED.isdisjoint(extra): return None",
         "    names = set(fields)",
-        "message = new(CLASS)",
-        f"set_fields(message, {{{made_of}}})",
-        "set_names(message, names)",
-        "set_extra(message, extra)",
-        "set_private(message, None)",
-        "return message",
+        *_filled(f"{{{made_of}}}", "names", "extra"),
     ]
     made: Decoder = source.function("data", ["try:", *indented(body), "except FAILURES: return None"])
     return made
+
+
+def _maker(cls: type[BaseModel]) -> Maker:
+    """Compile the function that makes a message of a class from fields that need no look any more."""
+    made: Maker = Source(_names(cls), shapes_only=False).function("fields", _filled("fields", "NAMES.copy()", "{}"))
+    return made
+
+
+def _filled(fields: str, names: str, extra: str) -> list[str]:
+    """The statements that make a message of what these expressions say."""
+    return [
+        "message = new(CLASS)",
+        f"set_fields(message, {fields})",
+        f"set_names(message, {names})",
+        f"set_extra(message, {extra})",
+        "set_private(message, None)",
+        "return message",
+    ]
 
 
 def conditions(cls: type[BaseModel]) -> list[str]:
@@ -233,7 +248,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
         yield cls(content="", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "1"}], usage_metadata=usage)
 
 
-def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
+def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder, make: Maker) -> bool:
     """Whether the compiled functions do with the samples what the ordinary road does."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
@@ -242,7 +257,8 @@ def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
         made = decode(data)
         if ordinary.dumps_typed(sample) != ("msgpack", stored) or type(made) is not cls:
             return False
-        if state(made) != state(ordinary.loads_typed(("msgpack", stored))):
+        expected = state(ordinary.loads_typed(("msgpack", stored)))
+        if state(made) != expected or (not sample.__pydantic_extra__ and state(make(made.__dict__)) != expected):
             return False
     return True
 
@@ -252,24 +268,25 @@ def state(message: BaseModel) -> Any:
     return list(message.__dict__.items()), message.__getstate__()
 
 
-def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], Decoder]]]:
+def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], Decoder]], dict[type, Maker]]:
     """The functions of all classes that are known."""
     encoders: dict[type, Encoder] = {}
     decoders: dict[bytes, tuple[tuple[str, str], Decoder]] = {}
+    makers: dict[type, Maker] = {}
     for cls in _CLASSES:
         try:
             if not _known(cls):
                 continue
-            encode, decode = _encoder(cls), _decoder(cls)
-            if not _agree(cls, encode, decode):
+            encode, decode, make = _encoder(cls), _decoder(cls), _maker(cls)
+            if not _agree(cls, encode, decode, make):
                 continue
         except UNLIKE:
             continue
         name = (cls.__module__, cls.__name__)
-        encoders[cls] = encode
+        encoders[cls], makers[cls] = encode, make
         decoders[ormsgpack.packb((*name, {}, ""))[:KEY_LENGTH]] = (name, decode)
-    return encoders, decoders
+    return encoders, decoders, makers
 
 
-ENCODERS, DECODERS = _build()
-"""By class, and by the first bytes of a payload with the class's module and name."""
+ENCODERS, DECODERS, MAKERS = _build()
+"""By class; decoders by the first bytes of a payload, with the class's module and name."""

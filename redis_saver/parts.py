@@ -123,27 +123,46 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]))
 
 
-def known(stored: Stored, sizes: Sequence[int], pieces: Pieces) -> Stored:
+def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[int] = ()) -> Stored:
     """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
 
     Args:
-        stored: What `join` answered.
+        stored: The value.
         sizes: The sizes of the pieces that the serializer would make of it.
         pieces: Those without their bytes.
+        front: The counts of the leaves whose elements are not among them.
     """
-    level = _counted(stored.levels[0], sizes)
+    if stored.pieces is pieces:
+        return stored
+    level = _counted(stored.levels[0], sizes, front)
     return stored._replace(levels=[level, *stored.levels[1:]], pieces=pieces) if level else stored
 
 
-def _counted(leaves: Level, sizes: Sequence[int]) -> Level | None:
+def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
     """Leaves that were read, with counts; None where they do not end with pieces of these sizes (the head's first)."""
+    if len(front) == len(leaves.bytes):
+        return leaves
     position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
-    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes))]
+    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes[len(front) :]))]
     if 0 in ends:
         return None
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     last = leaves.bytes[-1]
-    return leaves._replace(counts=counts, closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
+    return leaves._replace(counts=[*front, *counts], closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
+
+
+def shared(stored: Stored, last: Stored) -> list[int]:
+    """The counts of the leaves at the front of a value that are those of another version, and need not be read again."""
+    counts, left = list[int](), last.pieces.read if last.pieces else 0
+    leaves, before = stored.levels[0], last.levels[0]
+    # Whether the last one would end there in a longer value shows only when it is read.
+    fields = leaves.fields if stored is last else leaves.fields[:-1]
+    for field, other, count in zip(fields, before.fields, before.counts):  # noqa: B905 - those of the shorter
+        left -= count
+        if field != other or left < 0:
+            break
+        counts.append(count)
+    return counts
 
 
 def _recognised(pieces: Sequence[bytes], before: Sequence[Level]) -> tuple[Sequence[Level], int]:
@@ -223,8 +242,8 @@ def in_parts(value: bytes) -> bool:
     return value[:1] in _KINDS
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes]) -> tuple[str, bytes, Stored]:
-    """What the serializer gave, from a root and the parts below it; and the value as it is stored.
+def join(value: bytes, parts: Mapping[bytes, bytes]) -> Stored:
+    """A value as it is stored, from its root and the parts below it.
 
     Args:
         value: The root.
@@ -236,7 +255,7 @@ def join(value: bytes, parts: Mapping[bytes, bytes]) -> tuple[str, bytes, Stored
     """
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
-    (serializer_type, head), start = take(value, _FRAMES, 2)
+    start = take(value, _FRAMES, 2)[1]
     fields, levels, used = children(value[:1], value[start:]), list[Level](), dict[bytes, bytes]()
     try:
         while True:
@@ -248,14 +267,13 @@ def join(value: bytes, parts: Mapping[bytes, bytes]) -> tuple[str, bytes, Stored
             fields = [field for one in found for field in children(one[:1], one[1:])]
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
-    stored = Stored(value, used, [Level(fields, found, [], closed=False), *levels[::-1]])
-    return names.decode(serializer_type), b"".join([head, *found]), stored
+    return Stored(value, used, [Level(fields, found, [], closed=False), *levels[::-1]])
 
 
-def whole(stored: Stored) -> tuple[str, bytes]:
-    """What the serializer gave, of a value that is known."""
+def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
+    """What the serializer gave, without what is in so many leaves at the front."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
-    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes])
+    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[behind:]])
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:

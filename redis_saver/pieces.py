@@ -45,13 +45,18 @@ class Pieces(NamedTuple):
         """About as many bytes of memory as keeping it takes besides the pieces."""
         return self.proof.size if self.proof is not None else 0
 
+    @property
+    def read(self) -> int:
+        """So many elements at the front `loads_pieces` need not be given, to read them once more."""
+        return self.proof.read if self.proof is not None else 0
+
 
 def encode(value: Any) -> bytes:
     """The bytes of a value."""
     if type(value) is list and len(value) > 1 and type(value[0]) in ENCODERS:
         # Without an Ext per message, and its copy, it is faster.
         value = value[:]
-        return _joined([header(value, list), *(chats.elements(value) or _list_elements(value))])
+        return _joined([header(len(value), list), *(chats.elements(value) or _list_elements(value))])
     return road.encode(value)
 
 
@@ -78,8 +83,8 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         if type(inner[0]) in ENCODERS:
             # The head of a snapshot says how long all of it is, so all of it is needed.
             known = chats.cut(inner, None if snapshot or last is None else last.proof)
-            pieces, same, proof = known or ([header(inner, list), *_list_elements(inner)], 0, None)
-            found = Pieces("msgpack", pieces, same, proof)
+            pieces, same, proof = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
+            found = Pieces("msgpack", pieces, same, None if snapshot else proof)
     if found is None:
         found = Pieces("msgpack", _cut(inner))
     size = sum(map(len, found.pieces))
@@ -137,7 +142,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
     if kind is dict:
         runs = map(dict, runs)
-    return [header(elements, kind), *(road.encode(run)[header_length(len(run)) :] for run in runs)]
+    return [header(len(elements), kind), *(road.encode(run)[header_length(len(run)) :] for run in runs)]
 
 
 def _slight(element: Any) -> bool:

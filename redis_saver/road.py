@@ -32,37 +32,24 @@ def _default(value: Any) -> Any:
     return _ordinary_default(value)
 
 
-Hook = Callable[[int, bytes], Any]
-
-
-def ext_hook(ordinary: Any) -> tuple[Hook, Callable[[list[bytes]], Hook]]:
-    """A hook that answers what an ordinary one does, and is called for nested values, too.
-
-    And what makes one that also adds to a list what the messages that are not nested in others are made of, those of them
-    that took the short road.
-    """
+def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
+    """A hook that answers what an ordinary one does, and is called for nested values, too."""
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
 
-    def hook_for(payloads: list[bytes] | None) -> Hook:
-        def hook(code: int, data: bytes) -> Any:
-            if code == 5:
-                decode = decoders.get(data[:KEY_LENGTH])
-                if decode is not None:
-                    message = decode(data)
-                    if message is not None:
-                        if payloads is not None:
-                            payloads.append(data)
-                        return message
-            return inner(code, data)
+    def hook(code: int, data: bytes) -> Any:
+        if code == 5:
+            decode = decoders.get(data[:KEY_LENGTH])
+            if decode is not None:
+                message = decode(data)
+                if message is not None:
+                    return message
+        return inner(code, data)
 
-        return hook
-
-    hook = hook_for(None)
     free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
     cells = tuple(CellType(hook) if name == "ext_hook" else cell for name, cell in free)
     inner = FunctionType(ordinary.__code__, ordinary.__globals__, closure=cells)
-    return hook, hook_for
+    return hook
 
 
 def _known() -> bool:
@@ -72,7 +59,7 @@ def _known() -> bool:
     ordinary: Any = jsonplus._msgpack_default  # noqa: SLF001
     nested = {"a": {frozenset({1})}}
     data = encode(nested)
-    copied, _ = ext_hook(hook)
+    copied = ext_hook(hook)
     return (
         (jsonplus.EXT_PYDANTIC_V2, jsonplus.EXT_DELTA_SNAPSHOT) == (5, 7)
         and serializer._custom_unpack_ext_hook is False  # noqa: SLF001

@@ -18,6 +18,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver import chats, pieces, road
+from redis_saver.columns import header, header_length, list_length
 from redis_saver.pieces import Pieces
 
 
@@ -29,8 +30,8 @@ class FastSerializer(JsonPlusSerializer):
     just as `JsonPlusSerializer` does.
     """
 
-    _hooks: tuple[Any, Any] = (None, None)
-    """The hook, and that of `loads_pieces`."""
+    _hook: Any = None
+    """The hook that takes the short road, if there is one."""
 
     def __init__(self, **settings: Any) -> None:
         """Take the settings of `JsonPlusSerializer`."""
@@ -79,19 +80,44 @@ class FastSerializer(JsonPlusSerializer):
         kind, data = self.dumps_typed(obj)
         return Pieces(kind, [data])
 
-    def loads_pieces(self, kind: str, data: bytes) -> tuple[Any, tuple[list[int], Pieces] | None]:
+    def loads_pieces(
+        self, kind: str, data: bytes, last: Pieces | None = None, same: int = 0
+    ) -> tuple[Any, tuple[list[int], Pieces] | None] | None:
         """What `loads_typed` answers; and what `dumps_pieces` would, with the pieces' sizes in place of the pieces.
 
         The latter of lists of plain messages only, as it is these that `dumps_pieces` compares with an earlier version.
+
+        Args:
+            kind: What `dumps_typed` answered, and so is `data`.
+            data: With `same`, all but so many elements at the front, as in `dumps_pieces`.
+            last: What was answered for an earlier version.
+            same: How many elements at the front are what they were in that, `last.read` at the most. They are new objects like
+                all others, but made faster. Their sizes are not among those answered.
+
+        Returns:
+            None where `data` is no list, but with the elements of one, so that it takes all of its bytes to read it.
         """
-        hook, noting = self._hooks
+        if kind != "msgpack" or not self._takes_short_road():
+            return None if same else (self.loads_typed((kind, data)), None)
+        if not same or last is None or last.proof is None:
+            value = self.loads_typed((kind, data))
+            found = chats.loaded(value, data) if type(value) is list and len(value) > 1 else None
+            return value, (found[0], Pieces(kind, [], 0, found[1])) if found else None
+        count = list_length(data)
+        if count is None or count < same:
+            return None
+        front, proof = chats.again(last.proof, same)
+        if count == same:
+            return front, ([header_length(count)], last if proof is last.proof else Pieces(kind, [], 0, proof))
+        data = header(count - same, list) + data[header_length(count) :]
+        value = self.loads_typed((kind, data))
+        found = chats.loaded(value, data, proof)
+        return front + value, (found[0], Pieces(kind, [], 0, found[1])) if found else None
+
+    def _takes_short_road(self) -> bool:
+        """Whether this reads as it was made to: a subclass, or a hook that was put in later, may read otherwise."""
         own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
-        if kind != "msgpack" or own or noting is None or self._unpack_ext_hook is not hook:
-            return self.loads_typed((kind, data)), None
-        payloads: list[bytes] = []
-        value = ormsgpack.unpackb(data, ext_hook=noting(payloads), option=ormsgpack.OPT_NON_STR_KEYS)
-        found = chats.loaded(value, payloads, data)
-        return value, (found[0], Pieces("msgpack", [], 0, found[1])) if found else None
+        return self._hook is not None and self._unpack_ext_hook is self._hook and not own
 
 
 def takes_views(serializer: Any) -> bool:
@@ -103,5 +129,4 @@ def takes_views(serializer: Any) -> bool:
 def _hasten(serializer: Any) -> None:
     """Let a serializer's hook take the short road, if the hook is the ordinary one."""
     if road.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
-        serializer._hooks = road.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
-        serializer._unpack_ext_hook = serializer._hooks[0]  # noqa: SLF001
+        serializer._hook = serializer._unpack_ext_hook = road.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from typing import Any
 
 import pytest
 from bench.history import history, message
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from redis_saver import codec, parts
 from redis_saver.known import Known, Version
+from redis_saver.messages import state
 from redis_saver.parts import Stored
 from redis_saver.serializer import FastSerializer
 
@@ -46,9 +50,10 @@ def edited(value: list[Any], chance: random.Random) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_remembered_changes_nothing(seed: int) -> None:
-    chance, saver = random.Random(seed), Bare()
+    chance, luck, saver = random.Random(seed), random.Random(seed + 1000), Bare()
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))
     before: Stored | None = None
+    seen: list[Stored] = []
     grown = 0
     for _ in range(25):
         value = edited(value, chance)
@@ -56,8 +61,8 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         fresh = codec.encode_value(saver, value, "value")
         assert (stored.value, stored.parts, list(stored.levels)) == (fresh.value, fresh.parts, list(fresh.levels))
         if stored.parts:
-            *given, again = parts.join(stored.value, stored.parts)
-            assert tuple(given) == saver.serde.dumps_typed(value)
+            again = parts.join(stored.value, stored.parts)
+            assert parts.given(again) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
             assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
             assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
@@ -66,9 +71,66 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
-            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place", keeps=True)
-            assert before and (before.levels[0], before.pieces) == (stored.levels[0], stored.pieces._replace(same=0))
+            last, written = luck.choice([None, stored, *seen]), value
+            expected = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(value))
+            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=last, keeps=True)
+            assert list(map(state, value)) == list(map(state, expected))
+            assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
+            assert not any(map(operator.is_, value, written))
+            assert before and before.levels[0] == stored.levels[0]
+            assert before.pieces.proof == stored.pieces.proof._replace(read=len(value))
+            seen.append(before)
     assert grown
+
+
+@pytest.mark.parametrize("change", ["none", "grown", "shorter", "edited", "forked"])
+def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver, long = Bare(), history(300)
+    value = {
+        "none": long,
+        "grown": [*long, message(10**6)],
+        "shorter": long[:290],
+        "edited": [*long[:250], message(10**6), *long[251:]],
+        "forked": [*long[:280], *(message(10**6 + n) for n in range(40))],
+    }[change]
+    decoded = list[int]()
+    monkeypatch.setattr(
+        parts, "given", lambda *args, given=parts.given: [said := given(*args), decoded.append(len(said[1]))][0]
+    )
+    known = None
+    for each in (long, value):
+        stored = codec.encode_value(saver, each, "value")
+        read, known = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=known, keeps=True)
+        assert read == each
+        assert known and known.pieces.read == len(each)
+    whole, again = decoded
+    assert again < {"none": 10, "edited": whole / 4, "forked": whole / 4}.get(change, whole / 20)
+
+
+def test_the_same_messages_as_another_kind_of_value() -> None:
+    saver, messages = Bare(), history(100)
+    first = codec.encode_value(saver, messages, "value")
+    _, known = codec._decoded(saver, first.value, first.parts, "value", "place", keeps=True)
+    stored = codec.encode_value(saver, _DeltaSnapshot(messages), "value")
+    assert known and parts.shared(stored, known)
+    read, _ = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=known, keeps=True)
+    assert read == _DeltaSnapshot(messages)
+
+
+def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> None:
+    saver, messages = Bare(), history(100)
+    odd = AIMessage("x", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})
+    odd.usage_metadata = {"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}  # validation orders them
+    messages[60] = odd
+    known = codec.encode_value(saver, messages, "value")
+    for _ in range(3):
+        read, known = codec._decoded(saver, known.value, known.parts, "value", "place", last=known, keeps=True)
+        assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
+            JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
+        )
+        assert known.pieces.read == 0
+    grown = codec.encode_value(saver, [*read[:60], *read[61:]], "value", known)
+    assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(new=grown.new, pieces=grown.pieces)
 
 
 def test_an_edit_leaves_most_parts() -> None:
@@ -123,7 +185,7 @@ def test_a_switch_of_compression_does_not_end_sharing() -> None:
     plain, zstd, value = Bare(), Bare("zstd"), history(100)
     for first, then in ((plain, zstd), (zstd, plain)):
         cut = codec.encode_value(first, value, "value")
-        *_, read = parts.join(cut.value, cut.parts)
+        read = parts.join(cut.value, cut.parts)
         for before in (cut, read):
             grown = codec.encode_value(then, [*value, message(1)], "value", before)
             assert grown == codec.encode_value(then, [*value, message(1)], "value")
