@@ -74,6 +74,8 @@ class Contestant:
     """Makes a saver that does that by itself, beside its callers, until it is closed."""
     statements: Counter[str] | None = None
     """How many statements Postgres was sent."""
+    alone: Contestant | None = None
+    """Ours on the same Redis, without the other tier."""
     only: tuple[str, ...] = ()
     """The workloads it takes part in; all, if none is named."""
     threads: list[str] = field(default_factory=list)
@@ -94,6 +96,8 @@ class Contestant:
         for thread in self.threads:
             self.saver.delete_thread(thread)
         self.threads.clear()
+        if self.alone:
+            self.alone.clear()
 
 
 def _said(url: str) -> str:
@@ -204,7 +208,8 @@ def open_tiered(setting: Setting, name: str = THROUGH) -> Contestant:
         rest=saver.flush,
         at_work=lambda: TieredSaver(RedisSaver(client), cold.saver, **settings),
         statements=cold.statements,
-        only=("operations", "tiers"),
+        alone=None if name == LATEST else Contestant(OURS, RedisSaver(client), AsyncRedisSaver(aclient)),
+        only=("operations", "tiers", "reads"),
     )
 
 

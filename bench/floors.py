@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.contestants import BEHIND, LATEST, MEMORY, OURS, POSTGRES, THROUGH
+from bench.workloads.reads import THREADS
 
 Rows = list[dict[str, Any]]
 Floor = dict[str, Any]
@@ -74,8 +75,12 @@ def judge_tiers(rows: Rows, floor: Callable[..., None]) -> None:
     def times(one: float | None, other: float | None) -> float | None:
         return one / other if one and other else None
 
-    read = {"workload": "operations", "flavour": "sync", "metric": "get_tuple"}
-    floor(f"two tiers, get_tuple, small: x {OURS}", times(median(THROUGH, **read), median(OURS, **read)), 1.1)
+    for saver in (THROUGH, BEHIND):
+        for checkpoint in THREADS:
+            for flavour in ("sync", "async"):
+                wanted = {"workload": "reads", "checkpoint": checkpoint, "flavour": flavour}
+                measured = of(rows, saver, "of_ours", **wanted)
+                floor(f"{saver}, get_tuple, {checkpoint}, {flavour}: x {OURS}", measured, 1.1)
     turn = {"workload": "tiers", "metric": "turn"}
     for saver in (BEHIND, LATEST):
         floor(f"{saver}, turn: x {OURS}", times(median(saver, **turn), median(OURS, **turn)), 1.25)

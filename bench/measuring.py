@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.contestants import MEMORY, NOTHING, Contestant
+from bench.contestants import MEMORY, NOTHING, OURS, Contestant
 
 RAW = "raw SET / GET"
+BASES = {"of_memory": MEMORY, "of_nothing": NOTHING, "of_raw": RAW, "of_ours": OURS}
+"""The fields of a row that hold a ratio, and to whom."""
 Case = dict[str, Any]
 Row = dict[str, Any]
 
@@ -65,7 +67,7 @@ class Run:
             case, metric, unit = self._metrics[key]
             row: Row = {"workload": workload, **case, "metric": metric, "unit": unit, "saver": name}
             row |= summary(values)
-            for field_name, other in (("of_memory", MEMORY), ("of_nothing", NOTHING), ("of_raw", RAW)):
+            for field_name, other in BASES.items():
                 row[field_name] = ratio(values, self._samples.get((key, other), []))
             self.rows.append(row)
         self._samples.clear()

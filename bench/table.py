@@ -7,10 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.measuring import BASES
 from bench.results import Result
 
 _FIXED = {
-    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory", "of_nothing", "of_raw",
+    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", *BASES,
 }  # fmt: skip
 
 

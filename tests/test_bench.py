@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SAVERS = {"redis_saver", "InMemorySaver", "do-nothing"}
 FIELDS = {
     "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory",
-    "of_nothing", "of_raw",
+    "of_nothing", "of_raw", "of_ours",
 }  # fmt: skip
 OF_ALL = {
     "chat": {"turn", "turn, processor time of this process"},
@@ -82,6 +82,7 @@ def check_rows(found: dict[str, Any]) -> None:
             assert seen.pop((workload, metric)) == {"redis_saver"}, metric
     for metric, savers in OF_TIERS.items():
         assert seen.pop(("tiers", metric)) == savers, metric
+    assert seen.pop(("reads", "get_tuple")) == {"redis_saver", "TieredSaver", "TieredSaver behind"}
     assert not seen
     raw = [row for row in found["rows"] if row["saver"] == "raw SET / GET"]
     assert {(row["metric"], row["flavour"]) for row in raw} == {
@@ -93,9 +94,9 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["floors"]) == 17
+    assert len(found["floors"]) == 24
     measured = [floor for floor in found["floors"] if floor["met"] is not None]
-    assert len(measured) == 7  # the others take more than the smallest run has
+    assert len(measured) == 14  # the others take more than the smallest run has
     for floor in found["floors"]:
         assert floor["floor"] in said
     assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None

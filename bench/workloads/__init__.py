@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.measuring import Run
-from bench.workloads import chat, cost, fan_out, files, growth, operations, throughput, tiers
+from bench.workloads import chat, cost, fan_out, files, growth, operations, reads, throughput, tiers
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
     module.__name__.rpartition(".")[2].replace("_", "-"): module.run
-    for module in (chat, throughput, operations, fan_out, files, cost, growth, tiers)
+    for module in (chat, throughput, operations, fan_out, files, cost, growth, tiers, reads)
 }
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}

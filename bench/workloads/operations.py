@@ -13,6 +13,7 @@ from bench.meters import RedisMeter
 
 CALLS = 20
 OPERATIONS = ("put", "put_writes", "get_tuple")
+WRITES = [("count", 7), ("answer", text("answer"))]
 PROTOCOL = 45
 """Bytes of a SET, or of the reply to a GET, besides the value; so many that a raw call never gets more than ours."""
 
@@ -56,6 +57,15 @@ def small(contestant: Contestant, before: dict[str, Any] | None) -> tuple[dict[s
     return {**empty_checkpoint(), **made}, new
 
 
+def small_thread(contestant: Contestant) -> dict[str, Any]:
+    """Where there is such a checkpoint now, with two pending writes."""
+    where: Any = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
+    checkpoint, new = small(contestant, None)
+    written = contestant.saver.put(where, checkpoint, {"source": "loop", "step": 0, "parents": {}}, new)
+    contestant.saver.put_writes(written, WRITES, "task")
+    return where
+
+
 def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, int] | None) -> dict[str, list[float]]:
     """Some calls of each operation in a new thread; seconds of each call."""
     where: dict[str, Any] = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
@@ -70,10 +80,9 @@ def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, in
     for checkpoint, _ in checkpoints[1:]:
         named = {"configurable": {**where["configurable"], "checkpoint_id": checkpoint["id"]}}
         configs.append(named)
-    writes = [("count", 7), ("answer", text("answer"))]
     calls: dict[str, list[tuple[Any, ...]]] = {
         "put": [(configs[n - 1], checkpoints[n][0], metadata[n], checkpoints[n][1]) for n in range(1, CALLS + 1)],
-        "put_writes": [(configs[n], writes, f"task-{n:031}") for n in range(1, CALLS + 1)],
+        "put_writes": [(configs[n], WRITES, f"task-{n:031}") for n in range(1, CALLS + 1)],
         "get_tuple": [(latest,)] * CALLS,
     }
     taken = {}
@@ -89,7 +98,7 @@ def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, in
             sizes[operation] = (traffic.received if operation == "get_tuple" else traffic.sent) // CALLS
     if result is None or result.checkpoint["channel_values"] != checkpoints[-1][0]["channel_values"]:
         raise WrongResult("get_tuple did not give back the last checkpoint")
-    if [write[1:] for write in result.pending_writes] != writes:
+    if [write[1:] for write in result.pending_writes] != WRITES:
         raise WrongResult("get_tuple did not give back the pending writes")
     return taken
 
