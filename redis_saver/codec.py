@@ -18,7 +18,7 @@ from redis_saver.config import Address, to_config
 from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
-from redis_saver.known import Place, Version
+from redis_saver.known import Place, Version, names_of
 from redis_saver.parts import ZSTD, Stored
 from redis_saver.serializer import takes_views
 
@@ -133,7 +133,7 @@ def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
             suffix, record = stored[position], stored[position + 1]
             if suffix is None or record is None:
                 raise ValueError("a record of pending writes is gone")
-            task_id = names.components(suffix[: suffix.index(b"\0") + 1])[0]
+            task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
             frames = unpack(record)
             for first in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[first : first + 5]
@@ -199,11 +199,11 @@ def decode_tuple(
         stored: Id, namespace, header, values, writes.
         parts: What its names and its values are made of.
         had: Versions that were seen before.
-        used: Takes the values that are in parts.
+        used: Takes the values that are in parts, and the names.
     """
     raw_id, raw_ns, header, values, writes = stored[:5]
-    where = Address(thread_id, names.components(raw_ns)[0], names.components(raw_id)[0])
-    parent, checkpoint, metadata = headers.decode(context.serde, header, where.checkpoint_id or "", parts, where)
+    where = Address(thread_id, names.name_of(raw_ns), names.name_of(raw_id))
+    parent, checkpoint, metadata, named = headers.decode(context.serde, header, where.checkpoint_id or "", parts, where)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
@@ -214,6 +214,10 @@ def decode_tuple(
                 field = names.blob(where.checkpoint_ns, names.entry(channel, version))
                 unchanged = seen and seen.field == field and seen.stored is in_parts
                 used[where.checkpoint_ns, channel] = seen if seen and unchanged else Version(field, in_parts)
+    if used is not None:
+        names_seen = had.get((where.checkpoint_ns, None))
+        is_same = names_seen and names_seen.field == named
+        used[where.checkpoint_ns, None] = names_seen if names_seen and is_same else names_of(named, parts[named])
     pending = [load_write(context.serde, write, where) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

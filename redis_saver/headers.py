@@ -52,6 +52,8 @@ class Header(NamedTuple):
     checkpoint: Checkpoint
     """Without values."""
     metadata: CheckpointMetadata
+    named: bytes
+    """The field of the part with its names."""
 
 
 class Links(NamedTuple):
@@ -198,7 +200,8 @@ def decode(
         if seen:
             checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
         checkpoint.update(rest)
-        return Header(names.components(parent)[0] if parent else None, cast("Checkpoint", checkpoint), metadata)
+        of = names.name_of(parent) if parent else None
+        return Header(of, cast("Checkpoint", checkpoint), metadata, named)
 
 
 def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
@@ -209,11 +212,6 @@ def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) ->
         pairs = range(next(numbers))
         seen[listed[node]] = {listed[next(numbers)]: versions[next(numbers)] for _ in pairs}
     return seen
-
-
-def named(header: bytes) -> bytes:
-    """The field of the part with the names in a header."""
-    return take(header, 0, 4)[0][3]
 
 
 def decode_time(links: bytes, thread: str) -> str:
@@ -232,7 +230,7 @@ def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str) -> Lin
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
         entries += [HELD + entry for entry in unpack(held)]
-        of = names.components(parent)[0] if parent else ""
+        of = names.name_of(parent) if parent else ""
         return Links(of, names.decode(time), run, named, entries, links[:end])
 
 
@@ -243,7 +241,7 @@ def own_entries(entries: Iterable[bytes]) -> list[bytes]:
 
 def channel_of(entry: bytes) -> str:
     """The channel of an entry."""
-    return names.components(entry[1 : entry.index(b"\0") + 1])[0]
+    return names.name_of(entry[1 : entry.index(b"\0") + 1])
 
 
 def metadata(serde: SerializerProtocol, header: bytes, where: object) -> dict[str, Any]:

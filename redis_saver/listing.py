@@ -97,7 +97,7 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
     """The address of a checkpoint that `list` answered, if its metadata match."""
-    where = Address(thread, names.components(stored[1])[0], names.components(stored[0])[0])
+    where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
     if matches is None or matches(headers.metadata(context.serde, stored[2], where)):
         return where
     return None

@@ -38,9 +38,18 @@ def component(name: str) -> bytes:
     return raw + b"\0"
 
 
+def name_of(component: bytes) -> str:
+    """The inverse of `component`."""
+    return _unescaped(component[:-1])
+
+
 def components(raw: bytes) -> list[str]:
     """The names of which `raw` is made, each one a `component`."""
-    return [decode(part.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")) for part in raw.split(b"\0")[:-1]]
+    return [_unescaped(part) for part in raw.split(b"\0")[:-1]]
+
+
+def _unescaped(raw: bytes) -> str:
+    return decode(raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") if b"\1" in raw else raw)
 
 
 def after(prefix: bytes) -> bytes:
@@ -123,6 +132,15 @@ class TierKeys(NamedTuple):
         return self[:5]
 
 
+@lru_cache(maxsize=4096)
+def _tag(stem: bytes, thread_id: str) -> bytes:
+    """What all keys of a thread begin with."""
+    raw = encode(thread_id)
+    if b"{" in raw or b"}" in raw or b"%" in raw:
+        raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
+    return stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
+
+
 class Keyspace:
     """The keys of one prefix."""
 
@@ -150,23 +168,19 @@ class Keyspace:
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread; with a token, those of a copy of it that is being made."""
-        raw = encode(thread_id)
-        if b"{" in raw or b"}" in raw or b"%" in raw:
-            raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
-        tag = self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
-        ending = b"." + token.encode() if token else b""
+        tag, ending = _tag(self._stem, thread_id), b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""
-        index, data = self.keys(thread_id)
-        tag = index[: -len(INDEX)]
-        return TierKeys(index, data, tag + DOUBTS, tag + b"lease", tag + DIRTY, tag + b"flush", tag + b"replicated")
+        index, data, doubts, dirty = self.reading_keys(thread_id)
+        tag = _tag(self._stem, thread_id)
+        return TierKeys(index, data, doubts, tag + b"lease", dirty, tag + b"flush", tag + b"replicated")
 
-    def says_of(self, thread_id: str) -> tuple[bytes, bytes]:
-        """The keys that say whether hot, and whether cold, is to be believed of a thread."""
-        tag = self.keys(thread_id)[0][: -len(INDEX)]
-        return tag + DOUBTS, tag + DIRTY
+    def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
+        """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""
+        tag = _tag(self._stem, thread_id)
+        return tag + INDEX, tag + DATA, tag + DOUBTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""

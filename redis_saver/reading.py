@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
-from redis_saver import codec, config, headers, names, scripts
+from redis_saver import codec, config, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, refresh_arguments
 from redis_saver.errors import ThreadDamaged, UndecodableValue
-from redis_saver.known import Place, Version, names_of
+from redis_saver.known import Place, Version
 from redis_saver.requests import Argument, Call, Operation
 
 ANCESTORS_A_PAGE = 200
@@ -45,28 +45,33 @@ class Nowhere(Exception):
     """There is no such checkpoint in the other tier either."""
 
 
-def get_tuple(
-    context: Context, given: RunnableConfig, tiers: Sequence[bytes] = ()
-) -> Operation[CheckpointTuple | None]:
-    """The newest checkpoint of a namespace, or the one a config names.
+def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
+    """The newest checkpoint of a namespace, or the one a config names."""
+    where = config.address(given)
+    return read(context, where, context.keyspace.keys(where.thread_id))
+
+
+def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Operation[CheckpointTuple | None]:
+    """`get_tuple`.
 
     Args:
         context: The saver.
-        given: The config.
-        tiers: The keys that say so if the thread is not to be believed, and if cold is not.
+        where: The checkpoint; without an id, the newest.
+        keys: The two of the thread; behind them, of a thread in front of a cold saver, those that say so if it is not to be believed, and
+            if cold is not.
 
     Raises:
         Doubtful: The thread is not.
         Nowhere: Cold has no such checkpoint.
     """
-    thread, ns, checkpoint_id = config.address(given)
+    thread, ns, checkpoint_id = where
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
-    keys = context.keyspace.keys(thread)
-    had = {place: version for place, version in context.known.of(keys.data_key).items() if place[0] == ns}
+    data = keys[1]
+    had = {place: version for place, version in context.known.of(data).items() if place[0] == ns}
     while True:
         told = [field for version in had.values() for field in version.spine()]
-        stored = yield Call(scripts.GET, (*keys, *tiers), (*arguments, *told[:MOST_TOLD]))
+        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MOST_TOLD]))
         if stored is None:
             return None
         if stored == 1:
@@ -85,10 +90,7 @@ def get_tuple(
                 raise
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
-        named = headers.named(stored[2])
-        last = had.get((ns, None))
-        used[ns, None] = last if last and last.field == named else names_of(named, parts[named])
-        context.known.remember(keys.data_key, {**dict.fromkeys(had), **used})
+        context.known.remember(data, {**dict.fromkeys(had), **used})
         return found
 
 
@@ -120,7 +122,7 @@ def walk(
         parts.update(codec.as_parts(of_page, thread))
         for raw_id, raw_seeds, raw_writes in page:
             if raw_id in seen:
-                which = names.components(raw_id)[0]
+                which = names.name_of(raw_id)
                 raise ThreadDamaged(
                     f"checkpoint {which!r} of thread {thread!r} is an ancestor of itself; delete the thread"
                 )
@@ -130,7 +132,7 @@ def walk(
             seeds = {remaining.pop(escaped): value for escaped, value in pairs}
             writes = codec.decode_writes(raw_writes, f"an ancestor in thread {thread!r}")
             writes = [write for write in writes if write.channel in wanted]
-            found.append(Ancestor(names.components(raw_id)[0], seeds, writes))
+            found.append(Ancestor(names.name_of(raw_id), seeds, writes))
         if not position:
             break
         target = b"0"

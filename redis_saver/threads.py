@@ -76,7 +76,7 @@ def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     newest, head, checkpoints, size, left, waits, pinned = answer
     return ThreadInfo(
         thread_id=thread,
-        checkpoint_id=names.components(newest)[0] if newest else None,
+        checkpoint_id=names.name_of(newest) if newest else None,
         updated_at=headers.decode_time(head, thread) if head else None,
         checkpoints=checkpoints,
         bytes=size,

@@ -127,8 +127,8 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     )
     if left != _LATE and tiers.behind:
         for escaped, (raw_id, versions) in turn.latest.items():
-            place = (thread, names.components(escaped)[0])
-            tiers.behind.remember(place, names.components(raw_id)[0], versions)
+            place = (thread, names.name_of(escaped))
+            tiers.behind.remember(place, names.name_of(raw_id), versions)
     counts = tiers.counts
     counts.flushes += 1
     counts.flushed += len(turn.done) - turn.spared
@@ -231,7 +231,7 @@ class _Turn:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:
             return {}
-        base_id = names.components(base)[0]
+        base_id = names.name_of(base)
         known = self._tiers.behind.versions((self._thread, ns), base_id) if self._tiers.behind else None
         if known is None:
             found = yield from reading.get_tuple(self._tiers.carrier, config.to_config(self._thread, ns, base_id))

@@ -38,11 +38,11 @@ from redis_saver.tiers.model import (
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
     """The newest checkpoint, or the one a config names: of hot, else of cold, and then brought back."""
     where, waited = config.address(given), False
-    says = tiers.hot.keyspace.says_of(where.thread_id)
+    keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     while True:
         damage: ThreadDamaged | None = None
         try:
-            found = yield from reading.get_tuple(tiers.hot, given, says)
+            found = yield from reading.read(tiers.hot, where, keys)
             if found is not None and (yield from _is_newest(tiers, where, found)):
                 tiers.counts.hits += 1
                 return found
