@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -99,9 +100,10 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
 
-    async def _aexchange(self, request: Any) -> Any:
-        if type(request) is Call:
-            return await self._ask_hot(request)
+    def _aexchange(self, request: Any) -> Awaitable[Any]:
+        return self._ask_hot(request) if type(request) is Call else self._answer(request)
+
+    async def _answer(self, request: Any) -> Any:
         if isinstance(request, Cold):
             return await self._ask_cold(request, self.cold)
         if isinstance(request, Try):
