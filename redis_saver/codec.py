@@ -17,7 +17,7 @@ from redis_saver import parts as parted
 from redis_saver.config import Address, to_config
 from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
-from redis_saver.frames import pack, take, unpack
+from redis_saver.frames import first, pack, unpack
 from redis_saver.known import Place, Version, names_of
 from redis_saver.parts import ZSTD, Stored
 from redis_saver.serializer import takes_views
@@ -96,7 +96,7 @@ def _decoded(
     """
     with decoding("the value of channel {!r} of {}", channel, place):
         if not parted.in_parts(stored):
-            (named,), start = take(stored, 0, 1)
+            named, start = first(stored)
             in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
             return context.serde.loads_typed(_lengthened(named, data)), None
@@ -173,6 +173,8 @@ def encode_writes(
 
 def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
     """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ..."""
+    if not flat:
+        return {}
     parts = dict(zip(flat[::2], flat[1::2], strict=True))
     with decoding("a part of a value of thread {!r}", thread):
         for field, stored in parts.items():

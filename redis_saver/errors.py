@@ -130,6 +130,8 @@ class _Wrapping:
     A serializer may be anybody's and raise anything, so the kind of its error cannot be listed here.
     """
 
+    __slots__ = ("_error", "_named", "_remedy", "_said")
+
     def __init__(self, error: type[RedisSaverError], said: str, named: tuple[object, ...], remedy: str) -> None:
         self._error, self._said, self._named, self._remedy = error, said, named, remedy
 

@@ -33,6 +33,19 @@ def unpack(packed: bytes) -> list[bytes]:
     return parts
 
 
+def first(packed: bytes) -> tuple[bytes, int]:
+    """The first byte string, and the position behind it.
+
+    Raises:
+        ValueError: There is none.
+    """
+    start = packed.index(b":") + 1
+    end = start + int(packed[: start - 1])
+    if end > len(packed):
+        raise ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")
+    return packed[start:end], end
+
+
 def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
     """The first `count` byte strings from a position on, and the position behind them.
 

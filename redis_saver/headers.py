@@ -206,11 +206,13 @@ def decode(
 
 def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
     short = packed[:1] == _SEEN_SHORT
-    numbers = iter(packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:]))
-    seen = {}
-    for node in numbers:
-        pairs = range(next(numbers))
-        seen[listed[node]] = {listed[next(numbers)]: versions[next(numbers)] for _ in pairs}
+    numbers = packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:])
+    seen, at = {}, 0
+    while at < len(numbers):
+        node, start = listed[numbers[at]], at + 2
+        at = start + 2 * numbers[at + 1]
+        pairs = zip(numbers[start:at:2], numbers[start + 1 : at : 2], strict=True)
+        seen[node] = {listed[channel]: versions[version] for channel, version in pairs}
     return seen
 
 

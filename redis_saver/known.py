@@ -52,6 +52,8 @@ Seen: TypeAlias = Mapping[Place, Version]
 News: TypeAlias = "Mapping[Place, Version | None]"
 """The same, as it is learned; None: it is not in parts any more."""
 
+_NOTHING: Seen = {}
+
 
 class Known:
     """The last versions of values in parts, of the threads used last."""
@@ -65,23 +67,22 @@ class Known:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"cache_bytes={limit!r}: a number of bytes; 0 remembers nothing")
         self._limit = limit
-        self._threads: OrderedDict[bytes, dict[Place, Version]] = OrderedDict()
+        self._threads: OrderedDict[bytes, Seen] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0
         self._lock = threading.Lock()
 
     def of(self, thread: bytes) -> Seen:
-        """What is remembered of a thread, by the key of its data."""
+        """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
         with self._lock:
-            return dict(self._threads.get(thread, ()))
+            return self._threads.get(thread, _NOTHING)
 
     def remember(self, thread: bytes, seen: News) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much."""
         with self._lock:
-            entries = self._threads.get(thread, {})
-            if all(entries.get(place) is version for place, version in seen.items()):
-                if entries:
-                    self._threads.move_to_end(thread)
+            entries = self._threads.get(thread, _NOTHING)
+            if entries and seen.items() <= entries.items():
+                self._threads.move_to_end(thread)
                 return
             entries = {place: version for place, version in {**entries, **seen}.items() if version}
             self._drop(thread)

@@ -96,16 +96,16 @@ class RedisSaver(Saver):
                 yield item
 
     def _exchange(self, request: Request) -> Any:
+        if isinstance(request, (Call, Command)):
+            try:
+                return self._client.execute_command(*drivers.wire(request), **self._options)
+            except self._exceptions.ResponseError as reply:
+                return self._again(request, reply)
         if isinstance(request, Scan):
             return self._scan(request)
         if isinstance(request, Batch):
             return self._batch(request.requests)
-        if isinstance(request, Replicas):
-            return self._replicas(request)
-        try:
-            return self._send(*drivers.wire(request))
-        except self._exceptions.ResponseError as reply:
-            return self._again(request, reply)
+        return self._replicas(request)
 
     def _again(self, request: Call | Command, reply: Exception) -> Any:
         """What to do with an error reply: teach the server a script it does not know, else raise."""
