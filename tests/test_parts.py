@@ -130,7 +130,9 @@ def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> Non
         )
         assert known.pieces.read == 0
     grown = codec.encode_value(saver, [*read[:60], *read[61:]], "value", known)
-    assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(new=grown.new, pieces=grown.pieces)
+    assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(
+        new=grown.new, pieces=grown.pieces
+    )
 
 
 def test_an_edit_leaves_most_parts() -> None:
