@@ -340,7 +340,10 @@ async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server
 
 
 async def test_what_the_client_tries_again_is_tried_again(server: Server, relay: Relay) -> None:
-    """`retry_on_error` applies in a pipeline as it does outside."""
+    """`retry_on_error` applies in a pipeline as it does outside.
+
+    Redis 6.2 answers an error inside a script with another one, by which the client cannot tell; then it does not try again.
+    """
     refusals = [3]
 
     async def on_reply(data: bytes, to: Any) -> None:
@@ -352,11 +355,18 @@ async def test_what_the_client_tries_again_is_tried_again(server: Server, relay:
 
     relay.on_reply = on_reply
     async with saver_on(relay.port, retries=5, retry_on_error=[redis.exceptions.ReadOnlyError]) as saver:
-        server.client().replicaof("127.0.0.1", 1)
-        write = saver.aput_writes(config("n1", checkpoint_id="x"), [("n", 1)], "task")
-        _, found = await asyncio.gather(write, saver.aget_tuple(config("n2")))
+        client = server.client()
+        client.replicaof("127.0.0.1", 1)
+        try:
+            write = saver.aput_writes(config("n1", checkpoint_id="x"), [("n", 1)], "task")
+            said, found = await asyncio.gather(write, saver.aget_tuple(config("n2")), return_exceptions=True)
+        finally:
+            client.replicaof("NO", "ONE")
         assert right(found, 2)
-        assert refusals[0] <= 0
+        if client.info("server")["redis_version"] < "7":
+            assert (type(said), refusals) == (redis.exceptions.ReadOnlyError, [2])
+        else:
+            assert (said, refusals[0]) == (None, 0)
 
 
 def script(number: int) -> Script:

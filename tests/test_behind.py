@@ -813,7 +813,7 @@ async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: st
 async def test_replicas(flavour: str) -> None:
     """A write is acknowledged when so many replicas have it; else that is an error, though it is there."""
     primary = Server("--repl-diskless-sync-delay", "0")
-    replica = Server("--replicaof", f"127.0.0.1 {primary.port}")
+    replica = Server("--replicaof", "127.0.0.1", str(primary.port))
     with primary.client() as client:
         for _ in range(200):
             client.set("ready", 1)
