@@ -63,7 +63,8 @@ def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | No
     if failed:
         saver.counts.last_error = f"{type(failed[0]).__name__}: {failed[0]}"
     settled = done.brought + done.spared if done else 0
-    saver.behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
+    if saver.behind:  # else it flushes, when asked to, what others left
+        saver.behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
     return settled
 
 
