@@ -127,6 +127,24 @@ class Tiers:
         for ending in endings or ("index", "data"):
             self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
 
+    def later(self, milliseconds: int) -> None:
+        """Let so much time pass for what Redis keeps: deadlines, and the moments that are noted."""
+        raw = self.target.raw
+        for key in self.target.keys():
+            if (left := raw.pttl(key)) >= 0:
+                raw.pexpire(key, left - milliseconds)
+            if key.endswith(b":doubts"):
+                for doubt in raw.zrange(key, 0, -1):
+                    raw.zrem(key, doubt)
+                    raw.zadd(key, {b"%015d" % max(0, int(doubt[:15]) - milliseconds) + doubt[15:]: 0})
+            if key.endswith(b":flush"):
+                for field, noted in raw.hgetall(key).items():
+                    if field == b"until":
+                        raw.hset(key, field, int(noted) - milliseconds)
+                    elif field.startswith(b"x"):
+                        tries, due, error = noted.split(b" ", 2)
+                        raw.hset(key, field, b"%s %d %s" % (tries, int(due) - milliseconds, error))
+
     def fails(self, face: Face, script: Any = None) -> Any:
         """Let hot fail, in all or in one script, until the answer is called."""
         hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"

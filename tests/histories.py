@@ -1,0 +1,548 @@
+"""Random histories of savers over two tiers, beside InMemorySaver: whatever hot forgets, and whoever fails or is killed, no answer differs.
+
+An operation may be cut at any of its requests, of either tier: before it is sent, or when the server has carried it out and before the reply is
+seen. Where its process was killed, or an error was raised, nobody knows whether it happened. So there are several models then, and each
+answer leaves those that agree with it: one has to, and what has been answered once stays so. Or another process does something at that
+moment, and either may have been first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+import redis
+from faces import Face
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from make import checkpoint, config
+from tiering import Tiers, plain
+
+from redis_saver.names import Keyspace
+from redis_saver.tiers import flushing, model
+from redis_saver.tiers.model import Pause
+
+THREADS, NAMESPACES = ("a", "b"), ("", "sub")
+MOMENTS = (flushing.TURN, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
+"""Milliseconds after which something ends: a flusher's turn or a leave, the trust in a writer, a thread, the doubts about one."""
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it may catch this."""
+
+
+class Accident(NamedTuple):
+    """What happens to an operation."""
+
+    kind: str
+    """`kill` its process; or from then on this tier fails: `hot`, `cold`; or `meanwhile` another does something."""
+    at: int
+    """At which request; of that tier, if it is one that fails."""
+    is_late: bool
+    """The server has carried that one out, but its reply is not seen."""
+
+
+class Process:
+    """A saver as if in a process of its own. Once it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
+
+    def __init__(self, face: Face, tiers: Tiers) -> None:
+        self.face, self.saver, self._tiers = face, face.saver, tiers
+        self.accident: Accident | None = None
+        self.meanwhile: Any = None
+        self.has_struck, self._is_dead, self._asked = False, False, 0
+        exchange = "_aexchange" if face.native_async else "_exchange"
+        self._wrap(self.saver.hot, exchange, "hot")
+        self._wrap(self.saver, "_ask_cold", "cold")
+        self._wrap(self.saver, exchange, "")
+
+    def _wrap(self, owner: Any, name: str, tier: str) -> None:
+        works = getattr(owner, name)
+
+        def ask(request: Any, *more: Any) -> Any:
+            if isinstance(request, Pause):
+                return self._wait()
+            if self._meets_it(tier, is_late=False):
+                _finish(self.meanwhile())
+            answer = works(request, *more)
+            if self._meets_it(tier, is_late=True):
+                _finish(self.meanwhile())
+            return answer
+
+        async def aask(request: Any, *more: Any) -> Any:
+            if isinstance(request, Pause):
+                return self._wait()
+            if self._meets_it(tier, is_late=False):
+                await self.meanwhile()
+            answer = await works(request, *more)
+            if self._meets_it(tier, is_late=True):
+                await self.meanwhile()
+            return answer
+
+        setattr(owner, name, aask if self.face.native_async else ask)
+
+    def _wait(self) -> None:
+        """Whoever waits here does so for one that is gone, so for as long as it may be waited for."""
+        self._tiers.later(flushing.TURN)
+
+    def meets(self, accident: Accident | None, meanwhile: Any = None) -> None:
+        """From now on."""
+        self.accident, self.meanwhile, self.has_struck, self._asked = accident, meanwhile, False, 0
+
+    def _meets_it(self, tier: str, *, is_late: bool) -> bool:
+        """Whether another does something now, before a request or after it."""
+        if self._is_dead:
+            raise Killed
+        accident = self.accident
+        if not accident or tier not in (
+            ("hot", "cold") if accident.kind in ("kill", "meanwhile") else (accident.kind,)
+        ):
+            return False
+        self._asked += not is_late
+        if self._asked < accident.at or (self._asked == accident.at and is_late < accident.is_late):
+            return False
+        self.has_struck = True
+        if accident.kind == "meanwhile":
+            self.accident = None
+            return True
+        if accident.kind == "kill":
+            self._is_dead = True
+            raise Killed
+        raise {"hot": redis.ConnectionError, "cold": psycopg.OperationalError}[tier]("on purpose")
+
+    async def run(self, operation: Any) -> Any:
+        return await self.saver._arun(operation) if self.face.native_async else self.saver._run(operation)
+
+
+def _finish(coroutine: Any) -> None:
+    """Run one of a sync saver, which waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError
+
+
+class Model(InMemorySaver):
+    """An InMemorySaver with what that lacks, and that can be compared."""
+
+    has_happened = False
+    """What is under way."""
+
+    def copy(self) -> Model:
+        made = Model()
+        made.has_happened = self.has_happened
+        for thread, by_ns in self.storage.items():
+            for ns, stored in by_ns.items():
+                made.storage[thread][ns].update(stored)
+        for place, stored in self.writes.items():
+            made.writes[place].update(stored)
+        made.blobs.update(self.blobs)
+        return made
+
+    def state(self) -> Any:
+        stored = {(thread, ns): one for thread, by_ns in self.storage.items() for ns, one in by_ns.items() if one}
+        return stored, {place: one for place, one in self.writes.items() if one}, self.has_happened
+
+    def places(self, thread: str, ns: str) -> list[str]:
+        return sorted(self.storage.get(thread, {}).get(ns, {}))
+
+    def forget(self, thread: str, ns: str, which: str) -> None:
+        del self.storage[thread][ns][which]
+        self.writes.pop((thread, ns, which), None)
+
+    def delete_for_runs(self, run_ids: Any) -> None:
+        for one in list(self.list(None)):
+            if one.metadata.get("run_id") in run_ids:
+                self.forget(**_place(one))
+
+    def prune(self, thread_ids: Any) -> None:
+        for thread in thread_ids:
+            for ns in list(self.storage.get(thread, {})):
+                *older, newest = self.places(thread, ns) or [None]
+                for which in older:
+                    self.forget(thread, ns, which)
+                if newest:
+                    self.storage[thread][ns][newest] = (*self.storage[thread][ns][newest][:2], None)
+
+    def copy_thread(self, source: str, target: str) -> None:
+        for _ in self.steps_of_copy(source, target):
+            pass
+
+    def steps_of_copy(self, source: str, target: str) -> Iterator[None]:
+        """What a copy in cold consists of: nothing any more, then the checkpoints, oldest first, each followed by its writes, a task's special
+        ones by themselves."""
+        found = sorted(self.list(config(source, None)), key=lambda one: one.checkpoint["id"])
+        if not found:
+            return
+        self.delete_thread(target)
+        yield
+        self.blobs.update({(target, *key[1:]): one for key, one in list(self.blobs.items()) if key[0] == source})
+        for one in found:
+            ns, which = one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]
+            self.storage[target][ns][which] = self.storage[source][ns][which]
+            yield
+            writes = self.writes.get((source, ns, which), {})
+            for key in sorted(writes, key=lambda key: (writes[key][3], key[0], key[1] < 0)):
+                self.writes[target, ns, which][key] = writes[key]
+                yield
+
+    def stages(self, method: str, given: Any) -> Iterator[Model]:
+        """All that may be seen of an operation that was cut."""
+        made = self.copy()
+        if method == "copy_thread":
+            for _ in made.steps_of_copy(*given):
+                yield made.copy()
+        elif method == "prune":
+            for thread in given[0]:
+                made.prune([thread])
+                yield made.copy()
+        else:
+            getattr(made, method)(*given)
+            yield made
+
+
+def _place(one: Any) -> dict[str, str]:
+    found = one.config["configurable"]
+    return {"thread": found["thread_id"], "ns": found["checkpoint_ns"], "which": found["checkpoint_id"]}
+
+
+def _normal(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return sorted((plain(one) for one in answer), key=lambda one: (one[1]["id"], one[0]["thread_id"]))
+    return answer if isinstance(answer, dict) else plain(answer)
+
+
+def _short(answer: Any) -> Any:
+    """For who reads what happened: a checkpoint by its id and its writes."""
+    if isinstance(answer, list):
+        return [_short(one) for one in answer]
+    if not hasattr(answer, "checkpoint"):
+        return answer
+    parent = answer.parent_config and answer.parent_config["configurable"]["checkpoint_id"]
+    return answer.config["configurable"], list(answer.checkpoint["channel_values"]), parent, answer.pending_writes
+
+
+class Models:
+    """What may be, by all that was acknowledged and answered."""
+
+    def __init__(self) -> None:
+        self.all = [Model()]
+
+    def happened(self, method: str, given: Any) -> Any:
+        answers = [getattr(one, method)(*given) for one in self.all]
+        self._are(self.all)
+        return answers[0]
+
+    def may_have_happened(self, method: str, given: Any) -> None:
+        self._are([*self.all, *(stage for one in self.all for stage in one.stages(method, given))])
+
+    def is_under_way(self, method: str, given: Any) -> None:
+        """It happens now or later, once; a copy or prune that is seen half done is done again from there."""
+        begun = [stage for one in self.all for stage in one.stages(method, given)]
+        for one in begun:
+            one.has_happened = method not in ("copy_thread", "prune")
+        self._are([*self.all, *begun])
+
+    def is_over(self, method: str, given: Any) -> None:
+        """What was under way is acknowledged."""
+        for one in self.all:
+            if not one.has_happened:
+                getattr(one, method)(*given)
+            one.has_happened = False
+        self._are(self.all)
+
+    def _are(self, found: list[Model]) -> None:
+        states: list[Any] = []
+        self.all = []
+        for one in found:
+            if (state := one.state()) not in states:
+                states.append(state)
+                self.all.append(one)
+
+    def answered(self, answer: Any, ask: Callable[[Model], Any], before: list[Model]) -> None:
+        """Something was read; `before` something else happened meanwhile it may have been otherwise."""
+        answers = [ask(one) for one in (*self.all, *before)]
+        agreeing = [
+            one for one, its in zip((*self.all, *before), answers, strict=True) if _normal(its) == _normal(answer)
+        ]
+        assert agreeing, f"{_short(answer)} is none of {[_short(one) for one in answers]}"
+        if not before:
+            self.all = agreeing
+
+    def have(self, place: dict[str, Any]) -> Any:
+        """The checkpoint, if it is surely there."""
+        found = [one.get_tuple(place) for one in self.all]
+        return found[0] if all(found) else None
+
+
+class History:
+    """What some processes do, one after the other.
+
+    Args:
+        tiers: The servers.
+        seed: Of what is done.
+        processes: The settings of their savers. The first is alive to the end.
+        history: As `cold_history`.
+    """
+
+    def __init__(self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
+        self.tiers, self.settings, self.is_sparing = tiers, processes, history == "latest"
+        self.chance, self.models = random.Random(f"{seed} {history}"), Models()
+        hours = timedelta(hours=1)
+        self.hot: dict[str, Any] = {
+            "ttl": self.chance.choice([None, hours, hours, {"default_ttl": 60, "refresh_on_read": True}])
+        }
+        self.is_behind = any("mode" in settings for settings in processes)
+        self.made: list[dict[str, Any]] = []
+        self.keyspace, self.number, self.is_meanwhile = Keyspace(tiers.target.prefix), 0, False
+        self.puts = 0
+
+    async def begin(self) -> None:
+        self.cold = await self.tiers.cold()
+        self.processes = [await self.start(settings) for settings in self.settings]
+
+    async def start(self, settings: dict[str, Any]) -> Process:
+        return Process(await self.tiers.face(hot=self.hot, cold=self.cold, **settings), self.tiers)
+
+    async def run(self, length: int) -> None:
+        await self.begin()
+        for self.number in range(1, length + 1):
+            await self.step()
+            if len(self.models.all) > 6:
+                await self.compare(self.chance.choice(self.processes).face)
+        await self.end()
+
+    async def step(self) -> None:
+        chance = self.chance
+        what = chance.choice(
+            ["put"] * 7
+            + ["writes"] * 5
+            + ["get"] * 5
+            + ["old"] * 2
+            + ["list", "list", "deltas", "evict", "evict", "later", "later", "empty", "delete", "copy", "prune", "runs"]
+            + ["turn", "turn", "turn", "flush"] * self.is_behind
+        )
+        at = chance.choices(range(len(self.processes)), [3] * (len(self.processes) - 1) + [1])[0]
+        await self.act(what, at, chance.choice(THREADS), chance.choice(["", "", "", "sub"]))
+
+    async def act(self, what: str, at: int, thread: str, ns: str) -> None:
+        chance = self.chance
+        if what in ("evict", "later", "empty", "turn", "flush"):
+            print(self.number, "process", at, what, thread)
+        if what in ("evict", "later", "empty"):
+            getattr(self, what)(thread)
+        elif what == "flush":
+            self.tiers.later(flushing.TURN)
+            assert await self.processes[at].face.flush(timeout=30) == 0
+        elif what == "turn":
+            await self.turn(at, thread)
+        elif what == "get":
+            await self.read(at, "get_tuple", config(thread, ns))
+        elif what == "old" and (where := self.some_place(thread, ns)):
+            await self.read(at, "get_tuple", where)
+        elif what == "list" and not self.is_sparing:
+            await self.read(at, "list", chance.choice([None, config(thread, None), config(thread, ns)]))
+        elif what == "deltas" and not self.is_sparing:
+            await self.read(at, "get_delta_channel_history", config=config(thread, ns), channels=["x", "y"])
+        elif what in ("put", "writes", "delete", "copy", "prune", "runs"):
+            act = await getattr(self, what)(at, thread, ns)
+            if act:
+                await self.do(at, *act)
+
+    # -- what happens to the servers
+
+    def evict(self, thread: str) -> None:
+        """Of a thread that cold has, anything; of all else what has a deadline, but for doubts."""
+        keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
+        if not raw.exists(keys.dirty):
+            self.tiers.evict(*self.chance.choice([("index", "data"), ("index",), ("data",)]), thread=thread)
+        if self.chance.random() < 0.3:
+            for key in (keys.lease, keys.flush):
+                if raw.pttl(key) > 0:
+                    raw.delete(key)
+
+    def later(self, _: str) -> None:
+        self.tiers.later(self.chance.choice(MOMENTS))
+
+    def empty(self, _: str) -> None:
+        """Redis comes back empty, when cold has everything."""
+        keys = self.tiers.target.keys()
+        if keys and not any(key.endswith(b":dirty") for key in keys):
+            self.tiers.target.raw.delete(*keys)
+
+    # -- what processes do
+
+    def accident(self) -> Accident | None:
+        if self.is_meanwhile or self.chance.random() > 0.5:
+            return None
+        kind = self.chance.choice(["kill", "kill", "kill", "hot", "cold", "meanwhile", "meanwhile"])
+        return Accident(kind, self.chance.randrange(1, self.chance.choice([4, 4, 12])), self.chance.random() < 0.5)
+
+    async def met(
+        self, at: int, act: Callable[[Process], Any], begins: Callable[[], None] = lambda: None, but: Any = ()
+    ) -> tuple[Any, str | None]:
+        """What comes of something that may meet an accident: its answer, or what it was. `begins` is called before another does something,
+        `but` not these."""
+        process, accident = self.processes[at], self.accident()
+
+        async def meanwhile() -> None:
+            begins()
+            self.is_meanwhile = True
+            other = self.chance.choice([each for each in range(len(self.processes)) if each != at])
+            whats = ["put", "writes", "writes", "get", "get", "list", "delete", "turn"]
+            what = self.chance.choice([each for each in whats if each not in but])
+            await self.act(what, other, self.chance.choice(THREADS), self.chance.choice(["", "", "", "sub"]))
+            self.is_meanwhile = False
+
+        process.meets(accident, meanwhile)
+        try:
+            answer = await act(process)
+            print("  answered", _short(answer), accident or "")
+            return answer, None
+        except Killed:
+            pass
+        except (psycopg.OperationalError, redis.ConnectionError) as error:
+            assert accident and process.has_struck
+            assert isinstance(error, redis.ConnectionError) == (accident.kind == "hot")
+        finally:
+            process.accident = None
+            if accident and accident.kind == "kill":  # sooner or later
+                self.processes[at] = await self.start(self.settings[at])
+        assert accident
+        print("  met", accident)
+        return None, "late " * accident.is_late + accident.kind
+
+    async def read(self, at: int, method: str, *given: Any, **named: Any) -> None:
+        print(self.number, "process", at, method, given, named)
+        before: list[Model] = []
+        answer, accident = await self.met(
+            at,
+            lambda process: getattr(process.face, method)(*given, **named),
+            lambda: before.extend(one.copy() for one in self.models.all),
+        )
+        if accident is None:
+            self.answered(answer, method, *given, before=before, **named)
+
+    def answered(self, answer: Any, method: str, *given: Any, before: list[Model] | None = None, **named: Any) -> None:
+        def ask(one: Model) -> Any:
+            found = getattr(one, method)(*given, **named)
+            return list(found) if method == "list" else found
+
+        self.models.answered(answer, ask, before or [])
+
+    async def turn(self, at: int, thread: str) -> None:
+        """A flusher's turn."""
+        at_once = self.chance.random() < 0.5
+        done, _ = await self.met(
+            at, lambda process: process.run(flushing.flush(process.saver, thread, at_once=at_once))
+        )
+        assert not done or not done.failed or self.processes[at].has_struck, done
+
+    async def do(self, at: int, method: str, given: Any) -> None:
+        """Do something; where it is not acknowledged, do it again, or leave it."""
+        while True:
+            print(self.number, "process", at, method, *given)
+            is_met = list[bool]()
+
+            def begins() -> None:
+                is_met.append(True)
+                self.models.is_under_way(method, given)
+
+            # What goes on from a checkpoint that goes at that moment may lack values, as with cold alone.
+            but = {"put": ("delete",), "put_writes": (), "copy_thread": ("put", "writes", "delete")}.get(
+                method, ("put",)
+            )
+            answer, accident = await self.met(at, lambda process: getattr(process.face, method)(*given), begins, but)
+            if is_met:
+                self.models.is_over(method, given)
+                return
+            if accident is None:
+                assert answer == self.models.happened(method, given)
+                return
+            is_bypassing = self.settings[at].get("on_hot_error") == "bypass"
+            if method not in ("put", "put_writes") or not (accident == "cold" or (accident == "hot" and is_bypassing)):
+                self.models.may_have_happened(method, given)
+            if self.is_sparing and method == "copy_thread":
+                continue  # of a copy of what cold was spared nobody knows which checkpoints it consists of
+            if self.chance.random() < 0.6:
+                await self.compare(self.chance.choice(self.processes).face)
+            if self.chance.random() < 0.5:
+                return
+            at = self.chance.randrange(len(self.processes))
+
+    def some_place(self, thread: str, ns: str) -> dict[str, Any] | None:
+        """One that was put, or may have been."""
+        found = [one for one in self.made[-30:] if one == config(thread, ns, one["configurable"]["checkpoint_id"])]
+        if self.is_sparing:  # what is not the newest may be gone
+            newest = {tuple(one.places(thread, ns)[-1:]) for one in self.models.all}
+            return config(thread, ns, *min(newest)) if len(newest) == 1 and newest != {()} else None
+        return self.chance.choice(found[-8:]) if found else None
+
+    async def put(self, at: int, thread: str, ns: str) -> Any:
+        self.puts += 1
+        chance, number = self.chance, self.puts
+        parent = self.some_place(thread, ns) if chance.random() < 0.9 else None
+        found = self.models.have(parent) if parent else None
+        if chance.random() < 0.6:  # a look, as a graph takes it
+            await self.read(at, "get_tuple", (found and parent) or config(thread, ns))
+            found = self.models.have(parent) if parent else None
+        before = found.checkpoint["channel_versions"] if found else {}
+        stored = found.checkpoint["channel_values"] if found else {}
+        new = {chance.choice("xyz"): f"{number:032}.1" for _ in range(2)}
+        now = {**before, **new}
+        values = {
+            channel: [version, "v" * 900] if channel in new else stored[channel]
+            for channel, version in now.items()
+            if (channel in new and chance.random() < 0.9) or (channel not in new and channel in stored)
+        }
+        one = checkpoint(values, now)
+        self.made.append(config(thread, ns, one["id"]))
+        metadata = {"step": number, "run_id": f"run-{chance.randrange(8)}"}
+        return "put", (parent if found else config(thread, ns), one, metadata, new)
+
+    async def writes(self, _: int, thread: str, ns: str) -> Any:
+        chance, where = self.chance, self.some_place(thread, ns)
+        if where not in self.made or not self.models.have(where):
+            return None  # to what was copied nothing is added: the paths that order its writes do not come along
+        task, is_special = f"task-{chance.randrange(3)}", chance.random() < 0.4
+        writes = [
+            (chance.choice([INTERRUPT, "__error__"] if is_special else ["x", "y"]), [self.number, index])
+            for index in range(1 if is_special else chance.choice([1, 1, 3]))
+        ]
+        return "put_writes", (where, writes, task, f"path-{task}")
+
+    async def delete(self, _: int, thread: str, __: str) -> Any:
+        return "delete_thread", (thread,)
+
+    async def copy(self, _: int, thread: str, __: str) -> Any:
+        target = "b" if thread == "a" else "a"
+        self.made = [one for one in self.made if one["configurable"]["thread_id"] != target]
+        return "copy_thread", (thread, target)
+
+    async def prune(self, _: int, thread: str, __: str) -> Any:
+        return None if self.is_sparing else ("prune", (self.chance.choice([[thread], list(THREADS)]),))
+
+    async def runs(self, *_: Any) -> Any:
+        return None if self.is_sparing else ("delete_for_runs", ([f"run-{self.chance.randrange(8)}"],))
+
+    # -- in the end
+
+    async def compare(self, face: Face) -> None:
+        for thread in THREADS:
+            for ns in NAMESPACES:
+                self.answered(await face.get_tuple(config(thread, ns)), "get_tuple", config(thread, ns))
+            if not self.is_sparing:
+                self.answered(await face.list(config(thread, None)), "list", config(thread, None))
+
+    async def end(self) -> None:
+        """Cold alone has it all, and nobody is in doubt of anything any more."""
+        self.tiers.later(model.WRITER_GONE)
+        faces = [process.face for process in self.processes]
+        assert await faces[0].flush(timeout=30) == 0
+        for face in (*faces, await self.tiers.face(), await self.tiers.cold_face()):
+            await self.compare(face)
+        left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
+        assert not left & {b"dirty", b"doubts"}
