@@ -8,7 +8,7 @@ from uuid import uuid4
 from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
 from redis_saver.errors import ThreadDamaged
-from redis_saver.requests import Call, Command, Operation
+from redis_saver.requests import Call, Operation
 from redis_saver.tiers.adopting import adopt
 from redis_saver.tiers.flushing import bury, flush_now
 from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Tiered, Tiers, by_choice
@@ -17,6 +17,7 @@ ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
 _UNKNOWN, _NOT_YET, _ALL, _BEHIND = 0, 1, 2, 3
 """What is in cold of a thread: hot does not have it; hot has it from before there were tiers; all; not what was written last."""
+_ASK_COLD = 0
 
 
 class Doubt(NamedTuple):
@@ -74,15 +75,12 @@ def put_in_doubt(
 def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     """Give up what hot has left of a thread that cold has; what it does not have is lost, and that is the error it is."""
     keys = tiers.hot.keyspace.tier_keys(thread)
-    if (yield Command(("EXISTS", keys.dirty))):
-        raise damage
-    if (yield Command(("EXISTS", keys.data_key))):
-        in_cold = yield Command(("HEXISTS", keys.data_key, "@home"))
-    else:
-        in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-    if not in_cold:
-        raise damage
-    yield from threads.delete_thread(tiers.hot, thread)
+    tiers.hot.known.forget(keys.data_key)
+    left = (keys.index_key, keys.data_key, keys.doubts, keys.dirty)
+    if (yield Call(scripts.MEND, left, (b"0",))) == _ASK_COLD:
+        if not (yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
+            raise damage
+        yield Call(scripts.MEND, left, (b"1",))
 
 
 def trust(tiers: Tiers, thread: str, doubt: Doubt, needed: bytes) -> Operation[None]:

@@ -37,7 +37,7 @@ from redis_saver.tiers.model import (
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
     """The newest checkpoint, or the one a config names: of hot, else of cold, and then brought back."""
-    where, waited = config.address(given), False
+    where, waited, mended = config.address(given), False, 0
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     is_believed = tiers.verify == "never" or where.checkpoint_id is not None
     while True:
@@ -56,7 +56,9 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
         except reading.Doubtful:
             tiers.counts.doubts += 1
         except ThreadDamaged as damaged:
-            damage = damaged
+            if mended == _ATTEMPTS:
+                raise
+            damage, mended = damaged, mended + 1
             tiers.counts.misses += 1
         except HotFailed:
             tiers.counts.bypasses += 1
