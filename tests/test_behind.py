@@ -14,6 +14,7 @@ import psycopg
 import pydantic
 import pytest
 from faces import Face, Target
+from histories import Accident, History, Process
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -321,6 +322,16 @@ async def test_both_modes_at_once(tiers: Tiers) -> None:
         assert await each.get_tuple(config()) is None
 
 
+async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) -> None:
+    face, through = await tiers.face(**BEHIND), await tiers.face()
+    await written(face)
+    brought = through.saver._flusher._bring(through.saver, "thread", at_once=True)
+    assert (await brought if tiers.native_async else brought) == 6
+    await written(face, "another")
+    assert await through.flush(timeout=30) == 0
+    assert len(await (await tiers.cold_face()).list(None)) == 6
+
+
 async def test_indexes_of_writes(tiers: Tiers) -> None:
     """Cold has the same rows as if it had been written first: sent again, nothing doubles."""
     face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
@@ -605,6 +616,33 @@ async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
     assert await face.get_tuple(config()) is None
 
 
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("lost", ["index", "data"])
+@pytest.mark.parametrize("at", range(2, 7))
+async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_mended(
+    tiers: Tiers, at: int, lost: str
+) -> None:
+    """Who mends it does not take away what another, who did so before, has written behind."""
+    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
+    made = await written(face)
+    await drained(face)
+    tiers.evict(lost)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+
+    async def write() -> None:
+        await other.put(made[-1], new, {}, new["channel_versions"])
+
+    process = Process(face, tiers)
+    process.meets(Accident("meanwhile", at, is_late=False), write)
+    assert (await face.get_tuple(config())) is not None
+    if not process.has_struck:
+        await write()
+    for each in (face, other):
+        assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
+    await drained(face)
+    assert len(await (await tiers.cold_face()).list(config())) == 4
+
+
 async def test_what_was_noted_is_evicted(tiers: Tiers) -> None:
     """The next write brings all of the thread to cold."""
     face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
@@ -722,91 +760,10 @@ async def test_closing(tiers: Tiers) -> None:
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.parametrize("seed", range(15))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
-    """Whatever hot forgets once cold has it, whichever tier fails meanwhile, and whoever flushes: every answer is that of InMemorySaver."""
-    chance, model = random.Random(seed), InMemorySaver()
-    moody = Moody(await tiers.cold())
-    cold = moody.wrap()
-    faces = [await tiers.face(cold=cold, **BEHIND, cold_history=history) for _ in range(2)]
-    faces.append(await tiers.face(cold=cold))  # write-through
-    made: list[Any] = []
-    versions: dict[str, dict[str, str]] = {}
-    for number in range(80):
-        face = chance.choice(faces[:2] if chance.random() < 0.85 else faces)
-        step = chance.choice(
-            ["put"] * 6
-            + ["writes"] * 4
-            + ["get"] * 4
-            + ["flush"] * 3
-            + ["old", "list", "delete", "evict", "cold fails"]
-        )
-        thread = chance.choice(["a", "b"])
-        of_thread = [one for one in made if one["configurable"]["thread_id"] == thread]
-        if history == "latest":  # what is not the newest may be gone
-            of_thread = of_thread[-1:]
-        if step == "cold fails":
-            moody.fail = {"put", "put_writes", "delete_thread"}
-            step = chance.choice(["put", "writes", "delete", "flush"])
-        act: Any = None
-        if step == "put":
-            parent = chance.choice(of_thread) if of_thread and chance.random() < 0.9 else None
-            if parent is None and chance.random() < 0.8:
-                await face.get_tuple(config(thread))
-            before = versions[parent["configurable"]["checkpoint_id"]] if parent else {}
-            new = {chance.choice("xyz"): f"{number + 1:032}.1" for _ in range(2)}
-            now = {**before, **new}
-            stored = (await face.get_tuple(parent)).checkpoint["channel_values"] if parent else {}
-            values = {
-                channel: [version, "v" * 900] if channel in new else stored[channel]
-                for channel, version in now.items()
-                if (channel in new and chance.random() < 0.9) or (channel not in new and channel in stored)
-            }
-            one = checkpoint(values, now)
-            act = "put", (parent or config(thread), one, {"step": number}, new)
-            versions[one["id"]] = now
-        elif step == "writes" and of_thread:
-            task = f"task-{chance.randrange(3)}"
-            special = chance.random() < 0.4
-            writes = [
-                (chance.choice([INTERRUPT, "__error__"] if special else ["x", "y"]), [number, i])
-                for i in range(1 if special else chance.choice([1, 1, 3]))
-            ]
-            act = "put_writes", (chance.choice(of_thread), writes, task, f"path-{task}")
-        elif step == "delete" and chance.random() < 0.5:
-            act = "delete_thread", (thread,)
-        elif step == "flush":
-            await faces[chance.randrange(2)].flush(timeout=0.05 if moody.fail else 20)
-        elif step == "evict":
-            keys = keys_of(tiers, thread)
-            if not tiers.target.raw.exists(keys.dirty):
-                chosen = chance.choice([("index", "data"), ("index",), ("data",)])
-                tiers.evict(*chosen, thread=thread)
-        elif step == "old" and of_thread:
-            where = chance.choice(of_thread)
-            assert plain(await face.get_tuple(where)) == plain(model.get_tuple(where))
-        elif step == "get":
-            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
-        elif step == "list" and history == "all":
-            found = all_plain(await face.list(config(thread)))
-            assert found == all_plain(list(model.list(config(thread))))
-        if act:
-            method, given = act
-            try:
-                answer = await getattr(face, method)(*given)
-            except psycopg.OperationalError:
-                assert moody.fail
-            else:
-                assert answer == getattr(model, method)(*given)
-                if method == "put":
-                    made.append(answer)
-                if method == "delete_thread":
-                    made = [one for one in made if one["configurable"]["thread_id"] != thread]
-        moody.fail = set()
-    await drained(faces[0])
-    for face in (*faces, await tiers.face(), await tiers.cold_face()):
-        for thread in ("a", "b"):
-            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
-            if history == "all":
-                assert all_plain(await face.list(config(thread))) == all_plain(list(model.list(config(thread))))
+    """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
+    InMemorySaver."""
+    behind = {**BEHIND, "cold_history": history}
+    await History(tiers, seed, [behind, behind, {}], history).run(80)
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

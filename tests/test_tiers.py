@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import redis
 from faces import Face, Target
+from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
@@ -180,6 +181,22 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
+
+
+async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evicted(tiers: Tiers) -> None:
+    """Cold has nothing of it any more, as hot's mark says; it is not lost, and may be begun anew."""
+    face = await tiers.face()
+    await written(face)
+    process = Process(face, tiers)
+    process.meets(Accident("kill", 3, is_late=False))
+    with pytest.raises(Killed):
+        await face.delete_thread("thread")
+    tiers.evict("data")
+    other = await tiers.face()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await other.put(config(), new, {}, new["channel_versions"])
+    assert [one.config for one in await other.list(config())] == [stored]
+    assert (await other.get_tuple(config())).config == stored
 
 
 async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
@@ -427,89 +444,8 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("seed", range(25))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
-    """Whatever hot loses, and whichever tier fails meanwhile, every answer is that of InMemorySaver."""
-    chance, model = random.Random(seed), InMemorySaver()
-    moody = Moody(await tiers.cold())
-    cold = moody.wrap()
-    faces = [await tiers.face(cold=cold, on_hot_error=mode) for mode in ("bypass", "bypass")]
-    made: list[Any] = []
-    versions: dict[str, dict[str, str]] = {}
-    for number in range(70):
-        face = chance.choice(faces)
-        step = chance.choice(
-            ["put"] * 5
-            + ["writes"] * 4
-            + ["get"] * 5
-            + ["old"] * 3
-            + ["evict", "half", "list", "delete", "copy", "cold fails", "hot fails"]
-        )
-        thread = chance.choice(["a", "b"])
-        of_thread = [one for one in made if one["configurable"]["thread_id"] == thread]
-        works = None
-        if step == "cold fails":
-            moody.fail, step = {"put", "put_writes", "delete_thread"}, chance.choice(["put", "writes", "delete"])
-        if step == "hot fails":
-            works, step = (
-                tiers.fails(face, chance.choice([None, scripts.PUT_THROUGH, scripts.TRUST])),
-                chance.choice(["put", "get", "writes"]),
-            )
-        act: Any = None
-        if step == "put":
-            parent = chance.choice(of_thread) if of_thread and chance.random() < 0.8 else None
-            before = versions[parent["configurable"]["checkpoint_id"]] if parent else {}
-            new = {chance.choice("xyz"): f"{number + 1:032}.1" for _ in range(2)}
-            now = {**before, **new}
-            values = {
-                channel: [version, "v" * 900]
-                for channel, version in now.items()
-                if chance.random() < 0.9 or channel not in new
-            }
-            stored = (await face.get_tuple(parent)).checkpoint["channel_values"] if parent else {}
-            values = {
-                channel: value if channel in new else stored[channel]
-                for channel, value in values.items()
-                if channel in new or channel in stored
-            }
-            one = checkpoint(values, now)
-            given = (parent or config(thread), one, {"step": number}, new)
-            act = "put", given
-            versions[one["id"]] = now
-        elif step == "writes" and of_thread:
-            task = f"task-{chance.randrange(3)}"
-            channel = chance.choice(["x", "y", INTERRUPT, "__error__"])
-            act = "put_writes", (chance.choice(of_thread), [(channel, [number])], task, f"path-{task}")
-        elif step == "delete" and chance.random() < 0.5:
-            act = "delete_thread", (thread,)
-        elif step == "evict":
-            tiers.evict(thread=thread)
-        elif step == "half":
-            tiers.evict(chance.choice(["index", "data"]), thread=thread)
-        elif step == "old" and of_thread:
-            where = chance.choice(of_thread)
-            assert plain(await face.get_tuple(where)) == plain(model.get_tuple(where))
-        elif step == "get":
-            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
-        elif step == "list":
-            found = [plain(one) for one in await face.list(config(thread))]
-            assert found == [plain(one) for one in model.list(config(thread))]
-        if act:
-            method, given = act
-            try:
-                answer = await getattr(face, method)(*given)
-            except (psycopg.OperationalError, redis.ConnectionError):
-                assert moody.fail or works
-            else:
-                assert answer == getattr(model, method)(*given)
-                if method == "put":
-                    made.append(answer)
-                if method == "delete_thread":
-                    made = [one for one in made if one not in of_thread]
-        moody.fail = set()
-        if works:
-            works()
-    for face in (*faces, await tiers.face()):
-        for thread in ("a", "b"):
-            assert plain(await face.get_tuple(config(thread))) == plain(model.get_tuple(config(thread)))
+    """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
+    await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
 
 
 WRITER = """
