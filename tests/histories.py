@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import psycopg
+import pytest
 import redis
 from faces import Face
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
-from tiering import Tiers, plain
+from tiering import Clock, Tiers, plain
 
 from redis_saver.names import Keyspace
 from redis_saver.tiers import flushing, model
@@ -298,7 +299,7 @@ class History:
         self.is_behind = any("mode" in settings for settings in processes)
         self.made: list[dict[str, Any]] = []
         self.keyspace, self.number, self.is_meanwhile = Keyspace(tiers.target.prefix), 0, False
-        self.puts = 0
+        self.puts, self.place = 0, ("", "")
 
     async def begin(self) -> None:
         self.cold = await self.tiers.cold()
@@ -308,12 +309,14 @@ class History:
         return Process(await self.tiers.face(hot=self.hot, cold=self.cold, **settings), self.tiers)
 
     async def run(self, length: int) -> None:
-        await self.begin()
-        for self.number in range(1, length + 1):
-            await self.step()
-            if len(self.models.all) > 6:
-                await self.compare(self.chance.choice(self.processes).face)
-        await self.end()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flushing, "time", Clock(self.tiers))  # who comes late finds that out by its own clock, too
+            await self.begin()
+            for self.number in range(1, length + 1):
+                await self.step()
+                if len(self.models.all) > 6:
+                    await self.compare(self.chance.choice(self.processes).face)
+            await self.end()
 
     async def step(self) -> None:
         chance = self.chance
@@ -329,7 +332,7 @@ class History:
         await self.act(what, at, chance.choice(THREADS), chance.choice(["", "", "", "sub"]))
 
     async def act(self, what: str, at: int, thread: str, ns: str) -> None:
-        chance = self.chance
+        chance, self.place = self.chance, (thread, ns)
         if what in ("evict", "later", "empty", "turn", "flush"):
             print(self.number, "process", at, what, thread)
         if what in ("evict", "later", "empty"):
@@ -386,15 +389,15 @@ class History:
     ) -> tuple[Any, str | None]:
         """What comes of something that may meet an accident: its answer, or what it was. `begins` is called before another does something,
         `but` not these."""
-        process, accident = self.processes[at], self.accident()
+        process, accident, place = self.processes[at], self.accident(), self.place
 
         async def meanwhile() -> None:
             begins()
             self.is_meanwhile = True
             other = self.chance.choice([each for each in range(len(self.processes)) if each != at])
-            whats = ["put", "writes", "writes", "get", "get", "list", "delete", "turn"]
+            whats = ["put", "writes", "writes", "get", "get", "get", "list", "delete", "turn"]
             what = self.chance.choice([each for each in whats if each not in but])
-            await self.act(what, other, self.chance.choice(THREADS), self.chance.choice(["", "", "", "sub"]))
+            await self.act(what, other, *(place if self.chance.random() < 0.8 else ("a", "sub")))
             self.is_meanwhile = False
 
         process.meets(accident, meanwhile)
@@ -458,6 +461,8 @@ class History:
             answer, accident = await self.met(at, lambda process: getattr(process.face, method)(*given), begins, but)
             if is_met:
                 self.models.is_over(method, given)
+                if self.chance.random() < 0.6:
+                    await self.compare(self.chance.choice(self.processes).face)
                 return
             if accident is None:
                 assert answer == self.models.happened(method, given)
@@ -519,6 +524,7 @@ class History:
 
     async def copy(self, _: int, thread: str, __: str) -> Any:
         target = "b" if thread == "a" else "a"
+        self.place = target, ""
         self.made = [one for one in self.made if one["configurable"]["thread_id"] != target]
         return "copy_thread", (thread, target)
 

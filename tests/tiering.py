@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -90,6 +91,7 @@ class Tiers:
         self.target, self.url = target, url
         self.pools: list[Any] = []
         self.native_async = target.flavour == "async"
+        self.passed = 0.0
 
     async def cold(self, **more: Any) -> Any:
         options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **more}
@@ -128,7 +130,8 @@ class Tiers:
             self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
 
     def later(self, milliseconds: int) -> None:
-        """Let so much time pass for what Redis keeps: deadlines, and the moments that are noted."""
+        """Let so much time pass for what Redis keeps: deadlines, and the moments that are noted; and for who looks at a `Clock`."""
+        self.passed += milliseconds / 1000
         raw = self.target.raw
         for key in self.target.keys():
             if (left := raw.pttl(key)) >= 0:
@@ -157,6 +160,19 @@ class Tiers:
 
         setattr(hot, name, exchange)
         return lambda: setattr(hot, name, works)
+
+
+class Clock:
+    """The module `time`, for those whose time passes by `Tiers.later`, too."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self.tiers = tiers
+
+    def time(self) -> float:
+        return time.time() + self.tiers.passed
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.tiers.passed
 
 
 class Cold(Face):
