@@ -199,6 +199,19 @@ async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evict
     assert (await other.get_tuple(config())).config == stored
 
 
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("at", range(2, 6))
+async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_mended(tiers: Tiers, at: int) -> None:
+    face, other = await tiers.face(), await tiers.face()
+    await written(face)
+    tiers.evict("data")
+    process = Process(face, tiers)
+    process.meets(Accident("meanwhile", at, is_late=False), lambda: other.delete_thread("thread"))
+    await face.get_tuple(config())
+    assert process.has_struck
+    assert await face.get_tuple(config()) is None
+
+
 async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
     moody = Moody(await tiers.cold())
     face = await tiers.face(cold=moody.wrap())

@@ -78,9 +78,11 @@ def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     tiers.hot.known.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.doubts, keys.dirty)
     if (yield Call(scripts.MEND, left, (b"0",))) == _ASK_COLD:
-        if not (yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
+        in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        if (
+            yield Call(scripts.MEND, left, (b"1" if in_cold else b"0",))
+        ) == _ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
-        yield Call(scripts.MEND, left, (b"1",))
 
 
 def trust(tiers: Tiers, thread: str, doubt: Doubt, needed: bytes) -> Operation[None]:
