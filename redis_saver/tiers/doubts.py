@@ -79,9 +79,8 @@ def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     left = (keys.index_key, keys.data_key, keys.doubts, keys.dirty)
     if (yield Call(scripts.MEND, left, (b"0",))) == _ASK_COLD:
         in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        if (
-            yield Call(scripts.MEND, left, (b"1" if in_cold else b"0",))
-        ) == _ASK_COLD:  # else somebody deleted it meanwhile
+        answer = yield Call(scripts.MEND, left, (b"1" if in_cold else b"0",))
+        if answer == _ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
 
 
