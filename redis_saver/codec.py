@@ -91,7 +91,7 @@ def _decoded(
         parts: Its parts.
         channel: Its channel.
         place: Whose it is.
-        last: The version that was seen last; saves work if it is the same.
+        last: The version that was seen last; what is the same at the front of both is not decoded again.
         keeps: Whether the second answer is kept, so that it is worth knowing more of it.
     """
     with decoding("the value of channel {!r} of {}", channel, place):
