@@ -68,6 +68,7 @@ class Conversation:
         """What was there when a deletion was begun of which nobody knows whether it has happened."""
         self.under_way: dict[str, Any] | None = None
         self.history: list[str] = []
+        self.writer = ""
 
     def note(self, line: dict[str, Any], counts: Counter[str]) -> None:
         """Take over a line of a journal."""
@@ -277,6 +278,7 @@ class Worker:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
             )  # fmt: skip
         self.world: World | None = None
+        self.kind = ""
         self.takes = 0.0
         """Seconds that a write takes, about."""
 
@@ -360,7 +362,7 @@ class Arena:
     def writer(self, world: World) -> Worker:
         worker, kind = self.a_process(), dict(KINDS[self.kind % len(KINDS)])
         self.kind += 1
-        worker.world = world
+        worker.world, worker.kind = world, json.dumps(kind)
         worker.takes = 0.008 if kind["mode"] == "write-through" else 0.002
         settings = {key: one for key, one in kind.items() if key != "asynchronous"}
         if settings["mode"] == "write-behind":
@@ -480,15 +482,35 @@ class Arena:
             if "thread" in line:
                 assert worker.world is not None
                 conversation = worker.world.conversation(line["thread"])
+                if conversation.writer != worker.name:
+                    conversation.writer = worker.name
+                    conversation.history.append(f"{worker.name}, {worker.kind}:")
                 try:
                     conversation.note(line, self.counts)
                 except Lost as lost:
-                    self.tell(conversation, lost)
+                    self.tell(worker.world, conversation, lost)
         return paused
 
-    def tell(self, conversation: Conversation, lost: Lost) -> None:
-        history = "\n".join(conversation.history[-12:])
-        raise Lost(f"thread {conversation.thread}: {lost}; its journal ends\n{history}") from lost
+    def tell(self, world: World, conversation: Conversation, lost: Lost) -> None:
+        """Say what was lost, and all there is to find out why."""
+        thread, said = conversation.thread, ["its journal ends", *conversation.history[-60:], "cold has"]
+        with psycopg.connect(world.where["postgres"]) as connection:
+            for table, columns in (
+                ("checkpoints", "checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint->'channel_versions'"),
+                ("checkpoint_blobs", "checkpoint_ns, channel, version, type"),
+            ):
+                rows = connection.execute(
+                    f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3", (thread,)
+                )
+                said += [f"{table} {row}" for row in rows]
+        said.append("hot has")
+        with self.redis.client() as client:
+            keys = world.keyspace.tier_keys(thread)
+            for key in (keys.data_key, keys.flush):
+                said += [f"{key!r} {field!r} {one[:80]!r}" for field, one in client.hgetall(key).items()]
+            for key in (keys.index_key, keys.dirty, keys.doubts):
+                said.append(f"{key!r} {client.zrange(key, 0, -1, withscores=True)}")
+        raise Lost(f"thread {thread}: {lost}; " + "\n".join(said)) from lost
 
     def let_work(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -522,14 +544,14 @@ class Arena:
                     try:
                         self.look_at_both(tiers, conversation)
                     except Lost as lost:
-                        self.tell(conversation, lost)
+                        self.tell(world, conversation, lost)
                 check(tiers.flush(PATIENCE) == 0, f"all is not in cold after {PATIENCE} s: {tiers.stats()}")
                 self.look_at_keys(world)
                 for conversation in world.conversations.values():
                     try:
                         self.look_at_each(tiers, hot, cold, world, conversation)
                     except Lost as lost:
-                        self.tell(conversation, lost)
+                        self.tell(world, conversation, lost)
                 for conversation in world.conversations.values():
                     if self.chance.random() < 0.15:
                         self.expire(world, conversation)
