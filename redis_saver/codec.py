@@ -135,8 +135,8 @@ def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
                 raise ValueError("a record of pending writes is gone")
             task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
             frames = unpack(record)
-            for first in range(0, len(frames), 5):
-                index, path, channel, kind, data = frames[first : first + 5]
+            for begin in range(0, len(frames), 5):
+                index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
