@@ -8,7 +8,7 @@
 -- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
 --
--- Returns {bases, how many records there are, record...}; record: its member of the index (d, first of all: the thread was deleted), its score, the tries it was
+-- Returns {bases, how many records there are, 1 where the last turn never settled, record...}; record: its member of the index (d, first of all: the thread was deleted), its score, the tries it was
 -- set aside after, and, of writes, their record (nil where it is gone). bases: flat, namespaces and the id of the checkpoint
 -- that cold got last there, both escaped. 1 where another flusher is at work.
 -- Errors: none of ours.
@@ -23,12 +23,12 @@ local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
-local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty) }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
+local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty), held[1] and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
 repeat
   local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
   from = from + PAGE
   for i = 1, #members, 2 do
-    if #answer > most + 1 or is_buried then break end
+    if #answer > most + 2 or is_buried then break end
     local member = members[i]
     local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
     if tonumber(due) <= now or tonumber(due) > now + LONGEST or at_once == '1' then
@@ -49,8 +49,8 @@ repeat
       is_buried = true
     end
   end
-until #members < 2 * PAGE or #answer > most + 1 or is_buried
-if #answer > 2 then
+until #members < 2 * PAGE or #answer > most + 2 or is_buried
+if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import time
@@ -14,7 +15,7 @@ import psycopg
 import pydantic
 import pytest
 from faces import Face, Target
-from histories import Accident, History, Process
+from histories import Accident, History, Killed, Process
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -898,3 +899,25 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
     assert 0 < left < 72
     moody.before = {}
     await drained(face)
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("at", range(4, 8))
+async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_spares_none(
+    tiers: Tiers, at: int
+) -> None:
+    settings = {**BEHIND, "cold_history": "latest"}
+    face = await tiers.face(**settings)
+    older, newer = (checkpoint({"n": n}, {"n": f"{n:032}.1"}) for n in (1, 2))
+    stored = await face.put(config(), older, {"step": 0}, older["channel_versions"])
+    await face.put_writes(stored, [("n", 1), (INTERRUPT, 2)], "task")
+    process = Process(await tiers.face(**settings), tiers)
+    process.meets(Accident("kill", at, is_late=False))
+    with contextlib.suppress(Killed):
+        await process.run(flushing.flush(process.saver, "thread"))
+    assert process.has_struck
+    tiers.later(flushing.TURN)
+    await face.put(stored, newer, {"step": 1}, newer["channel_versions"])
+    await drained(face)
+    in_cold = await (await tiers.cold_face()).get_tuple(stored)
+    assert in_cold is None or len(in_cold.pending_writes) in (0, 2)

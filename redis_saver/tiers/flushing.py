@@ -108,12 +108,14 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     )
     if taken == 1:
         return None
-    bases, there, *raw = taken
+    bases, there, unsettled, *raw = taken
     turn = _Turn(tiers, thread, [Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not turn.records:
         return Flushed(there, 0, 0, ())
     seconds = min(seconds, TURN / 2000)
-    yield from turn.run(began + seconds, time.time() + seconds)  # the first stands still while a machine sleeps
+    spares = tiers.behind is not None and tiers.behind.history == "latest" and not unsettled
+    until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
+    yield from turn.run(*until, spares=spares)
     brought = [argument for record in turn.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
     for record, error in turn.failed:
@@ -152,10 +154,13 @@ class _Turn:
         self.spared = 0
         self.gaps = b"0"
 
-    def run(self, until: float, until_by_clock: float) -> Tiered[None]:
-        """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none."""
+    def run(self, until: float, until_by_clock: float, *, spares: bool) -> Tiered[None]:
+        """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
+
+        It spares cold what it may only where the turn before was settled: else cold may have half of that already.
+        """
         plan = sparing.Plan({}, set())
-        if self._tiers.behind and self._tiers.behind.history == "latest":
+        if spares:
             plan = yield from sparing.plan(self._tiers, self._thread, self.records)
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
