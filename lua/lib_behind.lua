@@ -37,3 +37,9 @@ local function mark(index, data, lease, dirty, members, ttl, field)
   redis.call('PERSIST', data)
   redis.call('UNLINK', lease)
 end
+
+-- Notes what was written through, where cold is to get the thread once more: a flusher that came late may have deleted it there. Takes what
+-- `mark` does.
+local function mark_again(index, data, lease, dirty, members, ttl)
+  if redis.call('EXISTS', dirty) == 1 then mark(index, data, lease, dirty, members, ttl, '@home') end
+end

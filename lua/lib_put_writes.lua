@@ -55,3 +55,10 @@ local function put_task(index, data, argv, last)
   touch(index, data, meta, default, own)
   return added
 end
+
+-- Their members of the index; what it takes is as above.
+local function members_of(argv, last)
+  local members = { argv[2] ~= '' and argv[1] or nil }
+  for i = 6, last, 2 do members[#members + 1] = argv[1] .. argv[i] end
+  return members
+end

@@ -16,6 +16,7 @@
 --- @include lib_checkpoint
 --- @include lib_put
 --- @include lib_trust
+--- @include lib_behind
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local last = #ARGV - 3
@@ -23,4 +24,5 @@ local last = #ARGV - 3
 local missing = put_checkpoint(index, data, ARGV)
 if missing.err or #missing > 0 then return missing end
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
+mark_again(index, data, lease, dirty, { ARGV[1] }, ARGV[8])
 return missing

@@ -14,6 +14,7 @@
 --- @include lib_frames
 --- @include lib_put_writes
 --- @include lib_trust
+--- @include lib_behind
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local last = #ARGV - 3
@@ -21,4 +22,5 @@ local last = #ARGV - 3
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
+mark_again(index, data, lease, dirty, members_of(ARGV, last), ARGV[4])
 return added

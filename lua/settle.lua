@@ -70,8 +70,10 @@ for i = ASIDE + 1, BASES, 3 do
   if tonumber(due) <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
   redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
 end
-for i = BASES + 1, meta and #ARGV or 0, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
-if meta and gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
+if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this turn brought there
+  for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
+  if gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
+end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
 if left == 0 then

@@ -542,6 +542,61 @@ async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
     assert plain(await face.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_late_flusher_is_done_while_another_is_at_it(tiers: Tiers, history: str) -> None:
+    """The thread was deleted and begun anew: it is deleted in cold once more, so nothing that cold had before is there any more."""
+    settings = {**BEHIND, "cold_history": history}
+    face, other, cold = await tiers.face(**settings), await tiers.face(**settings), await tiers.cold_face()
+    await written(face)
+    late = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.delete_thread("thread")
+    await drained(other)
+    last = (await written(other))[-1]
+    await drained(other)
+    for number in (4, 5):
+        before = (await other.get_tuple(last)).checkpoint
+        versions = {**before["channel_versions"], "n": f"{number:032}.1"}
+        new = checkpoint({**before["channel_values"], "n": [number]}, versions)
+        last = await other.put(last, new, {"source": "loop", "step": number, "parents": {}}, {"n": versions["n"]})
+        if number == 4:
+            at_it = await stalled(tiers, other)
+            await late()
+            await at_it()
+    await drained(other)
+    in_cold = {one.checkpoint["id"]: plain(one) for one in await cold.list(config())}
+    in_hot = {one.checkpoint["id"]: plain(one) for one in await tiers.target.face().list(config())}
+    expected = list(in_hot) if history == "all" else [last["configurable"]["checkpoint_id"]]
+    assert (len(in_hot), in_cold) == (5, {each: in_hot[each] for each in expected})
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "writes"])
+async def test_a_late_flusher_deletes_what_is_just_being_written_to_cold(tiers: Tiers, kind: str) -> None:
+    """The thread was deleted and begun anew; what somebody writes through is in cold, and not yet in hot."""
+    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
+    await written(face)
+    await drained(face)
+    await face.delete_thread("thread")
+    late = await stalled(tiers, face)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    last = (await written(other))[-1]
+    await drained(other)
+    through = await tiers.face()
+    if kind == "checkpoint":
+        between(tiers, through, scripts.PUT_THROUGH, late)
+        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        last = await through.put(last, new, {}, new["channel_versions"])
+    else:
+        between(tiers, through, scripts.PUT_WRITES_THROUGH, late)
+        await through.put_writes(last, [("n", [9]), (INTERRUPT, ["more"])], "task-d")
+    await drained(other)
+    found = await cold.get_tuple(config())
+    assert found.config == last
+    assert plain(found) == plain(await tiers.target.face().get_tuple(config()))
+    assert len(await cold.list(config())) == (4 if kind == "checkpoint" else 3)
+
+
 async def test_a_late_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
     """The thread was deleted, and that brought to cold; then somebody wrote through, and hot has nothing of it."""
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()

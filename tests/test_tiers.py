@@ -183,6 +183,22 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
 
 
+async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers) -> None:
+    """Cold has nothing of what the run began with, so it gets all values of what comes next."""
+    face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
+    before = (await face.get_tuple((await written(face))[-1])).checkpoint
+    works = tiers.fails(other, scripts.WIPE)
+    with pytest.raises(redis.ConnectionError):
+        await other.delete_thread("thread")
+    works()
+    versions = {**before["channel_versions"], "n": f"{9:032}.1"}
+    new = checkpoint({**before["channel_values"], "n": [9]}, versions)
+    stored = await face.put(config(checkpoint_id=before["id"]), new, {}, {"n": versions["n"]})
+    for each in (face, other, cold):
+        found = await each.get_tuple(config())
+        assert (found.config, found.checkpoint["channel_values"]) == (stored, new["channel_values"])
+
+
 async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evicted(tiers: Tiers) -> None:
     """Cold has nothing of it any more, as hot's mark says; it is not lost, and may be begun anew."""
     face = await tiers.face()

@@ -188,12 +188,17 @@ class _Turn:
             if record.kind == b"c" and record.place[0] in whole and (error := (yield from self._fill(record.place[0]))):
                 return error
             if record.kind == b"d":
-                return (yield Try(Cold("delete_thread", (self._thread,)))).error  # type: ignore[no-any-return]
+                return (yield from self._delete())
             if record.kind == b"c":
                 return (yield from self._give_checkpoint(record))
             return (yield from self._give_writes(record))
         except RedisSaverError as error:  # hot has lost it, or cannot read it
             return error
+
+    def _delete(self) -> Tiered[Exception | None]:
+        """Delete the thread in cold: what that had got is no base any more."""
+        self._bases = {}
+        return (yield Try(Cold("delete_thread", (self._thread,)))).error  # type: ignore[no-any-return]
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Give cold what it was spared of a namespace, and that is needed now."""
