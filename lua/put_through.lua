@@ -5,8 +5,16 @@
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..]          what put.lua takes, then what trust.lua does
+-- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three, which are what trust.lua takes
+-- ARGV[2] by_age     these
+-- ARGV[3] run        are
+-- ARGV[4] header     as
+-- ARGV[5] named      put.lua
+-- ARGV[6] names      takes
+-- ARGV[7] flags      them
+-- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
+-- Where cold is to get the thread once more, it is to get this, too.
 -- Returns what put.lua does; where something is missing, the doubt stays.
 -- Errors: DAMAGED, FOREIGNKEY.
 
@@ -19,10 +27,10 @@
 --- @include lib_behind
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local last = #ARGV - 3
+local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
 
 local missing = put_checkpoint(index, data, ARGV)
 if missing.err or #missing > 0 then return missing end
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
-mark_again(index, data, lease, dirty, { ARGV[1] }, ARGV[8])
+mark_again(index, data, lease, dirty, { checkpoint }, default)
 return missing

@@ -22,7 +22,7 @@
 --- @include lib_behind
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local member, last = ARGV[1], #ARGV - 3
+local member, default, last = ARGV[1], ARGV[4], #ARGV - 3
 local leave, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 
 local ns = string.sub(member, 2, (string.find(member, '%z')))
@@ -41,5 +41,5 @@ end
 if not field then return -1 end
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
-mark(index, data, lease, dirty, members_of(ARGV, last), ARGV[4], field)
+mark(index, data, lease, dirty, members_of(ARGV, last), default, field)
 return added

@@ -5,8 +5,12 @@
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..]          what put_writes.lua takes, then what trust.lua does
+-- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three, which are what trust.lua takes
+-- ARGV[2] regular    as put_writes.lua takes it
+-- ARGV[3] count      as put_writes.lua takes it
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
 --
+-- Where cold is to get the thread once more, it is to get these, too.
 -- Returns what put_writes.lua does.
 -- Errors: DAMAGED, FOREIGNKEY.
 
@@ -17,10 +21,10 @@
 --- @include lib_behind
 
 local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local last = #ARGV - 3
+local default, last = ARGV[4], #ARGV - 3
 
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
-mark_again(index, data, lease, dirty, members_of(ARGV, last), ARGV[4])
+mark_again(index, data, lease, dirty, members_of(ARGV, last), default)
 return added

@@ -8,9 +8,9 @@
 -- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
 --
--- Returns {bases, how many records there are, 1 where the last turn never settled, record...}; record: its member of the index (d, first of all: the thread was deleted), its score, the tries it was
--- set aside after, and, of writes, their record (nil where it is gone). bases: flat, namespaces and the id of the checkpoint
--- that cold got last there, both escaped. 1 where another flusher is at work.
+-- Returns {bases, how many records there are, 1 where the last turn was never settled, record...}; record: its member of the index (d,
+-- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone).
+-- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. 1 where another flusher is at work.
 -- Errors: none of ours.
 
 local data, dirty, flush = KEYS[1], KEYS[2], KEYS[3]
