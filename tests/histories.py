@@ -210,16 +210,16 @@ def _place(one: Any) -> dict[str, str]:
     return {"thread": found["thread_id"], "ns": found["checkpoint_ns"], "which": found["checkpoint_id"]}
 
 
-def _normal(answer: Any) -> Any:
+def normal(answer: Any) -> Any:
     if isinstance(answer, list):
         return sorted((plain(one) for one in answer), key=lambda one: (one[1]["id"], one[0]["thread_id"]))
     return answer if isinstance(answer, dict) else plain(answer)
 
 
-def _short(answer: Any) -> Any:
+def short(answer: Any) -> Any:
     """For who reads what happened: a checkpoint by its id and its writes."""
     if isinstance(answer, list):
-        return [_short(one) for one in answer]
+        return [short(one) for one in answer]
     if not hasattr(answer, "checkpoint"):
         return answer
     parent = answer.parent_config and answer.parent_config["configurable"]["checkpoint_id"]
@@ -267,9 +267,9 @@ class Models:
         """Something was read; `before` something else happened meanwhile it may have been otherwise."""
         answers = [ask(one) for one in (*self.all, *before)]
         agreeing = [
-            one for one, its in zip((*self.all, *before), answers, strict=True) if _normal(its) == _normal(answer)
+            one for one, its in zip((*self.all, *before), answers, strict=True) if normal(its) == normal(answer)
         ]
-        assert agreeing, f"{_short(answer)} is none of {[_short(one) for one in answers]}"
+        assert agreeing, f"{short(answer)} is none of {[short(one) for one in answers]}"
         if not before:
             self.all = agreeing
 
@@ -403,7 +403,7 @@ class History:
         process.meets(accident, meanwhile)
         try:
             answer = await act(process)
-            print("  answered", _short(answer), accident or "")
+            print("  answered", short(answer), accident or "")
             return answer, None
         except Killed:
             pass

@@ -16,6 +16,7 @@ import pydantic
 import pytest
 from faces import Face, Target
 from histories import Accident, History, Killed, Process
+from interleaving import Interleaving
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -821,6 +822,30 @@ async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: st
     InMemorySaver."""
     behind = {**BEHIND, "cold_history": history}
     await History(tiers, seed, [behind, behind, {}], history).run(80)
+
+
+async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
+    behind = {**BEHIND, "cold_history": history}
+    assert await Interleaving(tiers, seed, [behind, behind, behind, {}], history).run(600) > 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", range(10))
+async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
+    """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
+    await interleaved(tiers, seed, history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", range(100, 160))
+async def test_many_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
+    """As above."""
+    await interleaved(tiers, seed, history)
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

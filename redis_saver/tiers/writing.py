@@ -16,7 +16,7 @@ from redis_saver.scripts import Script
 from redis_saver.tiers import behind, instead
 from redis_saver.tiers.adopting import versions_of_values, writes_of
 from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
-from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice, for_cold
+from redis_saver.tiers.model import WHOLE, Cold, Tiered, Tiers, by_choice, for_cold
 
 
 def put(
@@ -41,7 +41,7 @@ def put(
 
     hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
-    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else NOWHERE
+    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
     yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
     return stored
 

@@ -1,0 +1,318 @@
+"""Operations of several processes over two tiers that go on by turns, a request at a time; some are kept waiting until their time is over.
+
+A thread is written as graphs do: one operation after the other, but for the pending writes of tasks, which run side by side; each by any
+process. Beside them any number of others read, and bring to cold what it lacks. So what must be there at the end is what was written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from histories import NAMESPACES, THREADS, Model, normal, short
+from langgraph.checkpoint.serde.types import INTERRUPT
+from make import checkpoint, config
+from tiering import Clock, Tiers, plain
+
+from redis_saver import ThreadBusy, scripts
+from redis_saver.errors import RedisSaverError
+from redis_saver.names import Keyspace
+from redis_saver.requests import Call
+from redis_saver.tiers import flushing, model, operations
+from redis_saver.tiers.model import Once, Pause, Try
+
+KILLED, SETTLES = object(), f"hot {scripts.SETTLE.name}"
+"""What comes of an operation of which nothing was written; what a flusher does last."""
+LONGEST = 4
+"""Turns that anything is kept waiting: who writes to cold is not to take longer (`model.WRITER_GONE`)."""
+
+
+class UnderWay:
+    """An operation, and where it is."""
+
+    def __init__(self, saver: Any, what: str, operation: Any, then: Callable[[Any], None], thread: str) -> None:
+        self.saver, self.what, self.then, self.thread = saver, what, then, thread
+        self.waited, self.sleeps, self.is_waiting = 0, 0, False
+        self._operations = [operation]
+        self._request: Any = None
+        self._go_on(operation.send, None)
+
+    @property
+    def asks(self) -> str:
+        """For who reads what happened."""
+        request = self._request
+        if isinstance(request, Call):
+            return f"hot {request.script.name}"
+        return f"{type(request).__name__} {getattr(getattr(request, 'request', request), 'method', '')}"
+
+    @property
+    def is_late_in_cold(self) -> bool:
+        """Whether it is a flusher that does something to cold, and its turn is over."""
+        return bool(self.waited) and isinstance(self._request, Try)
+
+    def step(self) -> bool:
+        """Let it do what it asks for; answers whether that was the last."""
+        request, self.is_waiting = self._request, isinstance(self._request, Pause)
+        if isinstance(request, Once):
+            self._operations.append(request.make())
+            return self._go_on(self._operations[-1].send, None)
+        try:
+            reply = None if self.is_waiting else self.saver._exchange(request)
+        except RedisSaverError as error:
+            return self._go_on(self._operations[-1].throw, error)
+        return self._go_on(self._operations[-1].send, reply)
+
+    def _go_on(self, go: Any, given: Any) -> bool:
+        while True:
+            try:
+                self._request = go(given)
+            except StopIteration as end:
+                self._operations.pop()
+                if not self._operations:
+                    self.then(end.value)
+                    return True
+                go, given = self._operations[-1].send, end.value
+            else:
+                return False
+
+
+class Interleaving:
+    """What some processes do at once.
+
+    Args:
+        tiers: The servers.
+        seed: Of what is done, and in which order.
+        processes: The settings of their savers; those that write behind flush, too.
+        history: As `cold_history`.
+    """
+
+    def __init__(self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str) -> None:
+        self.tiers, self.settings, self.is_sparing = tiers, processes, history == "latest"
+        self.chance, self.model = random.Random(f"{seed} {history}"), Model()
+        self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
+        self.running: list[UnderWay] = []
+        self.writing, self.changes = dict.fromkeys(THREADS, 0), dict.fromkeys(THREADS, 0)
+        self.late = 0
+
+    async def run(self, length: int) -> int:
+        """Answers how many flushers came late."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flushing, "time", Clock(self.tiers))
+            cold = await self.tiers.cold()
+            self.savers = [await self.tiers.saver(cold=cold, **settings) for settings in self.settings]
+            for _ in range(length):
+                self.go_on()
+            while self.running:
+                self.step(self.chance.choice(self.running))
+            self.check_all(cold)
+        return self.late
+
+    def go_on(self) -> None:
+        chance, awake = self.chance.random(), [one for one in self.running if not one.sleeps]
+        thread = self.chance.choice([*THREADS, THREADS[0], THREADS[0]])
+        for one in self.running:
+            one.sleeps = max(0, one.sleeps - 1)
+        if chance < 0.25 or not awake:
+            self.begin(thread)
+        elif chance < 0.27:
+            self.later()
+        elif chance < 0.28:
+            self.forget(thread)
+        elif chance < 0.32:
+            self.chance.choice(awake).sleeps = self.chance.choice([5, 30, 100])
+        else:
+            one = self.chance.choice(awake)
+            for _ in range(self.chance.choice([1, 2, 5, 20])):
+                if one in self.running:
+                    self.step(one)
+
+    def say(self, *what: Any) -> None:
+        self.number += 1
+        print(self.number, *what)
+
+    def step(self, one: UnderWay) -> None:
+        """Let an operation go on; where all wait, time passes."""
+        if (is_late := one.is_late_in_cold) and not self.is_all_in_hot(
+            one.thread
+        ):  # the README says what might be lost
+            self.say("killed", one.what)
+            self.running.remove(one)
+            one.then(KILLED)
+        while one in self.running:
+            asks = one.asks
+            self.say("step", one.what, asks)
+            try:
+                if one.step():
+                    self.running.remove(one)
+            except ThreadBusy:
+                self.running.remove(one)
+                one.then(KILLED)
+            if not is_late or asks == SETTLES:  # up to there hot must keep all that it has
+                break
+        if self.running and all(each.is_waiting for each in self.running):
+            self.later(is_sure=True)
+
+    def is_all_in_hot(self, thread: str) -> bool:
+        keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
+        return bool(raw.hexists(keys.data_key, "@whole") or raw.zscore(keys.dirty, "d"))
+
+    def later(self, *, is_sure: bool = False) -> None:
+        """The turns of all who have one are over."""
+        if is_sure or all(one.waited < LONGEST for one in self.running):
+            self.say("later")
+            self.tiers.later(flushing.TURN)
+            for one in self.running:
+                one.waited += 1
+
+    def forget(self, thread: str) -> None:
+        """Hot forgets what cold has, unless somebody is bringing it there: what that deletes late is in hot alone."""
+        if not self.tiers.target.raw.exists(self.keyspace.tier_keys(thread).dirty) and not any(
+            one.thread == thread and one.what.startswith("flush") for one in self.running
+        ):
+            self.say("forget", thread)
+            self.tiers.evict(thread=thread)
+
+    # -- what processes do
+
+    def begin(self, thread: str) -> None:
+        kinds = ["put"] * 6 + ["writes"] * 4 + ["delete"] + ["get"] * 3 + ["list"] + ["flush"] * 6
+        getattr(self, self.chance.choice(kinds))(thread)
+
+    def start(
+        self, what: str, thread: str, make: Callable[[Any], Any], then: Callable[[Any], None], saver: Any = None
+    ) -> None:
+        saver = saver or self.chance.choice(self.savers)
+        self.say("begin", what, thread, "by process", self.savers.index(saver))
+        self.running.append(UnderWay(saver, f"{what} {self.number}", make(saver), then, thread))
+
+    def write(self, what: str, thread: str, make: Callable[[Any], Any], happened: Callable[[], Any]) -> None:
+        def then(answer: Any) -> None:
+            self.say("done", what, thread)
+            if answer is KILLED:
+                self.start(what, thread, make, then)
+                return
+            happened()
+            self.writing[thread] -= 1
+            self.changes[thread] += 1
+
+        self.writing[thread] += 1
+        self.changes[thread] += 1
+        self.start(what, thread, make, then)
+
+    def some_newest(self, thread: str) -> Any:
+        """Of a namespace, most often the root."""
+        return self.model.get_tuple(config(thread, self.chance.choice(["", "", "sub"])))
+
+    def put(self, thread: str) -> None:
+        if self.writing[thread]:
+            return
+        ns, chance = self.chance.choice(["", "", "sub"]), self.chance
+        found = self.model.get_tuple(config(thread, ns))
+        versions = dict(found.checkpoint["channel_versions"]) if found else {}
+        new = {chance.choice("xyz"): f"{self.number:032}.1"}
+        versions.update(new)
+        values = {
+            channel: [version, "v" * 900] if channel in new else found.checkpoint["channel_values"][channel]
+            for channel, version in versions.items()
+        }
+        where, one = found.config if found else config(thread, ns), checkpoint(values, versions)
+        given = (where, one, {"source": "loop", "step": self.number, "parents": {}}, new)
+        self.look_and_write(thread, ns, "put", given)
+
+    def look_and_write(self, thread: str, ns: str, method: str, given: Any) -> None:
+        """As a graph does: it looks at what there is, sometimes, and goes on from there."""
+        make, happened = self.calling(method, given)
+        if self.chance.random() < 0.5:
+            self.write(method, thread, make, happened)
+            return
+
+        def looking_first(saver: Any) -> Iterator[Any]:
+            yield from operations.get_tuple(saver, config(thread, ns))
+            return (yield from make(saver))
+
+        self.write(method, thread, looking_first, happened)
+
+    def calling(self, method: str, given: Any) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+        return (
+            lambda saver: getattr(operations, method)(saver, *given),
+            lambda: getattr(self.model, method)(*given),
+        )
+
+    def writes(self, thread: str) -> None:
+        found = self.some_newest(thread)
+        others = [one.what for one in self.running if one.thread == thread]
+        if not found or (self.writing[thread] and any(what.startswith(("put ", "delete")) for what in others)):
+            return
+        channels = self.chance.choice([["x"], ["x", "y"], [INTERRUPT], ["x", INTERRUPT, "y"]])
+        task = f"task {self.number}"
+        if channels == [INTERRUPT] and not self.writing[thread] and self.chance.random() < 0.5:
+            task = "asks"
+        given = (found.config, [(channel, [self.number]) for channel in channels], task, f"path {task}")
+        self.write("put_writes", thread, *self.calling("put_writes", given))
+
+    def delete(self, thread: str) -> None:
+        if not self.writing[thread]:
+            self.write("delete_thread", thread, *self.calling("delete_thread", (thread,)))
+
+    def get(self, thread: str) -> None:
+        found, ns = self.some_newest(thread), self.chance.choice(NAMESPACES)
+        where = found.config if found and self.chance.random() < 0.3 else config(thread, ns)
+        self.read(
+            "get_tuple", thread, lambda saver: operations.get_tuple(saver, where), lambda: self.model.get_tuple(where)
+        )
+
+    def list(self, thread: str) -> None:
+        where = config(thread, None)
+        make = lambda saver: operations.list_checkpoints(saver, where, None, None, None)  # noqa: E731
+        if not self.is_sparing:
+            self.read("list", thread, make, lambda: list(self.model.list(where)))
+
+    def read(self, what: str, thread: str, make: Callable[[Any], Any], ask: Callable[[], Any]) -> None:
+        """Check what is read while nothing is written."""
+        before, is_quiet = self.changes[thread], not self.writing[thread]
+
+        def then(answer: Any) -> None:
+            self.say("done", what, thread, short(answer))
+            if is_quiet and before == self.changes[thread] and answer is not KILLED:
+                assert normal(answer) == normal(ask()), f"{short(answer)} should be {short(ask())}"
+
+        self.start(what, thread, make, then)
+
+    def flush(self, thread: str) -> None:
+        saver = self.chance.choice([saver for saver in self.savers if saver.behind])
+        at_once = self.chance.random() < 0.8
+
+        def then(done: Any) -> None:
+            self.say("done flush", thread, done)
+            assert done in (None, KILLED) or not done.failed
+            self.late += bool(one.waited)
+
+        self.start("flush", thread, lambda saver: flushing.flush(saver, thread, at_once=at_once), then, saver)
+        one = self.running[-1]
+
+    # -- in the end
+
+    def check_all(self, cold: Any) -> None:
+        self.tiers.later(model.WRITER_GONE)
+        assert next(saver for saver in self.savers if saver.behind).flush(timeout=30) == 0
+        in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
+        for thread in THREADS:
+            for ns in NAMESPACES:
+                where = config(thread, ns)
+                expected = self.model.get_tuple(where)
+                for name, saver in (("cold", cold), *enumerate(self.savers)):
+                    found = saver.get_tuple(where)
+                    assert normal(found) == normal(expected), f"{name}: {short(found)} should be {short(expected)}"
+            for one in self.model.list(config(thread, None)):
+                found = in_cold.pop(one.checkpoint["id"], None)
+                if found is None:
+                    assert self.is_sparing, f"cold lacks {short(one)}"
+                    continue
+                assert (found.checkpoint, found.parent_config) == (one.checkpoint, one.parent_config)
+                mine, its = ([tuple(map(str, each)) for each in each.pending_writes] for each in (found, one))
+                assert mine == its or (self.is_sparing and {each[0] for each in mine} <= {each[0] for each in its})
+        assert not in_cold, f"cold has {[short(one) for one in in_cold.values()]}"
+        left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
+        assert not left & {b"dirty", b"doubts"}
