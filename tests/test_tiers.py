@@ -183,6 +183,18 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
 
 
+async def test_a_new_namespace_does_not_make_hot_forget_what_it_has_whole(tiers: Tiers) -> None:
+    """As subgraphs that run side by side begin them: not each is looked at just before."""
+    face = await tiers.face()
+    made = await written(face)
+    for ns in ("one:1", "two:2"):
+        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        await face.put(config(ns=ns), new, {}, new["channel_versions"])
+    before = face.saver.stats()
+    assert (await face.get_tuple(config())).config == made[-1]
+    assert (face.saver.stats().hits, face.saver.stats().misses) == (before.hits + 1, before.misses)
+
+
 async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers) -> None:
     """Cold has nothing of what the run began with, so it gets all values of what comes next."""
     face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
