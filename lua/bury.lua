@@ -18,6 +18,5 @@ if redis.call('EXISTS', doubts) == 1 then return 0 end
 local _, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 redis.call('UNLINK', index, data, lease)
-note(dirty, { 'd' })
-redis.call('ZREMRANGEBYRANK', dirty, 0, -2)
+bury(dirty)
 return 1

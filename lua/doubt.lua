@@ -16,8 +16,8 @@
 -- A doubt is 15 digits of milliseconds, '-', or '!' where it is spoiled, the record, the token. Two doubts about one record spoil
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
--- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold may lack values of it
--- all the same: it was spared some of the checkpoints, or another may just have deleted the thread. 1: it is here and was not, so
+-- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold was spared some of its
+-- checkpoints, and with them values, 5 where another may just have deleted it in cold. 1: it is here and was not, so
 -- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done, but
 -- that it is not written behind for some seconds.
 -- Errors: DAMAGED, FOREIGNKEY.
@@ -38,7 +38,7 @@ local meta, problem, found = open_thread(index, data, '@home', '@pathless', '@ga
 if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')
 if meta and (not found[4] or meta.dirty) and #others == 0 then return { 1, 0, 0 } end
-local all, state, lacks = string.rep('*', 16), '-', found[6]
+local all, state, has = string.rep('*', 16), '-', found[6] and 4 or 2
 for _, other in ipairs(others) do
   local about = string.sub(other, 17, 32)
   if string.sub(other, 33) == token then
@@ -47,13 +47,13 @@ for _, other in ipairs(others) do
     state = '!'
     redis.call('ZREM', doubts, other)
     redis.call('ZADD', doubts, 0, string.sub(other, 1, 15) .. '!' .. string.sub(other, 17))
-    lacks = lacks or about == all
+    if about == all then has = 5 end
   end
 end
 local now = redis.call('TIME')
 local still = leave ~= '' and redis.call('HGET', lease, 'token') == leave
 redis.call('UNLINK', lease)
-if record ~= all and redis.call('HEXISTS', flush, 'deleted') == 1 then
+if redis.call('HEXISTS', flush, 'deleted') == 1 then
   redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a flusher that comes late must not delete that
 end
 local stamp = string.format('%015.0f', now[1] * 1000 + math.floor(now[2] / 1000))
@@ -70,4 +70,4 @@ if writes ~= '' and found[5] then
     if one == writes then pathless = 1 end
   end
 end
-return { meta and (lacks and 4 or 2) or 0, pathless, still and 1 or 0 }
+return { meta and has or 0, pathless, still and 1 or 0 }

@@ -27,6 +27,12 @@ local function note(dirty, members)
   for i = 1, #members do redis.call('ZADD', dirty, string.format('%.0f', stamp + i - 1), members[i]) end
 end
 
+-- Notes that cold has to delete the thread, and nothing else.
+local function bury(dirty)
+  note(dirty, { 'd' })
+  redis.call('ZREMRANGEBYRANK', dirty, 0, -2)
+end
+
 -- Notes what was written here alone: until cold has it, the thread has no deadline.
 -- ttl: the TTL that counts from then on, in milliseconds, or ''; field: what `standing` answered.
 local function mark(index, data, lease, dirty, members, ttl, field)

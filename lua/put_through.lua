@@ -31,6 +31,6 @@ local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
 
 local missing = put_checkpoint(index, data, ARGV)
 if missing.err or #missing > 0 then return missing end
-trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 mark_again(index, data, lease, dirty, { checkpoint }, default)
+trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 return missing

@@ -25,6 +25,6 @@ local default, last = ARGV[4], #ARGV - 3
 
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
-trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 mark_again(index, data, lease, dirty, members_of(ARGV, last), default)
+trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 return added

@@ -4,6 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[5] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          how many records cold has got
 -- ARGV[3] m          how many it would not take
@@ -13,14 +14,15 @@
 --                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
 --
 -- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
--- is to be brought there again, and a thread that was deleted is to be deleted again.
+-- is to be brought there again; where it deleted the thread there, all that is here; and a thread that was deleted before it began anew is to be
+-- deleted again, unless somebody is in doubt: cold may have what is not here.
 -- Returns how many records are left, -1 where another flusher had taken over.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_behind
 
-local index, data, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, dirty, flush, doubts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local ASIDE = 5 + 2 * n
 local BASES = ASIDE + 3 * m
@@ -29,20 +31,26 @@ local meta, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 local own = redis.call('HGET', flush, 'token') == token
 if not own then
-  local again, deleted = {}, redis.call('HGET', flush, 'deleted')
-  if meta and deleted and redis.call('HEXISTS', data, '@whole') == 1 or not meta and deleted == '1' then
-    again[1] = 'd'
-    for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
-      for _, member in ipairs(meta and redis.call('ZRANGEBYLEX', index, range[1], range[2]) or {}) do
+  local tried, has_deleted = {}, false
+  for i = 6, ASIDE, 2 do tried[#tried + 1] = ARGV[i] end
+  for i = ASIDE + 1, BASES, 3 do tried[#tried + 1] = ARGV[i] end
+  for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
+  local deleted, again = redis.call('EXISTS', doubts) == 0 and redis.call('HGET', flush, 'deleted'), {}
+  if deleted and (not meta and deleted == '1' or meta and redis.call('HEXISTS', data, '@whole') == 1) then again[1] = 'd' end
+  if again[1] or has_deleted then
+    for _, range in ipairs(meta and { { '[c', '(d' }, { '[w', '(x' } } or {}) do
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', index, range[1], range[2])) do
         again[#again + 1] = member
         redis.call('HDEL', data, '@cold' .. string.sub(member, 2, (string.find(member, '%z'))))
       end
     end
+    if meta and again[1] ~= 'd' then redis.call('HSET', data, '@gaps', '1') end -- what is not here is nowhere
   else
-    for i = 6, ASIDE, 2 do
-      if redis.call('HEXISTS', data, ARGV[i]) == 1 then again[#again + 1] = ARGV[i] end
+    for i = 1, #tried do
+      if redis.call('HEXISTS', data, tried[i]) == 1 then again[#again + 1] = tried[i] end
     end
   end
+  if again[1] and again[1] ~= 'd' then redis.call('HSET', flush, 'late', '1') end -- cold has what is older: nothing is to be spared
   note(dirty, again)
   if meta and #again > 0 then
     local left = redis.call('PTTL', index)

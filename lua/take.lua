@@ -3,18 +3,21 @@
 -- KEYS[1] data       hash        <prefix>:{<thread>}:data
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[4] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] length     milliseconds for which no other may
 -- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
+-- ARGV[5] gone       milliseconds after which a writer is gone
 --
--- Returns {bases, how many records there are, 1 where the last turn was never settled, record...}; record: its member of the index (d,
+-- Returns {bases, how many records there are, 1 where cold may have half of them already, record...}; record: its member of the index (d,
 -- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone).
--- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. 1 where another flusher is at work.
+-- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. 1 where another flusher is at work, or a writer between cold and here:
+-- a flusher that came late may have undone in cold what that wrote, so this is noted, too, before anything is taken.
 -- Errors: none of ours.
 
-local data, dirty, flush = KEYS[1], KEYS[2], KEYS[3]
-local token, length, most, at_once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local data, dirty, flush, doubts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
 local PAGE, BUDGET, LONGEST, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
 local clock = redis.call('TIME')
@@ -22,8 +25,12 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
+for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
+  if now - tonumber(string.sub(doubt, 1, 15)) < gone then return 1 end
+end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
-local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty), held[1] and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
+local unsettled = held[1] or redis.call('HEXISTS', flush, 'late') == 1
+local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty), unsettled and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
 repeat
   local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
   from = from + PAGE

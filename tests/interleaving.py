@@ -23,8 +23,8 @@ from redis_saver.requests import Call
 from redis_saver.tiers import flushing, model, operations
 from redis_saver.tiers.model import Once, Pause, Try
 
-KILLED, SETTLES = object(), f"hot {scripts.SETTLE.name}"
-"""What comes of an operation of which nothing was written; what a flusher does last."""
+TAKES, SETTLES, KILLED = f"hot {scripts.TAKE.name}", f"hot {scripts.SETTLE.name}", object()
+"""What a flusher does first and last; what comes of an operation of which nothing was written."""
 LONGEST = 4
 """Turns that anything is kept waiting: who writes to cold is not to take longer (`model.WRITER_GONE`)."""
 
@@ -58,6 +58,8 @@ class UnderWay:
         if isinstance(request, Once):
             self._operations.append(request.make())
             return self._go_on(self._operations[-1].send, None)
+        if self.asks == TAKES:
+            self.waited = 0
         try:
             reply = None if self.is_waiting else self.saver._exchange(request)
         except RedisSaverError as error:
@@ -94,10 +96,8 @@ class Interleaving:
         self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
         self.writing, self.changes = dict.fromkeys(THREADS, 0), dict.fromkeys(THREADS, 0)
-        self.late = 0
 
-    async def run(self, length: int) -> int:
-        """Answers how many flushers came late."""
+    async def run(self, length: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flushing, "time", Clock(self.tiers))
             cold = await self.tiers.cold()
@@ -107,7 +107,6 @@ class Interleaving:
             while self.running:
                 self.step(self.chance.choice(self.running))
             self.check_all(cold)
-        return self.late
 
     def go_on(self) -> None:
         chance, awake = self.chance.random(), [one for one in self.running if not one.sleeps]
@@ -120,8 +119,13 @@ class Interleaving:
             self.later()
         elif chance < 0.28:
             self.forget(thread)
-        elif chance < 0.32:
-            self.chance.choice(awake).sleeps = self.chance.choice([5, 30, 100])
+        elif chance < 0.34:
+            between_tiers = [one for one in awake if one.asks.endswith("_through")]
+            taken = [one for one in awake if one.what.startswith("flush") and one.asks != TAKES]
+            one = self.chance.choice(self.chance.choice([between_tiers, taken, taken]) or awake)
+            one.sleeps = self.chance.choice([5, 30, 100])
+            if one in taken and self.chance.random() < 0.5:
+                self.later()
         else:
             one = self.chance.choice(awake)
             for _ in range(self.chance.choice([1, 2, 5, 20])):
@@ -155,8 +159,13 @@ class Interleaving:
             self.later(is_sure=True)
 
     def is_all_in_hot(self, thread: str) -> bool:
+        """Or neither tier has anything."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
-        return bool(raw.hexists(keys.data_key, "@whole") or raw.zscore(keys.dirty, "d"))
+        return bool(
+            raw.hexists(keys.data_key, "@whole")
+            or raw.zscore(keys.dirty, "d")
+            or not list(self.model.list(config(thread, None)))
+        )
 
     def later(self, *, is_sure: bool = False) -> None:
         """The turns of all who have one are over."""
@@ -287,10 +296,8 @@ class Interleaving:
         def then(done: Any) -> None:
             self.say("done flush", thread, done)
             assert done in (None, KILLED) or not done.failed
-            self.late += bool(one.waited)
 
         self.start("flush", thread, lambda saver: flushing.flush(saver, thread, at_once=at_once), then, saver)
-        one = self.running[-1]
 
     # -- in the end
 
@@ -311,8 +318,9 @@ class Interleaving:
                     assert self.is_sparing, f"cold lacks {short(one)}"
                     continue
                 assert (found.checkpoint, found.parent_config) == (one.checkpoint, one.parent_config)
-                mine, its = ([tuple(map(str, each)) for each in each.pending_writes] for each in (found, one))
-                assert mine == its or (self.is_sparing and {each[0] for each in mine} <= {each[0] for each in its})
+                tasks = {task for task, *_ in found.pending_writes}
+                spared = {task for task, *_ in one.pending_writes} - tasks if self.is_sparing else ()
+                assert found.pending_writes == [write for write in one.pending_writes if write[0] not in spared]
         assert not in_cold, f"cold has {[short(one) for one in in_cold.values()]}"
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
         assert not left & {b"dirty", b"doubts"}

@@ -23,7 +23,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from make import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
-from redis_saver.tiers import reading
+from redis_saver.tiers import model
 from servers import Server
 from tiering import plain
 from victims import TTL, be_quick, pool, value
@@ -558,7 +558,7 @@ class Arena:
 
     def look_later(self) -> None:
         """Look again when hot does not wait any more for writers that are gone."""
-        time.sleep(reading.WRITER_GONE / 1000)
+        time.sleep(model.WRITER_GONE / 1000)
         self.look()
         with self.redis.client() as client:
             doubts = list(client.scan_iter(match="*:doubts", count=1000))

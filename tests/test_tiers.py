@@ -177,7 +177,7 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     for _ in range(2):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations) == (2, 0)
-    monkeypatch.setattr(reading, "WRITER_GONE", 0)
+    monkeypatch.setattr(model, "WRITER_GONE", 0)
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
@@ -199,7 +199,7 @@ async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers)
     """Cold has nothing of what the run began with, so it gets all values of what comes next."""
     face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
     before = (await face.get_tuple((await written(face))[-1])).checkpoint
-    works = tiers.fails(other, scripts.WIPE)
+    works = tiers.fails(other, scripts.ERASE)
     with pytest.raises(redis.ConnectionError):
         await other.delete_thread("thread")
     works()
@@ -389,7 +389,7 @@ async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers,
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(psycopg.OperationalError):
         await face.put(made[-1], new, {}, new["channel_versions"])
-    monkeypatch.setattr(reading, "WRITER_GONE", 0)
+    monkeypatch.setattr(model, "WRITER_GONE", 0)
     other = await tiers.face()
     assert plain(await other.get_tuple(config())) == before
     assert len(await other.list(config())) == 3

@@ -29,7 +29,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.tiers import flushing, lag, reading
+from redis_saver.tiers import flushing, lag, model
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""
@@ -43,7 +43,7 @@ TTL = 60
 
 def be_quick() -> None:
     """What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
-    flushing.TURN, reading.WRITER_GONE, lag.LOOK_EVERY, lag.LONGEST_LOOK, lag.LONGEST_BACKOFF = (
+    flushing.TURN, model.WRITER_GONE, lag.LOOK_EVERY, lag.LONGEST_LOOK, lag.LONGEST_BACKOFF = (
         4000, 6000, 0.5, 1000, 0.5,
     )  # fmt: skip
     flushing.LONGEST_PAUSE = 1

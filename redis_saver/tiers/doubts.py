@@ -10,13 +10,14 @@ from redis_saver.context import default_ttl
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Call, Operation
 from redis_saver.tiers.adopting import adopt
-from redis_saver.tiers.flushing import bury, flush_now
+from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, flush_now
 from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Tiered, Tiers, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _NOT_YET, _ALL, _BEHIND = 0, 1, 2, 3
-"""What is in cold of a thread: hot does not have it; hot has it from before there were tiers; all; not what was written last."""
+_UNKNOWN, _NOT_YET, _ALL, _BEHIND, _SPARED = 0, 1, 2, 3, 4
+"""What is in cold of a thread: hot does not have it; hot has it from before there were tiers; all; not what was written last; not what it was
+spared. Any other: who knows, as another changes all of it."""
 _ASK_COLD = 0
 
 
@@ -30,6 +31,8 @@ class Doubt(NamedTuple):
     """Whether cold is known to have all values of the thread."""
     is_pathless: bool
     """Whether writes of the checkpoint were brought back without their paths."""
+    has_gaps: bool
+    """Whether cold was spared checkpoints, and nobody else changes all of the thread."""
     newest: bytes
     """What hot will have of the thread, as `lua/trust.lua` takes it."""
 
@@ -69,7 +72,7 @@ def put_in_doubt(
             yield from (threads.delete_thread(tiers.hot, thread) if unseen else adopt(tiers, thread))
         else:
             newest = leave.field if leave and nothing_since else b""
-            return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
+            return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), in_cold == _SPARED, newest)
 
 
 def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
@@ -89,9 +92,9 @@ def trust(tiers: Tiers, thread: str, doubt: Doubt, needed: bytes) -> Operation[N
     yield Call(scripts.TRUST, tiers.hot.keyspace.tier_keys(thread).writing, (doubt.token, doubt.newest, needed))
 
 
-def change(tiers: Tiers, thread: str, cold: Cold | None, *, unseen: bool = False) -> Tiered[None]:
-    """Change a thread in cold, and give it up in hot; unseen: whatever it is."""
-    doubt = yield from put_in_doubt(tiers, thread, ALL, unseen=unseen)
+def change(tiers: Tiers, thread: str, cold: Cold | None) -> Tiered[None]:
+    """Change a thread in cold, and give it up in hot."""
+    doubt = yield from put_in_doubt(tiers, thread, ALL)
     if cold:
         yield cold
     yield from by_choice(tiers, given_up(tiers, thread, doubt))
@@ -101,3 +104,10 @@ def given_up(tiers: Tiers, thread: str, doubt: Doubt) -> Operation[None]:
     """End a doubt: hot forgets the thread."""
     yield from threads.delete_thread(tiers.hot, thread)
     yield from trust(tiers, thread, doubt, NOWHERE)
+
+
+def erased(tiers: Tiers, thread: str, doubt: Doubt) -> Operation[None]:
+    """End a doubt: the thread was deleted in cold, and hot deletes it, too."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.known.forget(keys.data_key)
+    yield Call(scripts.ERASE, (*keys.writing, keys.flush), (doubt.token, DELETIONS_KEPT))

@@ -20,7 +20,7 @@ from redis_saver import codec, config, listing, names, reading, scripts
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
-from redis_saver.tiers import sparing
+from redis_saver.tiers import model, sparing
 from redis_saver.tiers.adopting import calls_for, to_put, versions_of_values
 from redis_saver.tiers.carrying import opened
 from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
@@ -82,10 +82,16 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Bring to cold what it takes of a thread; answers whether it has all now. What it does not take is left alone."""
+    """Bring to cold what it takes of a thread; answers whether it has all now.
+
+    What it does not take is left alone, and so is what others are at all the time.
+    """
+    deadline = time.monotonic() + 2 * TURN / 1000
     while True:
         done = yield from flush(tiers, thread, at_once=True)
         if done is None:
+            if time.monotonic() >= deadline:
+                return False
             yield Pause(0.02)
         elif not done.left:
             return True
@@ -94,7 +100,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 
 
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
-    """Bring some of what cold does not have of a thread there. None: another flusher is at it.
+    """Bring some of what cold does not have of a thread there. None: another flusher is at it, or a writer that goes to cold first.
 
     Args:
         tiers: The saver.
@@ -104,7 +110,9 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     """
     began, token, keys = time.monotonic(), uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
     taken = yield Call(
-        scripts.TAKE, (keys.data_key, keys.dirty, keys.flush), (token, TURN, RECORDS_A_TURN, b"1" if at_once else b"0")
+        scripts.TAKE,
+        (keys.data_key, keys.dirty, keys.flush, keys.doubts),
+        (token, TURN, RECORDS_A_TURN, b"1" if at_once else b"0", model.WRITER_GONE),
     )
     if taken == 1:
         return None
@@ -124,7 +132,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
     left = yield Call(
         scripts.SETTLE,
-        (keys.index_key, keys.data_key, keys.dirty, keys.flush),
+        (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.doubts),
         (token, len(turn.done), len(turn.failed), DELETIONS_KEPT, turn.gaps, *brought, *failed, *latest),
     )
     if left != _LATE and tiers.behind:
@@ -198,6 +206,7 @@ class _Turn:
     def _delete(self) -> Tiered[Exception | None]:
         """Delete the thread in cold: what that had got is no base any more."""
         self._bases = {}
+        self.latest.clear()
         return (yield Try(Cold("delete_thread", (self._thread,)))).error  # type: ignore[no-any-return]
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:

@@ -13,6 +13,7 @@ from redis_saver import codec, config, listing, names, reading, scripts, writing
 from redis_saver.context import Context
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
+from redis_saver.tiers import model
 from redis_saver.tiers.adopting import all_in_cold, by_task, writes_of
 from redis_saver.tiers.doubts import change, mend
 from redis_saver.tiers.flushing import flush_now, flush_what_goes
@@ -21,7 +22,6 @@ from redis_saver.tiers.model import (
     LEAVE,
     MOST_NOTED,
     WHOLE,
-    WRITER_GONE,
     Cold,
     HotFailed,
     Leave,
@@ -106,7 +106,9 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         names.component(where.checkpoint_id) if where.checkpoint_id else b"",
     )
     try:
-        while (leave := (yield Call(scripts.LEASE, keys.writing, (token, WRITER_GONE, LEAVE, *wanted)))) == _BEHIND:
+        while (
+            leave := (yield Call(scripts.LEASE, keys.writing, (token, model.WRITER_GONE, LEAVE, *wanted)))
+        ) == _BEHIND:
             yield from flush_now(tiers, thread)
         if leave == _HERE:
             return None

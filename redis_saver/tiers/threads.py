@@ -8,7 +8,7 @@ from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import behind
 from redis_saver.tiers.adopting import all_in_cold, copy_to_cold, fill
-from redis_saver.tiers.doubts import ALL, Doubt, change, given_up, put_in_doubt
+from redis_saver.tiers.doubts import ALL, Doubt, change, erased, given_up, put_in_doubt
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
 from redis_saver.tiers.reading import list_checkpoints
 
@@ -17,7 +17,9 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
     if tiers.behind and (yield from behind.delete_thread(tiers, tiers.behind, thread)):
         return
-    yield from change(tiers, thread, Cold("delete_thread", (thread,)), unseen=True)
+    doubt = yield from put_in_doubt(tiers, thread, ALL, unseen=True)
+    yield Cold("delete_thread", (thread,))
+    yield from by_choice(tiers, erased(tiers, thread, doubt))
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
@@ -45,7 +47,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
             concerned.add(thread)
     for thread in sorted(concerned):
         doubt = yield from put_in_doubt(tiers, thread, ALL)
-        if doubt.is_here and not doubt.has_all:  # what is left may be what cold was spared
+        if doubt.has_gaps:  # what is left may be what cold was spared
             yield from fill(tiers, thread)
         doubts.append((thread, doubt))
     yield Cold("delete_for_runs", (run_ids,))

@@ -1,0 +1,38 @@
+-- Deletes a thread that cold has deleted, a damaged one too, and ends the doubt about it.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
+-- ARGV[1] token      the writer's own
+-- ARGV[2] kept       milliseconds for which the deletion is remembered
+--
+-- What a flusher that came late noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
+-- for those that will.
+-- Returns 1.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_behind
+--- @include lib_trust
+
+local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local token, kept = ARGV[1], ARGV[2]
+
+local _, problem = open_thread(index, data)
+if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
+local base = first and '@cold' .. string.sub(first, 2, (string.find(first, '%z')))
+local was_flushed = redis.call('EXISTS', flush) == 1 or base and redis.call('HEXISTS', data, base) == 1
+redis.call('UNLINK', index, data)
+if redis.call('EXISTS', dirty) == 1 then bury(dirty) end
+for _, doubt in ipairs(was_flushed and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
+  if string.sub(doubt, 16, 16) == '-' and string.sub(doubt, 33) == token then -- nobody else wrote it meanwhile
+    redis.call('HSET', flush, 'deleted', '1')
+    redis.call('PEXPIRE', flush, kept)
+  end
+end
+trust(index, data, doubts, lease, dirty, token, '', '?')
+return 1

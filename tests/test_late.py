@@ -1,0 +1,200 @@
+"""Flushers that come late: what they do to cold when their turn is over, while others flush, write and delete; and who deletes side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face
+from langgraph.checkpoint.serde.types import INTERRUPT
+from make import checkpoint, config
+from test_behind import BEHIND, drained, keys_of, stalled
+from tiering import Tiers, between, plain, written
+
+from redis_saver import scripts
+from redis_saver.tiers import model
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+
+VERSIONS = {"n": f"{9:032}.1"}
+
+
+def new() -> Any:
+    """One that has another value in one channel, and no other."""
+    return checkpoint({"n": [9]}, VERSIONS)
+
+
+class Stage:
+    """Two that flush, one that looks at cold alone; the first is late."""
+
+    def __init__(self, tiers: Tiers, face: Face, other: Face, through: Face, cold: Any) -> None:
+        self.tiers, self.face, self.other, self.through, self.cold = tiers, face, other, through, cold
+        self.late: Any = None
+        self.last: dict[str, Any] = {}
+
+    async def take(self) -> None:
+        """The first takes what is dirty, and its turn is over before it gives that to cold."""
+        self.late = await stalled(self.tiers, self.face)
+        self.tiers.target.raw.hset(keys_of(self.tiers).flush, "until", 0)
+
+    async def begin_anew(self, *, late_with: str) -> None:
+        """The thread is deleted and written again, all of which cold has; the late one has taken what was there before, or the deletion."""
+        await written(self.face)
+        if late_with == "checkpoints":
+            await self.take()
+            await self.other.delete_thread("thread")
+        else:
+            await drained(self.face)
+            await self.face.delete_thread("thread")
+            await self.take()
+        await drained(self.other)
+        self.last = (await written(self.other))[-1]
+        await drained(self.other)
+
+    async def late_and_flushed(self) -> None:
+        await self.late()
+        await self.other.flush(timeout=0.3)
+
+    async def newest(self) -> list[Any]:
+        """By those who go by hot, by hot alone, by cold alone."""
+        faces = (self.other, self.through, self.tiers.target.face(), self.cold)
+        return [plain(await each.get_tuple(config())) for each in faces]
+
+
+@pytest.fixture
+async def stage(tiers: Tiers) -> Stage:
+    faces = [await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.face()]
+    return Stage(tiers, *faces, await tiers.cold_face())
+
+
+@pytest.mark.parametrize("act", ["late", "late_and_flushed"])
+@pytest.mark.parametrize("kind", ["checkpoint", "writes"])
+async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind: str, act: str) -> None:
+    """What somebody writes through is in cold, and not yet in hot."""
+    await stage.begin_anew(late_with="deletion")
+    meanwhile: Callable[[], Any] = getattr(stage, act)
+    if kind == "checkpoint":
+        between(stage.tiers, stage.through, scripts.PUT_THROUGH, meanwhile)
+        stage.last = await stage.through.put(stage.last, new(), {}, VERSIONS)
+    else:
+        between(stage.tiers, stage.through, scripts.PUT_WRITES_THROUGH, meanwhile)
+        await stage.through.put_writes(stage.last, [("n", [9]), (INTERRUPT, ["more"])], "task-d")
+    await drained(stage.other)
+    answers = await stage.newest()
+    assert answers == [answers[0]] * 4
+    assert answers[0][0] == stage.last["configurable"]
+    assert len(answers[0][3]) == (0 if kind == "checkpoint" else 6)
+    assert len(await stage.cold.list(config())) == (4 if kind == "checkpoint" else 3)
+
+
+async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage: Stage) -> None:
+    last = (await written(stage.face))[-1]
+    await stage.take()
+    await drained(stage.other)
+    between(stage.tiers, stage.through, scripts.PUT_WRITES_THROUGH, stage.late_and_flushed)
+    await stage.through.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(stage.other)
+    for answer in await stage.newest():
+        assert [one for one in answer[3] if one[0] == "task-c"] == [("task-c", INTERRUPT, ["newer"])]
+
+
+async def test_it_spares_cold_nothing_that_it_wrote_over(tiers: Tiers) -> None:
+    settings = {**BEHIND, "cold_history": "latest"}
+    stage = Stage(tiers, *[await tiers.face(**settings) for _ in range(3)], await tiers.cold_face())
+    last = (await written(stage.face))[-1]
+    await stage.take()
+    await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(stage.other)
+    await stage.other.put(last, new(), {}, VERSIONS)
+    await stage.late()
+    await drained(stage.other)
+    assert ("task-c", INTERRUPT, ["newer"]) in (await stage.cold.get_tuple(last)).pending_writes
+
+
+async def test_the_thread_was_copied_into_meanwhile(stage: Stage) -> None:
+    await written(stage.face, "source")
+    await written(stage.face)
+    await stage.take()
+    await stage.other.delete_thread("thread")
+    await drained(stage.other)
+    await stage.other.copy_thread("source", "thread")
+    await stage.late()
+    await drained(stage.other)
+    assert (await stage.other.get_tuple(config())).checkpoint == (await stage.cold.get_tuple(config())).checkpoint
+
+
+@pytest.mark.parametrize("at", ["before", "between"])
+async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
+    """It does not come back; before the late one goes on, or while."""
+    await written(stage.face)
+    await stage.take()
+    await drained(stage.other)
+    if at == "between":
+        between(stage.tiers, stage.through, scripts.ERASE, stage.late)
+    await stage.through.delete_thread("thread")
+    if at == "before":
+        await stage.late()
+    await drained(stage.other)
+    assert await stage.cold.list(config()) == []
+    for each in (stage.face, stage.other, stage.through):
+        assert await each.get_tuple(config()) is None
+
+
+async def test_a_write_that_went_past_hot_is_not_deleted(stage: Stage) -> None:
+    await stage.begin_anew(late_with="checkpoints")
+    bypassing = await stage.tiers.face(on_hot_error="bypass")
+    stage.tiers.fails(bypassing, scripts.PUT_THROUGH)
+    stored = await bypassing.put(stage.last, new(), {}, VERSIONS)
+    await stage.late()
+    stage.tiers.later(model.WRITER_GONE + 1)
+    await drained(stage.other)
+    for each in (stage.other, stage.through, stage.cold):
+        assert (await each.get_tuple(config())).config == stored
+
+
+@pytest.mark.parametrize("then", ["expires", "goes on"])
+async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) -> None:
+    """Cold gets that again, and of what comes next all values."""
+    await stage.begin_anew(late_with="deletion")
+    stage.tiers.evict()
+    before = (await stage.other.get_tuple(config())).checkpoint
+    await stage.late()
+    await drained(stage.other)
+    if then == "expires":
+        stage.tiers.evict()
+        assert plain(await stage.other.get_tuple(config()))[1] == before
+        return
+    values = {**before["channel_values"], "n": [9]}
+    await stage.through.put(stage.last, checkpoint(values, {**before["channel_versions"], **VERSIONS}), {}, VERSIONS)
+    assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
+
+
+async def two_runs(face: Face) -> None:
+    first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
+    await face.get_tuple(config())
+    stored = await face.put(config(), first, {"run_id": "run-1"}, first["channel_versions"])
+    await face.put(stored, second, {"run_id": "run-2"}, second["channel_versions"])
+
+
+@pytest.mark.parametrize("what", ["run", "thread", "thread past hot"])
+async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str) -> None:
+    """What the other one deleted in cold is not brought back there from hot, which does not know yet."""
+    face, other, cold = await tiers.face(on_hot_error="bypass"), await tiers.face(), await tiers.cold_face()
+    await two_runs(face)
+
+    async def another() -> None:
+        await other.delete_for_runs(["run-2"])
+
+    if what == "run":
+        between(tiers, face, scripts.WIPE, another)
+        await face.delete_for_runs(["run-1"])
+    elif what == "thread":
+        between(tiers, face, scripts.ERASE, another)
+        await face.delete_thread("thread")
+    else:
+        works = tiers.fails(face, scripts.ERASE)
+        await face.delete_thread("thread")
+        works()
+        await another()
+    assert await cold.list(config()) == []
