@@ -29,6 +29,7 @@ local BASES = ASIDE + 3 * m
 
 local meta, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 local own = redis.call('HGET', flush, 'token') == token
 if not own then
   local tried, has_deleted = {}, false
@@ -61,7 +62,6 @@ if not own then
   return -1
 end
 
-redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 for i = 6, ASIDE, 2 do
   local member = ARGV[i]
   if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then

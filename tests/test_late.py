@@ -153,6 +153,23 @@ async def test_a_write_that_went_past_hot_is_not_deleted(stage: Stage) -> None:
         assert (await each.get_tuple(config())).config == stored
 
 
+async def test_it_says_so_on_a_full_server(stage: Stage) -> None:
+    last = (await written(stage.face))[-1]
+    await stage.take()
+    await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(stage.other)
+    raw = stage.tiers.target.raw
+    raw.config_set("maxmemory", 1)
+    try:
+        await stage.late()
+    finally:
+        raw.config_set("maxmemory", 0)
+    await drained(stage.other)
+    answers = await stage.newest()
+    assert answers == [answers[0]] * 4
+    assert ("task-c", INTERRUPT, ["newer"]) in answers[0][3]
+
+
 @pytest.mark.parametrize("then", ["expires", "goes on"])
 async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) -> None:
     """Cold gets that again, and of what comes next all values."""
