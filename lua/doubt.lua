@@ -17,7 +17,7 @@
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
 -- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold was spared some of its
--- checkpoints, and with them values, 5 where another may just have deleted it in cold. 1: it is here and was not, so
+-- checkpoints, and with them values, 5 where another changes all of it in cold, or may have. 1: it is here and was not, so
 -- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done, but
 -- that it is not written behind for some seconds.
 -- Errors: DAMAGED, FOREIGNKEY.
@@ -47,7 +47,7 @@ for _, other in ipairs(others) do
     state = '!'
     redis.call('ZREM', doubts, other)
     redis.call('ZADD', doubts, 0, string.sub(other, 1, 15) .. '!' .. string.sub(other, 17))
-    if about == all then has = 5 end
+    if about == all and has == 2 then has = 5 end
   end
 end
 local now = redis.call('TIME')

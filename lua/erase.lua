@@ -11,7 +11,7 @@
 --
 -- What a flusher that came late noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
 -- for those that will.
--- Returns 1.
+-- Returns 0, as trust.lua does where a thread is given up.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -23,16 +23,20 @@ local token, kept = ARGV[1], ARGV[2]
 
 local _, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+local own
+for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
+  if string.sub(doubt, 33) == token then own = doubt end
+end
+if not own and redis.call('EXISTS', dirty) == 1 then -- a client repeats what was done, and it was begun anew
+  return trust(index, data, doubts, lease, dirty, token, '', '?')
+end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
 local base = first and '@cold' .. string.sub(first, 2, (string.find(first, '%z')))
 local was_flushed = redis.call('EXISTS', flush) == 1 or base and redis.call('HEXISTS', data, base) == 1
 redis.call('UNLINK', index, data)
 if redis.call('EXISTS', dirty) == 1 then bury(dirty) end
-for _, doubt in ipairs(was_flushed and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
-  if string.sub(doubt, 16, 16) == '-' and string.sub(doubt, 33) == token then -- nobody else wrote it meanwhile
-    redis.call('HSET', flush, 'deleted', '1')
-    redis.call('PEXPIRE', flush, kept)
-  end
+if was_flushed and own and string.sub(own, 16, 16) == '-' then -- nobody else wrote it meanwhile
+  redis.call('HSET', flush, 'deleted', '1')
+  redis.call('PEXPIRE', flush, kept)
 end
-trust(index, data, doubts, lease, dirty, token, '', '?')
-return 1
+return trust(index, data, doubts, lease, dirty, token, '', '?')

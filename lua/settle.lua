@@ -51,7 +51,10 @@ if not own then
       if redis.call('HEXISTS', data, tried[i]) == 1 then again[#again + 1] = tried[i] end
     end
   end
-  if again[1] and again[1] ~= 'd' then redis.call('HSET', flush, 'late', '1') end -- cold has what is older: nothing is to be spared
+  if again[1] and again[1] ~= 'd' then -- cold has what is older: nothing is to be spared
+    redis.call('HSET', flush, 'late', '1')
+    redis.call('PERSIST', flush)
+  end
   note(dirty, again)
   if meta and #again > 0 then
     local left = redis.call('PTTL', index)

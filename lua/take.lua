@@ -25,8 +25,9 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
-for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
-  if now - tonumber(string.sub(doubt, 1, 15)) < gone then return 1 end
+for _, doubt in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
+  local age = now - tonumber(string.sub(doubt, 1, 15))
+  if age >= 0 and age < gone then return 1 end
 end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 local unsettled = held[1] or redis.call('HEXISTS', flush, 'late') == 1

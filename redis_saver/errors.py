@@ -54,7 +54,7 @@ class ThreadNotFound(RedisSaverError, LookupError):
 
 
 class ThreadBusy(RedisSaverError):
-    """A thread kept changing while prune, delete_for_runs or copy_thread worked on it. Trying again later is safe."""
+    """Others were at a thread all the time, changing it, or bringing it to cold. Trying again later is safe."""
 
 
 class BacklogFull(RedisSaverError):

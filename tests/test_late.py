@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
+import redis
 from faces import Face
 from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
-from tiering import Tiers, between, plain, written
+from tiering import Moody, Tiers, between, elsewhere, plain, written
 
 from redis_saver import scripts
-from redis_saver.tiers import model
+from redis_saver.tiers import flushing, model
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -215,3 +217,64 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
         works()
         await another()
     assert await cold.list(config()) == []
+
+
+async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:
+    """The first one failed while cold got what it had been spared."""
+    settings = {**BEHIND, "cold_history": "latest"}
+    face, cold, moody = await tiers.face(**settings), await tiers.cold_face(), Moody(await tiers.cold())
+    await two_runs(face)
+    await drained(face)
+    assert len(await cold.list(config())) == 1
+    moody.fail = {"put"}
+    with pytest.raises(psycopg.OperationalError):
+        await (await tiers.face(cold=moody.wrap(), **settings)).delete_for_runs(["run-2"])
+    await face.delete_for_runs(["run-2"])
+    assert [one.metadata["run_id"] for one in await cold.list(config())] == ["run-1"]
+    assert (await face.get_tuple(config())).metadata["run_id"] == "run-1"
+
+
+async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Stage) -> None:
+    """As a client does that saw no reply."""
+    await written(stage.face)
+    await drained(stage.face)
+    hot, name = stage.through.saver.hot, "_aexchange" if stage.tiers.native_async else "_exchange"
+    works, made = getattr(hot, name), list[Any]()
+
+    async def begin_anew() -> None:
+        await stage.other.get_tuple(config())
+        made.append(await stage.other.put(config(), new(), {}, VERSIONS))
+
+    def exchange(request: Any) -> Any:
+        if getattr(request, "script", None) is scripts.ERASE:
+            works(request)
+            elsewhere(begin_anew)
+        return works(request)
+
+    async def aexchange(request: Any) -> Any:
+        if getattr(request, "script", None) is scripts.ERASE:
+            await works(request)
+            await begin_anew()
+        return await works(request)
+
+    setattr(hot, name, aexchange if stage.tiers.native_async else exchange)
+    await stage.through.delete_thread("thread")
+    assert (await stage.other.get_tuple(config())).config == made[0]
+    await drained(stage.other)
+    assert (await stage.cold.get_tuple(config())).config == made[0]
+
+
+async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(flushing, "TURN", 500)
+    last = (await written(stage.face))[-1]
+
+    async def flushed_and_in_doubt() -> None:
+        await drained(stage.other)
+        dies = await stage.tiers.face()
+        stage.tiers.fails(dies, scripts.PUT_WRITES_THROUGH)
+        with pytest.raises(redis.ConnectionError):
+            await dies.put_writes(last, [("n", 1)], "task-y")
+
+    between(stage.tiers, stage.through, scripts.TAKE, flushed_and_in_doubt)
+    await stage.through.put_writes(last, [("n", 2)], "task-z")
+    assert {"task-y", "task-z"} < {write[0] for write in (await stage.cold.get_tuple(config())).pending_writes}

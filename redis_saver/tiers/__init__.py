@@ -21,8 +21,8 @@ Written behind, hot acknowledges and cold lags (`behind.py`, `lua/lib_behind.lua
 
 - **Dirty.** What cold does not have is noted in the script that writes it, and the thread has no deadline until cold has it. A thread is dirty, or
   in doubt, or neither: who is to write a dirty thread to cold first brings there what it lacks, and who finds a doubt writes to
-  cold first, too. Whatever hot does not know to be complete goes that way. It is both only where a flusher came late: then what is written through
-  is noted, too (`mark_again`), and nobody flushes before its writer is done, or gone.
+  cold first, too. Whatever hot does not know to be complete goes that way. It is both only where a flusher or a writer came late: then what is
+  written through is noted, too (`mark_again`), and nobody flushes before its writer is done, or gone.
 - **Flushers** (`flusher.py`, `flushing.py`) take turns at a thread. A record is struck off only as it was when it was taken, so what is written
   again meanwhile stays. Whoever is late finds its turn taken by another, and has what it may have done to cold done again.
 - **Deletions** are records too, the first of their thread. Until cold has deleted it, what cold has is not believed.

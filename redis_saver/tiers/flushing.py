@@ -70,7 +70,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
             deadline = deadline or now + 2 * TURN / 1000
             if now >= deadline:
                 raise ThreadBusy(
-                    f"other flushers are bringing thread {thread!r} to cold for {2 * TURN / 1000} seconds; try again"
+                    f"others are bringing thread {thread!r} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
                 )
             yield Pause(0.02)
             continue
