@@ -32,7 +32,7 @@ class Doubt(NamedTuple):
     is_pathless: bool
     """Whether writes of the checkpoint were brought back without their paths."""
     has_gaps: bool
-    """Whether cold was spared checkpoints, and nobody else changes all of the thread."""
+    """Whether cold was spared checkpoints."""
     newest: bytes
     """What hot will have of the thread, as `lua/trust.lua` takes it."""
 
