@@ -21,7 +21,8 @@ def all_in_cold(tiers: Tiers, thread: str | None) -> Tiered[None]:
             keys = tiers.hot.keyspace.tier_keys(each)
             if (yield Command(("EXISTS", keys.doubts))):
                 continue  # it is being written through tiers
-            if (yield Command(("EXISTS", keys.data_key))) and not (yield Command(("HEXISTS", keys.data_key, "@home"))):
+            is_there, is_home = yield Command(("HMGET", keys.data_key, "@state", "@home"))
+            if is_there and not is_home:
                 yield from adopt(tiers, each)
 
     yield from by_choice(tiers, bring())
