@@ -51,8 +51,8 @@ if not own then
   for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
   local deleted, again = redis.call('EXISTS', doubts) == 0 and redis.call('HGET', flush, 'deleted'), {}
   if deleted and (not meta and deleted == '1' or meta and redis.call('HEXISTS', data, '@whole') == 1) then again[1] = 'd' end
+  local misplaced = again[1] ~= 'd' and meta and misplaced_writes(index, data) or {}
   if again[1] or has_deleted then
-    local misplaced = again[1] ~= 'd' and meta and misplaced_writes(index, data) or {}
     for _, range in ipairs(meta and { { '[c', '(d' }, { '[w', '(x' } } or {}) do
       for _, member in ipairs(redis.call('ZRANGEBYLEX', index, range[1], range[2])) do
         if not misplaced[string.match(member, '^.*%z')] then again[#again + 1] = member end
@@ -62,7 +62,8 @@ if not own then
     if meta and again[1] ~= 'd' then redis.call('HSET', data, '@gaps', '1') end -- what is not here is nowhere
   else
     for i = 1, #tried do
-      if redis.call('HEXISTS', data, tried[i]) == 1 then again[#again + 1] = tried[i] end
+      local known = redis.call('HEXISTS', data, tried[i]) == 1 and not misplaced[string.match(tried[i], '^.*%z')]
+      if known then again[#again + 1] = tried[i] end
     end
   end
   if again[1] and again[1] ~= 'd' then -- cold has what is older: nothing is to be spared
