@@ -13,32 +13,43 @@
 -- ARGV[5] leave      that the caller was given when there was nothing, or ''
 -- ARGV[6] record     16 bytes that name what is written; sixteen * for all of the thread
 --
+-- ARGV[7] need       'all' where cold must have all that it was spared; 'nothing' where the thread is deleted next; else ''
+--
 -- A doubt is 15 digits of milliseconds, '-', or '!' where it is spoiled, the record, the token. Two doubts about one record spoil
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
--- two else 0; the first is 0 where the thread is not here, 2 where it was written through tiers, 4 where cold was spared some of its
--- checkpoints, and with them values, 5 where another changes all of it in cold, or may have. 1: it is here and was not, so
--- cold has to get it first, and 3: cold is behind with it, and has to get that first; then nothing was done, but
--- that it is not written behind for some seconds.
+-- two else 0; the first is 0 where the thread is not here, 1 where cold has all values that are here; 2 where it was spared some, or another
+-- changes all of it there, or may have. 3: cold is behind with the thread, and has to get that first, and 4: it has nothing of it, as it is from
+-- before there were tiers, so all is noted for it; then nothing else was done, but that the thread is not written behind for some seconds.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
 --- @include lib_frames
+--- @include lib_behind
+--- @include lib_again
 
 local BARRIER = 5000 -- milliseconds
 local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local token, default, longer, writes, leave, record, need = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
-if redis.call('EXISTS', dirty) == 1 then -- who writes it meanwhile is to wait for its turn, else this might last for ever
+-- Who writes it meanwhile is to wait for its turn, else this might last for ever.
+local function first(answer)
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
-  return { 3, 0, 0 }
+  return { answer, 0, 0 }
 end
+
+if redis.call('EXISTS', dirty) == 1 then return first(3) end
 local meta, problem, found = open_thread(index, data, '@home', '@pathless', '@gaps')
 if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')
-if meta and (not found[4] or meta.dirty) and #others == 0 then return { 1, 0, 0 } end
-local all, state, has = string.rep('*', 16), '-', found[6] and 4 or 2
+local is_only_here = meta and (not found[4] or meta.dirty) and #others == 0
+if meta and (need ~= 'nothing' and is_only_here or need == 'all' and found[6] == '1') then
+  note_all(index, data, dirty, flush, meta)
+  if found[6] then redis.call('HSET', data, '@gaps', '2') end -- cold is going to get what it was spared
+  return first(is_only_here and 4 or 3)
+end
+local all, state, has = string.rep('*', 16), '-', found[6] and 2 or 1
 for _, other in ipairs(others) do
   local about = string.sub(other, 17, 32)
   if string.sub(other, 33) == token then
@@ -47,7 +58,7 @@ for _, other in ipairs(others) do
     state = '!'
     redis.call('ZREM', doubts, other)
     redis.call('ZADD', doubts, 0, string.sub(other, 1, 15) .. '!' .. string.sub(other, 17))
-    if about == all and has == 2 then has = 5 end
+    if about == all then has = 2 end
   end
 end
 local now = redis.call('TIME')

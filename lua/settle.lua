@@ -22,23 +22,12 @@
 --- @include lib_thread
 --- @include lib_frames
 --- @include lib_behind
+--- @include lib_again
 
 local index, data, dirty, flush, doubts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local ASIDE = 5 + 2 * n
 local BASES = ASIDE + 3 * m
-
--- Tasks whose writes were brought back, some of them special: how the others were numbered is not known, and cold would have them twice. By the
--- members of those others.
-local function misplaced_writes(index, data)
-  local found = {}
-  for _, from in ipairs(unpack_frames(redis.call('HGET', data, '@pathless') or '')) do
-    for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')) do
-      if string.sub(member, -1) ~= '\0' then found[string.match(member, '^.*%z')] = true end
-    end
-  end
-  return found
-end
 
 local meta, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
@@ -51,32 +40,17 @@ if not own then
   for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
   local deleted, again = redis.call('EXISTS', doubts) == 0 and redis.call('HGET', flush, 'deleted'), {}
   if deleted and (not meta and deleted == '1' or meta and redis.call('HEXISTS', data, '@whole') == 1) then again[1] = 'd' end
-  local misplaced = again[1] ~= 'd' and meta and misplaced_writes(index, data) or {}
   if again[1] or has_deleted then
-    for _, range in ipairs(meta and { { '[c', '(d' }, { '[w', '(x' } } or {}) do
-      for _, member in ipairs(redis.call('ZRANGEBYLEX', index, range[1], range[2])) do
-        if not misplaced[string.match(member, '^.*%z')] then again[#again + 1] = member end
-        redis.call('HDEL', data, '@cold' .. string.sub(member, 2, (string.find(member, '%z'))))
-      end
-    end
+    if meta then add_all(index, data, again) end
     if meta and again[1] ~= 'd' then redis.call('HSET', data, '@gaps', '1') end -- what is not here is nowhere
   else
+    local misplaced = meta and misplaced_writes(index, data) or {}
     for i = 1, #tried do
       local known = redis.call('HEXISTS', data, tried[i]) == 1 and not misplaced[string.match(tried[i], '^.*%z')]
       if known then again[#again + 1] = tried[i] end
     end
   end
-  if again[1] and again[1] ~= 'd' then -- cold has what is older: nothing is to be spared
-    redis.call('HSET', flush, 'late', '1')
-    redis.call('PERSIST', flush)
-  end
-  note(dirty, again)
-  if meta and #again > 0 then
-    local left = redis.call('PTTL', index)
-    redis.call('HSET', data, '@dirty', meta.dirty or left > 0 and left or '')
-    redis.call('PERSIST', index)
-    redis.call('PERSIST', data)
-  end
+  note_again(index, data, dirty, flush, meta, again) -- cold has what is older
   return -1
 end
 

@@ -1,7 +1,7 @@
 """Operations of several processes over two tiers that go on by turns, a request at a time; some are kept waiting until their time is over.
 
-A thread is written as graphs do: one operation after the other, but for the pending writes of tasks, which run side by side; each by any
-process. Beside them any number of others read, and bring to cold what it lacks. So what must be there at the end is what was written.
+A thread is written as graphs do: one operation after the other, but for the pending writes of tasks, which run side by side, and deletions; each
+by any process. Some were begun before there were tiers. Beside them any number of others read, and bring to cold what it lacks. So what must be there at the end is what was written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnderWay:
 
     def __init__(self, saver: Any, what: str, operation: Any, then: Callable[[Any], None], thread: str) -> None:
         self.saver, self.what, self.then, self.thread = saver, what, then, thread
-        self.waited, self.sleeps, self.is_waiting = 0, 0, False
+        self.waited, self.sleeps, self.is_waiting, self.is_outdated = 0, 0, False, False
         self._operations = [operation]
         self._request: Any = None
         self._go_on(operation.send, None)
@@ -59,7 +59,7 @@ class UnderWay:
             self._operations.append(request.make())
             return self._go_on(self._operations[-1].send, None)
         if self.asks == TAKES:
-            self.waited = 0
+            self.waited, self.is_outdated = 0, False
         try:
             reply = None if self.is_waiting else self.saver._exchange(request)
         except RedisSaverError as error:
@@ -101,6 +101,7 @@ class Interleaving:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flushing, "time", Clock(self.tiers))
             cold = await self.tiers.cold()
+            self.alone = self.tiers.target.face().saver
             self.savers = [await self.tiers.saver(cold=cold, **settings) for settings in self.settings]
             for _ in range(length):
                 self.go_on()
@@ -138,9 +139,8 @@ class Interleaving:
 
     def step(self, one: UnderWay) -> None:
         """Let an operation go on; where all wait, time passes."""
-        if (is_late := one.is_late_in_cold) and not self.is_all_in_hot(
-            one.thread
-        ):  # the README says what might be lost
+        is_late = one.is_late_in_cold
+        if is_late and (one.is_outdated or not self.is_all_in_hot(one.thread)):  # the README says what might be lost
             self.say("killed", one.what)
             self.running.remove(one)
             one.then(KILLED)
@@ -176,9 +176,12 @@ class Interleaving:
                 one.waited += 1
 
     def forget(self, thread: str) -> None:
-        """Hot forgets what cold has, unless somebody is bringing it there: what that deletes late is in hot alone."""
-        if not self.tiers.target.raw.exists(self.keyspace.tier_keys(thread).dirty) and not any(
-            one.thread == thread and one.what.startswith("flush") for one in self.running
+        """Hot forgets what cold has, unless somebody is bringing it there: what that deletes late is in hot alone. What cold does not have
+        it keeps."""
+        keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
+        is_in_cold = raw.hexists(keys.data_key, "@home") and not raw.exists(keys.dirty)
+        if is_in_cold and not any(
+            one.thread == thread and one.what.startswith(("flush", "delete_for_runs")) for one in self.running
         ):
             self.say("forget", thread)
             self.tiers.evict(thread=thread)
@@ -186,7 +189,15 @@ class Interleaving:
     # -- what processes do
 
     def begin(self, thread: str) -> None:
-        kinds = ["put"] * 6 + ["writes"] * 4 + ["delete"] + ["get"] * 3 + ["list"] + ["flush"] * 6
+        kinds = (
+            ["before"] * 2
+            + ["put"] * 6
+            + ["writes"] * 4
+            + ["delete", "delete_run"]
+            + ["get"] * 3
+            + ["list"]
+            + ["flush"] * 6
+        )
         getattr(self, self.chance.choice(kinds))(thread)
 
     def start(
@@ -214,10 +225,25 @@ class Interleaving:
         """Of a namespace, most often the root."""
         return self.model.get_tuple(config(thread, self.chance.choice(["", "", "sub"])))
 
-    def put(self, thread: str) -> None:
-        if self.writing[thread]:
+    def before(self, thread: str) -> None:
+        """Hot alone has it, from before there were tiers."""
+        is_there = any(one.thread == thread for one in self.running) or any(self.model.list(config(thread, None)))
+        if is_there or self.tiers.target.raw.exists(*self.keyspace.tier_keys(thread)):
             return
-        ns, chance = self.chance.choice(["", "", "sub"]), self.chance
+        self.say("before", thread)
+        for _ in range(3):
+            self.number += 1
+            given = self.next_checkpoint(thread, self.chance.choice(NAMESPACES))
+            for saver in (self.alone, self.model):
+                saver.put(*given)
+
+    def put(self, thread: str) -> None:
+        if not self.writing[thread]:
+            ns = self.chance.choice(["", "", "sub"])
+            self.look_and_write(thread, ns, "put", self.next_checkpoint(thread, ns))
+
+    def next_checkpoint(self, thread: str, ns: str) -> tuple[Any, ...]:
+        chance = self.chance
         found = self.model.get_tuple(config(thread, ns))
         versions = dict(found.checkpoint["channel_versions"]) if found else {}
         new = {chance.choice("xyz"): f"{self.number:032}.1"}
@@ -226,9 +252,9 @@ class Interleaving:
             channel: [version, "v" * 900] if channel in new else found.checkpoint["channel_values"][channel]
             for channel, version in versions.items()
         }
-        where, one = found.config if found else config(thread, ns), checkpoint(values, versions)
-        given = (where, one, {"source": "loop", "step": self.number, "parents": {}}, new)
-        self.look_and_write(thread, ns, "put", given)
+        where, run = found.config if found else config(thread, ns), f"{thread}-{self.number // 40}"
+        metadata = {"source": "loop", "step": self.number, "parents": {}, "run_id": run}
+        return where, checkpoint(values, versions), metadata, new
 
     def look_and_write(self, thread: str, ns: str, method: str, given: Any) -> None:
         """As a graph does: it looks at what there is, sometimes, and goes on from there."""
@@ -262,8 +288,25 @@ class Interleaving:
         self.write("put_writes", thread, *self.calling("put_writes", given))
 
     def delete(self, thread: str) -> None:
-        if not self.writing[thread]:
+        if self.is_only_being_deleted(thread):
             self.write("delete_thread", thread, *self.calling("delete_thread", (thread,)))
+
+    def delete_run(self, thread: str) -> None:
+        """Of what cold was spared, only hot knows what is left then."""
+        runs = {one.metadata["run_id"] for one in self.model.list(config(thread, None))}
+        if runs and self.is_only_being_deleted(thread) and (not self.is_sparing or self.is_all_in_hot(thread)):
+            make, happened = self.calling("delete_for_runs", ([self.chance.choice(sorted(runs))],))
+
+            def deleted() -> None:
+                happened()
+                for one in self.running:  # hot does not know what went
+                    one.is_outdated |= one.thread == thread
+
+            self.write("delete_for_runs", thread, make, deleted)
+
+    def is_only_being_deleted(self, thread: str) -> bool:
+        under_way = [one for one in self.running if one.thread == thread and one.what.startswith("delete")]
+        return self.writing[thread] == len(under_way)
 
     def get(self, thread: str) -> None:
         found, ns = self.some_newest(thread), self.chance.choice(NAMESPACES)

@@ -9,13 +9,14 @@ import psycopg
 import pytest
 import redis
 from faces import Face
+from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 
 from redis_saver import scripts
-from redis_saver.tiers import flushing, model
+from redis_saver.tiers import flushing, model, operations
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -189,11 +190,12 @@ async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) ->
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
 
-async def two_runs(face: Face) -> None:
+async def two_runs(face: Face, thread: str = "thread", of: str = "") -> None:
+    """Of one checkpoint each: run-1, and run-2."""
     first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
-    await face.get_tuple(config())
-    stored = await face.put(config(), first, {"run_id": "run-1"}, first["channel_versions"])
-    await face.put(stored, second, {"run_id": "run-2"}, second["channel_versions"])
+    await face.get_tuple(config(thread))
+    stored = await face.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
+    await face.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])
 
 
 @pytest.mark.parametrize("what", ["run", "thread", "thread past hot"])
@@ -217,6 +219,47 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
         works()
         await another()
     assert await cold.list(config()) == []
+
+
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("what", ["list", "delete_for_runs"])
+async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str) -> None:
+    """What hot had is not in cold again after the deletion: neither a thread from before there were tiers, nor what cold was spared. Between any
+    two requests of who brings it."""
+    settings = {**BEHIND, "cold_history": "latest"}
+    face, cold, alone = await tiers.face(**settings), await tiers.cold_face(), tiers.target.face()
+    other = await tiers.face(**({} if what == "list" else settings))
+    at, is_over = 0, list[Any]()
+    while not is_over:
+        thread = f"thread {at}"
+        await two_runs(alone if what == "list" else face, thread, of=f"{thread} ")
+        await other.flush()
+        first, second = {
+            "list": lambda: (
+                operations.list_checkpoints(face.saver, config(thread), None, None, None),
+                operations.delete_thread(other.saver, thread),
+            ),
+            "delete_for_runs": lambda: (
+                operations.delete_for_runs(face.saver, [f"{thread} run-1"]),
+                operations.delete_for_runs(other.saver, [f"{thread} run-2"]),
+            ),
+        }[what]()
+        bringing = UnderWay(face.saver, "", first, is_over.append, thread)
+        for _ in range(at):
+            if not is_over:
+                bringing.step()
+        has_ended, deleting = bool(is_over), UnderWay(other.saver, "", second, lambda _: None, thread)
+        while not deleting.step():
+            if deleting.is_waiting:
+                bringing.step()
+        while not is_over:
+            bringing.step()
+        await drained(other)
+        assert await cold.list(config(thread)) == []
+        at += 1
+        if not has_ended:
+            is_over.clear()
+    assert at > 8
 
 
 async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:

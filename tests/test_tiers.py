@@ -380,8 +380,8 @@ async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
 
 
 async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers, monkeypatch: Any) -> None:
-    """Hot is believed until cold has all of it."""
-    made = await written(tiers.target.face())
+    """Hot is believed until cold has all of it, and keeps it as long."""
+    made = await written(tiers.target.face(ttl=timedelta(hours=1)))
     moody = Moody(await tiers.cold())
     face = await tiers.face(cold=moody.wrap())
     before = plain(await face.get_tuple(config()))
@@ -393,6 +393,10 @@ async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers,
     other = await tiers.face()
     assert plain(await other.get_tuple(config())) == before
     assert len(await other.list(config())) == 3
+    keys = Keyspace(tiers.target.prefix).tier_keys("thread")
+    assert [tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key, keys.dirty)] == [-1] * 3
+    assert await other.flush() == 0
+    assert 0 < tiers.target.raw.pttl(keys.index_key) <= 3_600_000
     tiers.evict()
     assert plain(await other.get_tuple(config())) == before
 

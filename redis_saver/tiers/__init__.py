@@ -14,7 +14,7 @@ Written through, all goes to cold first, so cold is complete and hot may always 
 So a write that hot cannot even be told of is not begun: other processes might see hot, and would go on believing it. With
 `on_hot_error="bypass"` reads go on without hot, and so do writes that are under way.
 
-A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`adopting.py`) before
+A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`adopting.py`: all of it is noted, and flushed) before
 anything else is done with it but reading its newest checkpoint.
 
 Written behind, hot acknowledges and cold lags (`behind.py`, `lua/lib_behind.lua`):

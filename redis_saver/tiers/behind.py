@@ -18,7 +18,7 @@ from redis_saver.errors import NotReplicated, ThreadDamaged
 from redis_saver.requests import Argument, Operation, Replicas
 from redis_saver.scripts import Script
 from redis_saver.tiers import flushing, instead, reading
-from redis_saver.tiers.adopting import writes_of
+from redis_saver.tiers.giving import writes_of
 from redis_saver.tiers.model import Behind, Tiered, Tiers
 
 _REFUSED = {scripts.PUT_BEHIND: 0, scripts.PUT_WRITES_BEHIND: -1}

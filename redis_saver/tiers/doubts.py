@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Call, Operation
-from redis_saver.tiers.adopting import adopt
+from redis_saver.tiers.adopting import adopted
 from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, flush_now
 from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Tiered, Tiers, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _NOT_YET, _ALL, _BEHIND, _SPARED = 0, 1, 2, 3, 4
-"""What is in cold of a thread: hot does not have it; hot has it from before there were tiers; all; not what was written last; not what it was
-spared. Any other: who knows, as another changes all of it."""
+_UNKNOWN, _ALL, _BEHIND, _NOT_YET = 0, 1, 3, 4
+"""What is in cold of a thread: hot does not have it; all values that hot has; not what was written last; nothing, as it is from before there
+were tiers. Any other: not what it was spared, or who knows, as another changes all of it."""
 _ASK_COLD = 0
+Need: TypeAlias = Literal["", "all", "nothing"]
+"""What cold must have of a thread before it is written there, beside all values of what is written."""
 
 
 class Doubt(NamedTuple):
@@ -31,14 +33,12 @@ class Doubt(NamedTuple):
     """Whether cold is known to have all values of the thread."""
     is_pathless: bool
     """Whether writes of the checkpoint were brought back without their paths."""
-    has_gaps: bool
-    """Whether cold was spared checkpoints."""
     newest: bytes
     """What hot will have of the thread, as `lua/trust.lua` takes it."""
 
 
 def put_in_doubt(
-    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, unseen: bool = False
+    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, need: Need = ""
 ) -> Tiered[Doubt]:
     """Say in hot that the thread is being written. What only hot has is brought to cold first, and believed until then.
 
@@ -48,31 +48,32 @@ def put_in_doubt(
         record: What is written.
         writes: The beginning of the members of a checkpoint's pending writes, if it is some of them.
         ns: The namespace it is in; None: all.
-        unseen: The thread is going to be deleted, so what is only in hot, or damaged there, goes first.
+        need: All: cold is brought first what it was spared, too. Nothing: the thread is going to be deleted, so what only hot has need not
+            be brought, and what is damaged goes first.
     """
     token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
     leave = tiers.empty.pop(thread, None)
     if leave and (ns is None or not leave.holds_for(ns)):
         leave = None
-    arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, leave.token if leave else "", record)
+    arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, leave.token if leave else "", record, need)
     while True:
         try:
             in_cold, is_pathless, nothing_since = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
         except ThreadDamaged as damage:
-            if unseen:
+            if need == "nothing":
                 yield from threads.delete_thread(tiers.hot, thread)
             else:
                 yield from mend(tiers, thread, damage)
             continue
         if in_cold == _BEHIND:
-            if unseen:
+            if need == "nothing":
                 yield from bury(tiers, thread)
             yield from flush_now(tiers, thread)
         elif in_cold == _NOT_YET:
-            yield from (threads.delete_thread(tiers.hot, thread) if unseen else adopt(tiers, thread))
+            yield from adopted(tiers, thread)
         else:
             newest = leave.field if leave and nothing_since else b""
-            return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), in_cold == _SPARED, newest)
+            return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
 
 
 def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:

@@ -21,8 +21,8 @@ from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import model, sparing
-from redis_saver.tiers.adopting import calls_for, to_put, versions_of_values
 from redis_saver.tiers.carrying import opened
+from redis_saver.tiers.giving import calls_for, to_put, versions_of_values
 from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
 
 RECORDS_A_TURN = 50

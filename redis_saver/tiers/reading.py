@@ -14,9 +14,10 @@ from redis_saver.context import Context
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.tiers import model
-from redis_saver.tiers.adopting import all_in_cold, by_task, writes_of
+from redis_saver.tiers.adopting import all_in_cold
 from redis_saver.tiers.doubts import change, mend
 from redis_saver.tiers.flushing import flush_now, flush_what_goes
+from redis_saver.tiers.giving import by_task, writes_of
 from redis_saver.tiers.lag import look
 from redis_saver.tiers.model import (
     LEAVE,

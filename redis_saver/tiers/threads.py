@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import behind
-from redis_saver.tiers.adopting import all_in_cold, copy_to_cold, fill
+from redis_saver.tiers.adopting import all_in_cold
 from redis_saver.tiers.doubts import ALL, Doubt, change, erased, given_up, put_in_doubt
+from redis_saver.tiers.giving import calls_for
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
 from redis_saver.tiers.reading import list_checkpoints
 
@@ -17,7 +18,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
     if tiers.behind and (yield from behind.delete_thread(tiers, tiers.behind, thread)):
         return
-    doubt = yield from put_in_doubt(tiers, thread, ALL, unseen=True)
+    doubt = yield from put_in_doubt(tiers, thread, ALL, need="nothing")
     yield Cold("delete_thread", (thread,))
     yield from by_choice(tiers, erased(tiers, thread, doubt))
 
@@ -29,10 +30,10 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     found = yield from list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
     if not found:
         return
-    doubt = yield from put_in_doubt(tiers, target, ALL, unseen=True)
+    doubt = yield from put_in_doubt(tiers, target, ALL, need="nothing")
     yield Cold("delete_thread", (target,))
     for one in reversed(found):
-        yield from copy_to_cold(one, target)
+        yield from calls_for(one, target)
     yield from by_choice(tiers, given_up(tiers, target, doubt))
 
 
@@ -46,9 +47,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         if thread not in concerned and (yield Call(scripts.RUNS, tiers.hot.keyspace.keys(thread), members)):
             concerned.add(thread)
     for thread in sorted(concerned):
-        doubt = yield from put_in_doubt(tiers, thread, ALL)
-        if doubt.has_gaps:  # what is left may be what cold was spared
-            yield from fill(tiers, thread)
+        doubt = yield from put_in_doubt(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
         doubts.append((thread, doubt))
     yield Cold("delete_for_runs", (run_ids,))
     for thread, doubt in doubts:

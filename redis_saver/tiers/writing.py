@@ -14,8 +14,8 @@ from redis_saver.parts import digest
 from redis_saver.requests import Operation
 from redis_saver.scripts import Script
 from redis_saver.tiers import behind, instead
-from redis_saver.tiers.adopting import versions_of_values, writes_of
 from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
+from redis_saver.tiers.giving import versions_of_values, writes_of
 from redis_saver.tiers.model import WHOLE, Cold, Tiered, Tiers, by_choice, for_cold
 
 

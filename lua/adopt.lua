@@ -1,0 +1,26 @@
+-- Notes that cold is to get all of a thread that only this server has, from before there were tiers.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
+--
+-- Returns 1 where it is noted, 0 where it is no such thread, or is being written through tiers.
+-- Errors: DAMAGED, FOREIGNKEY.
+
+--- @include lib_thread
+--- @include lib_frames
+--- @include lib_behind
+--- @include lib_again
+
+local index, data, doubts, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+local meta, problem, found = open_thread(index, data, '@home')
+if problem then
+  local is_lost = string.find(problem.err, '^DAMAGED') and redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@home') == 0
+  return is_lost and problem or string.find(problem.err, '^FOREIGNKEY') and problem or 0 -- else cold may have it, and who reads it mends it
+end
+if not meta or found[4] or redis.call('EXISTS', doubts) == 1 then return 0 end
+note_all(index, data, dirty, flush, meta)
+return 1
