@@ -262,6 +262,36 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
     assert at > 8
 
 
+@pytest.mark.parametrize("again", ["late", "spared"])
+async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers, again: str) -> None:
+    """Cold does not tell their indexes, and one that stood behind a special one has another there than here."""
+    settings = {**BEHIND, "cold_history": "latest"}
+    face, other, cold = await tiers.face(**settings), await tiers.face(**settings), await tiers.cold_face()
+    await face.get_tuple(config())
+    last = await face.put(config(), new(), {"run_id": "run-1"}, VERSIONS)
+    await drained(face)
+    await face.put_writes(last, [("n", 1), (INTERRUPT, 2), ("n", 3)], "task")
+    if again == "late":
+        late = await stalled(tiers, face)
+        tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    tiers.evict()
+    before = plain(await other.get_tuple(config()))
+    assert len(before[3]) == 3
+    if again == "late":
+        await late()
+        await drained(other)
+    else:
+        following = checkpoint({"n": [10]}, {"n": f"{10:032}.1"})
+        for run in ("run-2", "run-3"):
+            following = {**following, "id": new()["id"]}
+            await other.put(last, following, {"run_id": run}, {"n": f"{10:032}.1"})
+        await drained(other)
+        for run in ("run-2", "run-3"):
+            await other.delete_for_runs([run])
+    assert plain(await cold.get_tuple(config())) == before
+
+
 async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:
     """The first one failed while cold got what it had been spared."""
     settings = {**BEHIND, "cold_history": "latest"}
