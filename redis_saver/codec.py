@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import compression, headers, names
+from redis_saver import compression, cutting, headers, names
 from redis_saver import parts as parted
 from redis_saver.config import Address, to_config
 from redis_saver.context import Context
@@ -51,7 +51,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
             said, data = context.serde.dumps_typed(value)
         else:
             encoded = dumps_pieces(context.serde, value, before.pieces if before else None)
-            if (stored := parted.cut(encoded, kind, before)) is not None:
+            if (stored := cutting.cut(encoded, kind, before)) is not None:
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
@@ -111,7 +111,7 @@ def _decoded(
         if not found:
             front, found = [], loads_pieces(context.serde, *parted.given(whole))
         value, pieces = found
-        return value, parted.known(whole, pieces[0], pieces[1], front) if pieces else whole
+        return value, cutting.known(whole, pieces[0], pieces[1], front) if pieces else whole
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
