@@ -14,8 +14,8 @@
 --                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
 --
 -- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
--- is to be brought there again; where it deleted the thread there, all that is here; and a thread that was deleted before it began anew is to be
--- deleted again, unless somebody is in doubt: cold may have what is not here.
+-- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
+-- anew, is to be deleted again. The latter not while somebody is in doubt: cold may have what is not here.
 -- Returns how many records are left, -1 where another flusher had taken over.
 -- Errors: DAMAGED, FOREIGNKEY.
 
@@ -39,7 +39,9 @@ if not own then
   for i = ASIDE + 1, BASES, 3 do tried[#tried + 1] = ARGV[i] end
   for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
   local deleted, again = redis.call('EXISTS', doubts) == 0 and redis.call('HGET', flush, 'deleted'), {}
-  if deleted and (not meta and deleted == '1' or meta and redis.call('HEXISTS', data, '@whole') == 1) then again[1] = 'd' end
+  local is_whole = meta and redis.call('HEXISTS', data, '@whole') == 1
+  local is_buried = redis.call('ZSCORE', dirty, 'd') -- another may just have deleted it in cold, and not said so yet
+  if is_buried or deleted and (not meta and deleted == '1' or is_whole) then again[1] = 'd' end
   if again[1] or has_deleted then
     if meta then add_all(index, data, again) end
     if meta and again[1] ~= 'd' then redis.call('HSET', data, '@gaps', '1') end -- what is not here is nowhere
@@ -70,12 +72,14 @@ for i = ASIDE + 1, BASES, 3 do
   if tonumber(due) <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
   redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
 end
-if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this turn brought there
-  for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
-  if gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
-end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
+if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this turn brought there
+  if left == 0 or redis.call('HEXISTS', flush, 'late') == 0 then -- else it may have been deleted there, and is to be brought again
+    for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
+  end
+  if gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
+end
 if left == 0 then
   local deleted = redis.call('HGET', flush, 'deleted')
   redis.call('UNLINK', flush)

@@ -91,6 +91,33 @@ async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind:
     assert len(await stage.cold.list(config())) == (4 if kind == "checkpoint" else 3)
 
 
+@pytest.mark.parametrize("then", ["nothing", "begun anew"])
+async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, then: str) -> None:
+    """Who deletes it there has not said so yet."""
+    await written(stage.face)
+    await stage.take()
+    await stage.other.delete_thread("thread")
+    if then == "begun anew":
+        await written(stage.other)
+    between(stage.tiers, stage.other, scripts.SETTLE, stage.late)
+    await drained(stage.other)
+    answers = await stage.newest()
+    assert answers == [answers[0]] * 4
+    assert len(await stage.cold.list(config())) == (0 if then == "nothing" else 3)
+
+
+async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) -> None:
+    """Hot has the thread from cold, so it is not deleted again: all that is here is written again, with all values."""
+    await stage.begin_anew(late_with="deletion")
+    stage.tiers.evict()
+    before = (await stage.other.get_tuple(config())).checkpoint
+    values = {**before["channel_values"], "n": [9]}
+    await stage.other.put(stage.last, checkpoint(values, {**before["channel_versions"], **VERSIONS}), {}, VERSIONS)
+    between(stage.tiers, stage.other, scripts.SETTLE, stage.late)
+    await drained(stage.other)
+    assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
+
+
 async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage: Stage) -> None:
     last = (await written(stage.face))[-1]
     await stage.take()
