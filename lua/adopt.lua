@@ -1,4 +1,4 @@
--- Notes that cold is to get all of a thread that only this server has, from before there were tiers.
+-- Notes that cold is to get all of a thread that only this server has, from before there were tiers, or as what was noted for cold is gone.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -7,7 +7,7 @@
 -- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
 --
 -- Returns 1 where it is noted, 0 where it is no such thread, or is being written through tiers.
--- Errors: DAMAGED, FOREIGNKEY.
+-- Errors: DAMAGED.
 
 --- @include lib_thread
 --- @include lib_frames
@@ -17,10 +17,11 @@
 local index, data, doubts, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local meta, problem, found = open_thread(index, data, '@home')
-if problem then
+if problem then -- where cold may have it, whoever reads it mends it
   local is_lost = string.find(problem.err, '^DAMAGED') and redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@home') == 0
-  return is_lost and problem or string.find(problem.err, '^FOREIGNKEY') and problem or 0 -- else cold may have it, and who reads it mends it
+  return is_lost and problem or 0
 end
-if not meta or found[4] or redis.call('EXISTS', doubts) == 1 then return 0 end
+local is_only_here = meta and (not found[4] or meta.dirty and redis.call('EXISTS', dirty) == 0)
+if not is_only_here or redis.call('EXISTS', doubts) == 1 then return 0 end
 note_all(index, data, dirty, flush, meta)
 return 1

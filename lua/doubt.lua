@@ -12,15 +12,16 @@
 -- ARGV[4] writes     the beginning of the members of a checkpoint's pending writes, or ''
 -- ARGV[5] leave      that the caller was given when there was nothing, or ''
 -- ARGV[6] record     16 bytes that name what is written; sixteen * for all of the thread
---
 -- ARGV[7] need       'all' where cold must have all that it was spared; 'nothing' where the thread is deleted next; else ''
+-- ARGV[8] gone       milliseconds after which a writer is gone
 --
 -- A doubt is 15 digits of milliseconds, '-', or '!' where it is spoiled, the record, the token. Two doubts about one record spoil
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that leave}, the latter
 -- two else 0; the first is 0 where the thread is not here, 1 where cold has all values that are here; 2 where it was spared some, or another
 -- changes all of it there, or may have. 3: cold is behind with the thread, and has to get that first, and 4: it has nothing of it, as it is from
--- before there were tiers, so all is noted for it; then nothing else was done, but that the thread is not written behind for some seconds.
+-- before there were tiers (or what was noted for it is gone), so all is noted for it; then nothing else was done, but that the thread is not
+-- written behind for some seconds. 5: cold was spared some, and cannot get that while others write the thread; then nothing was done.
 -- Errors: DAMAGED, FOREIGNKEY.
 
 --- @include lib_thread
@@ -30,7 +31,8 @@
 
 local BARRIER = 5000 -- milliseconds
 local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, default, longer, writes, leave, record, need = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local token, default, longer, writes, leave, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local need, gone = ARGV[7], tonumber(ARGV[8])
 
 -- Who writes it meanwhile is to wait for its turn, else this might last for ever.
 local function first(answer)
@@ -43,11 +45,20 @@ if redis.call('EXISTS', dirty) == 1 then return first(3) end
 local meta, problem, found = open_thread(index, data, '@home', '@pathless', '@gaps')
 if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', doubts, '-', '+')
-local is_only_here = meta and (not found[4] or meta.dirty) and #others == 0
-if meta and (need ~= 'nothing' and is_only_here or need == 'all' and found[6] == '1') then
-  note_all(index, data, dirty, flush, meta)
-  if found[6] then redis.call('HSET', data, '@gaps', '2') end -- cold is going to get what it was spared
-  return first(is_only_here and 4 or 3)
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+if meta and #others == 0 and need ~= 'nothing' then
+  local is_only_here = not found[4] or meta.dirty
+  if is_only_here or need == 'all' and found[6] == '1' then
+    note_all(index, data, dirty, flush, meta)
+    if found[6] then redis.call('HSET', data, '@gaps', '2') end -- cold is going to get what it was spared
+    return first(is_only_here and 4 or 3)
+  end
+elseif meta and need == 'all' and found[6] == '1' then -- what is here is not believed any more where all the others are gone
+  for _, other in ipairs(others) do
+    local age = now - tonumber(string.sub(other, 1, 15))
+    if string.sub(other, 33) ~= token and age >= 0 and age < gone then return { 5, 0, 0 } end
+  end
 end
 local all, state, has = string.rep('*', 16), '-', found[6] and 2 or 1
 for _, other in ipairs(others) do
@@ -61,13 +72,12 @@ for _, other in ipairs(others) do
     if about == all then has = 2 end
   end
 end
-local now = redis.call('TIME')
 local still = leave ~= '' and redis.call('HGET', lease, 'token') == leave
 redis.call('UNLINK', lease)
 if redis.call('HEXISTS', flush, 'deleted') == 1 then
   redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a flusher that comes late must not delete that
 end
-local stamp = string.format('%015.0f', now[1] * 1000 + math.floor(now[2] / 1000))
+local stamp = string.format('%015.0f', now)
 redis.call('ZADD', doubts, 0, stamp .. state .. record .. token)
 local left, kept = redis.call('PTTL', index), redis.call('PTTL', doubts)
 if default == '' or left == -1 then

@@ -46,6 +46,6 @@ end
 
 -- Notes what was written through, where cold is to get the thread once more: a flusher that came late may have deleted it there. Takes what
 -- `mark` does.
-local function mark_again(index, data, lease, dirty, members, ttl)
-  if redis.call('EXISTS', dirty) == 1 then mark(index, data, lease, dirty, members, ttl, '@home') end
+local function mark_again(index, data, lease, dirty, flush, members, ttl)
+  if redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'late') == 1 then mark(index, data, lease, dirty, members, ttl, '@home') end
 end

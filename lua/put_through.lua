@@ -5,6 +5,7 @@
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three, which are what trust.lua takes
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
@@ -26,11 +27,11 @@
 --- @include lib_trust
 --- @include lib_behind
 
-local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
 
 local missing = put_checkpoint(index, data, ARGV)
 if missing.err or #missing > 0 then return missing end
-mark_again(index, data, lease, dirty, { checkpoint }, default)
+mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 return missing

@@ -5,6 +5,7 @@
 -- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three, which are what trust.lua takes
 -- ARGV[2] regular    as put_writes.lua takes it
 -- ARGV[3] count      as put_writes.lua takes it
@@ -20,11 +21,11 @@
 --- @include lib_trust
 --- @include lib_behind
 
-local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, doubts, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local default, last = ARGV[4], #ARGV - 3
 
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
-mark_again(index, data, lease, dirty, members_of(ARGV, last), default)
+mark_again(index, data, lease, dirty, flush, members_of(ARGV, last), default)
 trust(index, data, doubts, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
 return added

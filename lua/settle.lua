@@ -52,6 +52,10 @@ if not own then
       if known then again[#again + 1] = tried[i] end
     end
   end
+  if has_deleted and not again[1] and redis.call('EXISTS', doubts) == 1 then -- who is writing it through is to note that
+    redis.call('HSET', flush, 'late', '1')
+    if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
+  end
   note_again(index, data, dirty, flush, meta, again) -- cold has what is older
   return -1
 end
@@ -81,9 +85,10 @@ if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be 
   if gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
 end
 if left == 0 then
-  local deleted = redis.call('HGET', flush, 'deleted')
+  local remembered = redis.call('HMGET', flush, 'deleted', 'late')
   redis.call('UNLINK', flush)
-  if deleted then redis.call('HSET', flush, 'deleted', deleted) end
+  if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
+  if remembered[2] and redis.call('EXISTS', doubts) == 1 then redis.call('HSET', flush, 'late', '1') end
   redis.call('PEXPIRE', flush, kept)
   if meta and meta.dirty then
     redis.call('HDEL', data, '@dirty')

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
 from tiering import Clock, Tiers, plain
 
-from redis_saver import ThreadBusy, scripts
+from redis_saver import ThreadBusy, names, scripts
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
 from redis_saver.requests import Call
@@ -88,13 +88,18 @@ class Interleaving:
         seed: Of what is done, and in which order.
         processes: The settings of their savers; those that write behind flush, too.
         history: As `cold_history`.
+        loses: Whether those who come late may also do to cold what hot has not all to mend of: then only what is newest is looked at.
     """
 
-    def __init__(self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str) -> None:
+    def __init__(
+        self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str, *, loses: bool = False
+    ) -> None:
         self.tiers, self.settings, self.is_sparing = tiers, processes, history == "latest"
         self.chance, self.model = random.Random(f"{seed} {history}"), Model()
         self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
+        self.loses, self.lost = loses, set[str]()
+        """Threads of which cold may have lost, or got back, what is older."""
         self.writing, self.changes = dict.fromkeys(THREADS, 0), dict.fromkeys(THREADS, 0)
 
     async def run(self, length: int) -> None:
@@ -141,9 +146,12 @@ class Interleaving:
         """Let an operation go on; where all wait, time passes."""
         is_late = one.is_late_in_cold
         if is_late and (one.is_outdated or not self.is_all_in_hot(one.thread)):  # the README says what might be lost
-            self.say("killed", one.what)
-            self.running.remove(one)
-            one.then(KILLED)
+            if self.loses and self.is_newest_in_hot(one.thread):
+                self.lost.add(one.thread)
+            else:
+                self.say("killed", one.what)
+                self.running.remove(one)
+                one.then(KILLED)
         while one in self.running:
             asks = one.asks
             self.say("step", one.what, asks)
@@ -166,6 +174,14 @@ class Interleaving:
             or raw.zscore(keys.dirty, "d")
             or not list(self.model.list(config(thread, None)))
         )
+
+    def is_newest_in_hot(self, thread: str) -> bool:
+        newest = [
+            found.config["configurable"] for ns in NAMESPACES if (found := self.model.get_tuple(config(thread, ns)))
+        ]
+        members = [names.checkpoint(one["checkpoint_ns"], one["checkpoint_id"]) for one in newest]
+        data_key = self.keyspace.keys(thread).data_key
+        return bool(members) and all(self.tiers.target.raw.hmget(data_key, members))
 
     def later(self, *, is_sure: bool = False) -> None:
         """The turns of all who have one are over."""
@@ -327,7 +343,7 @@ class Interleaving:
 
         def then(answer: Any) -> None:
             self.say("done", what, thread, short(answer))
-            if is_quiet and before == self.changes[thread] and answer is not KILLED:
+            if is_quiet and before == self.changes[thread] and answer is not KILLED and thread not in self.lost:
                 assert normal(answer) == normal(ask()), f"{short(answer)} should be {short(ask())}"
 
         self.start(what, thread, make, then)
@@ -346,15 +362,23 @@ class Interleaving:
 
     def check_all(self, cold: Any) -> None:
         self.tiers.later(model.WRITER_GONE)
+        self.savers[0].list(None)  # which brings there what only hot has
         assert next(saver for saver in self.savers if saver.behind).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:
             for ns in NAMESPACES:
                 where = config(thread, ns)
                 expected = self.model.get_tuple(where)
+                if thread in self.lost and expected is None:
+                    continue
                 for name, saver in (("cold", cold), *enumerate(self.savers)):
                     found = saver.get_tuple(where)
                     assert normal(found) == normal(expected), f"{name}: {short(found)} should be {short(expected)}"
+            if thread in self.lost:
+                in_cold = {
+                    which: one for which, one in in_cold.items() if one.config["configurable"]["thread_id"] != thread
+                }
+                continue
             for one in self.model.list(config(thread, None)):
                 found = in_cold.pop(one.checkpoint["id"], None)
                 if found is None:

@@ -118,6 +118,23 @@ async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) ->
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
 
+@pytest.mark.parametrize("looks", [False, True])
+async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stage: Stage, looks: bool) -> None:
+    """Hot has nothing of the thread, so only the writer can say that it is to be brought there again."""
+    await written(stage.face)
+    await drained(stage.face)
+    await stage.face.delete_thread("thread")
+    await stage.take()
+    await drained(stage.other)
+    if looks:
+        await stage.through.get_tuple(config())
+    between(stage.tiers, stage.through, scripts.PUT_THROUGH, stage.late_and_flushed)
+    stored = await stage.through.put(config(), new(), {}, VERSIONS)
+    await drained(stage.other)
+    for each in (stage.cold, stage.other, stage.through):
+        assert (await each.get_tuple(config())).config == stored
+
+
 async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage: Stage) -> None:
     last = (await written(stage.face))[-1]
     await stage.take()

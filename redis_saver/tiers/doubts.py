@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -9,15 +10,16 @@ from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Call, Operation
+from redis_saver.tiers import flushing, model
 from redis_saver.tiers.adopting import adopted
-from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, flush_now
-from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Tiered, Tiers, by_choice
+from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, busy, flush_now
+from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Pause, Tiered, Tiers, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _ALL, _BEHIND, _NOT_YET = 0, 1, 3, 4
+_UNKNOWN, _ALL, _BEHIND, _NOT_YET, _WAIT = 0, 1, 3, 4, 5
 """What is in cold of a thread: hot does not have it; all values that hot has; not what was written last; nothing, as it is from before there
-were tiers. Any other: not what it was spared, or who knows, as another changes all of it."""
+were tiers; not what it was spared, and others are writing it. Any other: not what it was spared, or who knows, as another changes all of it."""
 _ASK_COLD = 0
 Need: TypeAlias = Literal["", "all", "nothing"]
 """What cold must have of a thread before it is written there, beside all values of what is written."""
@@ -55,7 +57,9 @@ def put_in_doubt(
     leave = tiers.empty.pop(thread, None)
     if leave and (ns is None or not leave.holds_for(ns)):
         leave = None
-    arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, leave.token if leave else "", record, need)
+    granted = leave.token if leave else ""
+    arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
+    deadline = time.monotonic() + 2 * flushing.TURN / 1000
     while True:
         try:
             in_cold, is_pathless, nothing_since = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
@@ -71,6 +75,10 @@ def put_in_doubt(
             yield from flush_now(tiers, thread)
         elif in_cold == _NOT_YET:
             yield from adopted(tiers, thread)
+        elif in_cold == _WAIT:
+            if time.monotonic() >= deadline:
+                raise busy(thread)
+            yield Pause(0.02)
         else:
             newest = leave.field if leave and nothing_since else b""
             return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)

@@ -23,7 +23,7 @@ from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import model, sparing
 from redis_saver.tiers.carrying import opened
 from redis_saver.tiers.giving import calls_for, to_put, versions_of_values
-from redis_saver.tiers.model import Cold, Pause, Record, Tiered, Tiers, Try
+from redis_saver.tiers.model import Cold, HotFailed, Pause, Record, Tiered, Tiers, Try
 
 RECORDS_A_TURN = 50
 TURN = 60_000
@@ -69,9 +69,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
             now = time.monotonic()
             deadline = deadline or now + 2 * TURN / 1000
             if now >= deadline:
-                raise ThreadBusy(
-                    f"others are bringing thread {thread!r} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
-                )
+                raise busy(thread)
             yield Pause(0.02)
             continue
         if done.failed:
@@ -79,6 +77,13 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
         if done.left == 0:
             return
         deadline = None
+
+
+def busy(thread: str) -> ThreadBusy:
+    """What to raise when others have been at a thread for two turns."""
+    return ThreadBusy(
+        f"others are bringing thread {thread!r} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
+    )
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
@@ -200,6 +205,8 @@ class _Turn:
             if record.kind == b"c":
                 return (yield from self._give_checkpoint(record))
             return (yield from self._give_writes(record))
+        except HotFailed:
+            raise
         except RedisSaverError as error:  # hot has lost it, or cannot read it
             return error
 

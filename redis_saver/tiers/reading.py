@@ -176,6 +176,7 @@ def list_checkpoints(
         return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
     has_all, buried = tiers.behind is None or tiers.behind.history == "all", set[str]()
+    yield from all_in_cold(tiers, thread)  # first, as a thread that another brings there is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
             if thread is not None and (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
@@ -186,7 +187,6 @@ def list_checkpoints(
                     buried.add(each)
     except HotFailed:  # counted by whoever asks hot next
         pass
-    yield from all_in_cold(tiers, thread)
     options = {"filter": filter, "before": before, "limit": limit}
     in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
     if has_all:
@@ -219,6 +219,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
     thread = config.thread_id(given)
     by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
+    yield from all_in_cold(tiers, thread)
     try:
         for _ in (yield from _dirty(tiers, thread)):
             if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
@@ -226,7 +227,6 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
             yield from flush_now(tiers, thread)
     except HotFailed:  # counted by whoever asks hot next
         pass
-    yield from all_in_cold(tiers, thread)
     return (yield Cold("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from redis_saver import config, names, reading
 from redis_saver.errors import RedisSaverError
-from redis_saver.tiers.model import Record, Tiered, Tiers
+from redis_saver.tiers.model import HotFailed, Record, Tiered, Tiers
 
 _DELTA = "counters_since_delta_snapshot"
 """What LangGraph notes in the metadata of a checkpoint whose `DeltaChannel`s are made of writes to its ancestors."""
@@ -47,6 +47,8 @@ def plan(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
     try:
         found = yield from reading.get_tuple(tiers.carrier, config.to_config(thread, ns, newest))
+    except HotFailed:
+        raise
     except RedisSaverError:  # whoever brings it to cold says so
         return True
     return found is None or _DELTA in found.metadata

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import behind
-from redis_saver.tiers.adopting import all_in_cold
 from redis_saver.tiers.doubts import ALL, Doubt, change, erased, given_up, put_in_doubt
 from redis_saver.tiers.giving import calls_for
 from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
@@ -38,7 +37,11 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them."""
+    """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them.
+
+    Raises:
+        ThreadBusy: Cold was spared checkpoints of such a thread, and could not get them first, as others were writing it all the time.
+    """
     members, doubts, concerned = [names.run(run) for run in run_ids], list[tuple[str, Doubt]](), set[str]()
     for run in run_ids:  # of threads, too, that may be on their way back to hot
         found = yield Cold("list", (None,), {"filter": {"run_id": run}})
@@ -61,5 +64,4 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None
         if strategy in ("delete", "delete_all"):
             yield from delete_thread(tiers, thread)
             continue
-        yield from all_in_cold(tiers, thread)
         yield from change(tiers, thread, Cold("prune", ([thread],), {"strategy": strategy}))

@@ -90,10 +90,10 @@ def _write(
         # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
         # are not known.
         if not (doubt.is_pathless or (needed and not doubt.is_here and not doubt.newest)):
-            keys = tiers.hot.keyspace.tier_keys(thread).writing
+            keys = tiers.hot.keyspace.tier_keys(thread)
             more = (doubt.token, doubt.newest, b"" if doubt.newest else needed)
             try:
-                if (yield from instead.by(hot(), script, keys, more)) is None:
+                if (yield from instead.by(hot(), script, (*keys.writing, keys.flush), more)) is None:
                     yield from trust(tiers, thread, doubt, b"")
             except ThreadDamaged:
                 pass
