@@ -145,6 +145,7 @@ class Interleaving:
     def step(self, one: UnderWay) -> None:
         """Let an operation go on; where all wait, time passes."""
         is_late = one.is_late_in_cold
+        self.changes[one.thread] += is_late  # who reads cold in that moment may see it
         if is_late and (one.is_outdated or not self.is_all_in_hot(one.thread)):  # the README says what might be lost
             if self.loses and self.is_newest_in_hot(one.thread):
                 self.lost.add(one.thread)
