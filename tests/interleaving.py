@@ -146,7 +146,7 @@ class Interleaving:
         """Let an operation go on; where all wait, time passes."""
         is_late = one.is_late_in_cold
         self.changes[one.thread] += is_late  # who reads cold in that moment may see it
-        if is_late and (one.is_outdated or not self.is_all_in_hot(one.thread)):  # the README says what might be lost
+        if is_late and not self.is_mended(one):  # the README says what might be lost
             if self.loses and self.is_newest_in_hot(one.thread):
                 self.lost.add(one.thread)
             else:
@@ -166,6 +166,14 @@ class Interleaving:
                 break
         if self.running and all(each.is_waiting for each in self.running):
             self.later(is_sure=True)
+
+    def is_mended(self, late: UnderWay) -> bool:
+        """Whether what it does to cold can be done again: from hot, and with a deletion, if there was one, while nobody writes past hot."""
+        keys, raw = self.keyspace.tier_keys(late.thread), self.tiers.target.raw
+        if late.is_outdated or (raw.exists(keys.doubts) and raw.hexists(keys.flush, "deleted")):
+            return False
+        beside = [one.what for one in self.running if one.thread == late.thread]
+        return self.is_all_in_hot(late.thread) and not any(what.startswith("delete_for_runs") for what in beside)
 
     def is_all_in_hot(self, thread: str) -> bool:
         """Or neither tier has anything."""
