@@ -6,7 +6,7 @@
     ├── ForeignKey             a key of ours holds something that is not ours
     ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
     ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
-    ├── ThreadBusy             the thread changed faster than prune or copy could work
+    ├── ThreadBusy             others were at the thread all the time
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
     ├── NotReplicated          a write is there, but on fewer replicas than it was to be
     ├── ServerTooOld           the server lacks what the scripts need

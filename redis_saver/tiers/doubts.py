@@ -11,15 +11,16 @@ from redis_saver.context import default_ttl
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Call, Operation
 from redis_saver.tiers import flushing, model
-from redis_saver.tiers.adopting import adopted
+from redis_saver.tiers.adopting import bring_adopted
 from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, busy, flush_now
 from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Pause, Tiered, Tiers, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _ALL, _BEHIND, _NOT_YET, _WAIT = 0, 1, 3, 4, 5
-"""What is in cold of a thread: hot does not have it; all values that hot has; not what was written last; nothing, as it is from before there
-were tiers; not what it was spared, and others are writing it. Any other: not what it was spared, or who knows, as another changes all of it."""
+_UNKNOWN, _ALL, _PART, _BEHIND, _NOTHING, _WAIT = range(6)
+"""What is in cold of a thread, as `lua/doubt.lua` answers it: hot does not have it; all values that hot has; not what it was spared, or who knows,
+as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what it was spared and is to get,
+which has to wait for others who are writing it."""
 _ASK_COLD = 0
 Need: TypeAlias = Literal["", "all", "nothing"]
 """What cold must have of a thread before it is written there, beside all values of what is written."""
@@ -52,6 +53,9 @@ def put_in_doubt(
         ns: The namespace it is in; None: all.
         need: All: cold is brought first what it was spared, too. Nothing: the thread is going to be deleted, so what only hot has need not
             be brought, and what is damaged goes first.
+
+    Raises:
+        ThreadBusy: Others were at the thread all the time.
     """
     token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
     leave = tiers.empty.pop(thread, None)
@@ -73,8 +77,8 @@ def put_in_doubt(
             if need == "nothing":
                 yield from bury(tiers, thread)
             yield from flush_now(tiers, thread)
-        elif in_cold == _NOT_YET:
-            yield from adopted(tiers, thread)
+        elif in_cold == _NOTHING:
+            yield from bring_adopted(tiers, thread)
         elif in_cold == _WAIT:
             if time.monotonic() >= deadline:
                 raise busy(thread)

@@ -14,7 +14,7 @@ from redis_saver.context import Context
 from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.tiers import model
-from redis_saver.tiers.adopting import all_in_cold
+from redis_saver.tiers.adopting import adopt
 from redis_saver.tiers.doubts import change, mend
 from redis_saver.tiers.flushing import flush_now, flush_what_goes
 from redis_saver.tiers.giving import by_task, writes_of
@@ -176,7 +176,7 @@ def list_checkpoints(
         return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
     has_all, buried = tiers.behind is None or tiers.behind.history == "all", set[str]()
-    yield from all_in_cold(tiers, thread)  # first, as a thread that another brings there is dirty then
+    yield from adopt(tiers, thread)  # first, as a thread that another brings there is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
             if thread is not None and (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
@@ -219,7 +219,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
     thread = config.thread_id(given)
     by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
-    yield from all_in_cold(tiers, thread)
+    yield from adopt(tiers, thread)
     try:
         for _ in (yield from _dirty(tiers, thread)):
             if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
