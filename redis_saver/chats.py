@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from redis_saver import columns
 from redis_saver.columns import header
-from redis_saver.messages import MAKERS
 
 _MANY: Final = 12
 """From so many messages on it pays to look at columns."""
@@ -140,7 +139,7 @@ def again(proof: Proof, count: int) -> tuple[list[Any], Proof]:
     fields = list[dict[str, Any]]()
     for block in blocks:
         fields += columns.unpack_all(block, min(_TOGETHER, len(kinds) - len(fields)))
-    messages = [MAKERS[kind](each) for kind, each in zip(kinds[:count], fields)]  # noqa: B905 - the last block may have more
+    messages = columns.make(kinds[:count], fields)  # the last block may have more
     if count == len(kinds):
         return messages, proof
     if len(fields) > count:

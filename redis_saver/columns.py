@@ -194,6 +194,17 @@ def unpack_all(packed: bytes, count: int) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", ormsgpack.unpackb(header(count, list) + packed))
 
 
+def make(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[Any]:
+    """Messages of these fields: all of their classes in their order, and as validation would leave them."""
+    messages: list[Any] = list(map(object.__new__, kinds))
+    set_fields, set_names, set_extra, set_private = single.SETTERS
+    deque(map(set_fields, messages, fields), maxlen=0)
+    deque(map(set_names, messages, map(set, map(_NAMES.__getitem__, kinds))), maxlen=0)
+    deque(map(set_extra, messages, iter(dict, None)), maxlen=0)
+    deque(map(set_private, messages, repeat(None)), maxlen=0)
+    return messages
+
+
 def elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
     """The elements of a list: an Ext for each message, of its fields."""
     heads = map(operator.getitem, map(_HEADS.__getitem__, kinds), map(len, bodies))
@@ -213,7 +224,13 @@ def _agree(cls: type[BaseModel]) -> bool:
             bodies = found and pack(*found)
             if found and bodies:
                 data = b"\x92" + b"".join(elements(found[0], bodies))
-                if ordinary.dumps_typed(pair) != ("msgpack", data) or pack_all(found[1]) != b"".join(bodies):
+                packed = b"".join(bodies)
+                if ordinary.dumps_typed(pair) != ("msgpack", data) or pack_all(found[1]) != packed:
+                    return False
+                read: list[Any] = ordinary.loads_typed(("msgpack", data))
+                if name and list(map(single.state, make(found[0], unpack_all(packed, 2)))) != list(
+                    map(single.state, read)
+                ):
                     return False
             if name and sample.__dict__.get(name):
                 # In another order than declared.
@@ -226,7 +243,7 @@ def _build() -> None:
     for cls in ENCODERS:
         try:
             CLASSES[cls] = _class(cls)
-            _HEADS[cls] = CLASSES[cls].heads
+            _HEADS[cls], _NAMES[cls] = CLASSES[cls].heads, CLASSES[cls].fields
             agree = _agree(cls)
         except UNLIKE:
             agree = False
@@ -236,4 +253,5 @@ def _build() -> None:
 
 CLASSES: Final[dict[type, _Class]] = {}
 _HEADS: Final[dict[type, _Heads]] = {}
+_NAMES: Final[dict[type, frozenset[str]]] = {}
 _build()

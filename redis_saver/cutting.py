@@ -7,12 +7,12 @@ changes the part around it, and all others stay what they were. Lists of parts a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from zlib import crc32
 
 from redis_saver import names
 from redis_saver.frames import pack
-from redis_saver.parts import LIST, Level, Stored, digest, digests_of
+from redis_saver.parts import LIST, Level, Stored, by_field, digest, digests_of
 from redis_saver.pieces import Pieces
 
 BYTES_A_PART = 512
@@ -50,22 +50,39 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
         pieces = [pieces[0], *pieces[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
-    level, same = _cut(pieces, kind, lower[0] if lower else None, same)
+    level, same = _cut(pieces, kind, lower[0] if lower else None)
     if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
         return None
-    levels, parts, new = [level], dict(zip(level.fields, level.bytes, strict=True)), level.fields[same:]
+    levels, kept, new = [level], [same], level.fields[same:]
     while len(level.fields) > LONGEST_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else None
         same = upper.whole(same) if upper else 0
         level = _list(level.fields, upper, same)
         levels.append(level)
-        parts.update(zip(level.fields, level.bytes, strict=True))
+        kept.append(same)
         new += level.fields[same:]
     below = pack([names.encode(encoded.type), pieces[0]]) + digests_of(level.fields)
     root = level.fields[0][:1]
     if len(below) > LONGEST_BELOW:
         return None
-    return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]))
+    parts, size = _parts(levels, kept, before if lower else None)
+    return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]), size)
+
+
+def _parts(levels: Sequence[Level], kept: Sequence[int], before: Stored | None) -> tuple[dict[bytes, bytes], int]:
+    """The parts of all levels by field, and their size; so many at the front of each level are those of the version before."""
+    if before is None or len(before.parts) != sum(len(level.fields) for level in before.levels):
+        # What goes from one place may stay in another.
+        return by_field(levels)
+    parts, size = before.parts.copy(), before.size
+    for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
+        for field in level.fields[same:]:
+            size -= len(parts.pop(field))
+    for level, same in zip(levels, kept, strict=True):
+        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
+        size += sum(len(part) for field, part in more.items() if field not in parts)
+        parts.update(more)
+    return parts, size
 
 
 def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[int] = ()) -> Stored:
@@ -110,16 +127,16 @@ def _ends_part(size: int, piece: bytes) -> bool:
     return size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < len(piece) * _CUT)
 
 
-def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None, same: int) -> tuple[Level, int]:
-    """The leaves of the first `same` elements, as before, then those of the pieces; and how many are as before.
+def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None) -> tuple[Level, int]:
+    """The leaves as before, then those of the pieces; and how many are as before.
 
-    A leaf before that only ended because the value did goes on with the first pieces.
+    One that only ended because the value did goes on with the first pieces.
     """
     level, held, elements, kept = Level([], [], [], closed=True), b"", 0, 0
     if before is not None:
-        kept = before.whole(same)
+        kept = len(before.fields) - (not before.closed)
         level = Level(before.fields[:kept], before.bytes[:kept], before.counts[:kept], closed=True)
-        if sum(level.counts) < same:
+        if not before.closed:
             held, elements = before.bytes[kept], before.counts[kept]
     start, size = 1, len(held)
 

@@ -30,7 +30,7 @@ class Version:
     def __init__(self, field: bytes, stored: Stored) -> None:
         """Note where it is stored, and how."""
         self.field, self.stored = field, stored
-        self.size = sum(map(len, stored.parts.values())) + (len(stored.parts) + 2) * _OVERHEAD
+        self.size = stored.size + (len(stored.parts) + 2) * _OVERHEAD
         """The memory it takes, about."""
         if stored.pieces:
             self.size += stored.pieces.size
@@ -42,7 +42,7 @@ class Version:
 
 def names_of(field: bytes, part: bytes) -> Version:
     """The part with the names of a checkpoint, as a version of None."""
-    return Version(field, Stored(b"", {field: part}))
+    return Version(field, Stored(b"", {field: part}, size=len(part)))
 
 
 Place: TypeAlias = "tuple[str, str | None]"

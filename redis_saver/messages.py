@@ -27,8 +27,6 @@ Encoder = Callable[[Any], "bytes | None"]
 """The payload of a message's Ext, or None where the ordinary road is to be taken."""
 Decoder = Callable[[bytes], Any]
 """The message of a payload, or None where the ordinary road is to be taken."""
-Maker = Callable[[dict[str, Any]], Any]
-"""The message of these fields: all of its class in their order, and as validation would leave them."""
 
 KEY_LENGTH: Final = 36
 """So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
@@ -84,6 +82,12 @@ _VALIDATORS: Final = {
 _RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "invalid_tool_calls", "tool_call_chunks"})
 """Names which, as extra fields, are arguments of the constructors or looked at by the validators."""
 
+
+SETTERS: Final[tuple[Any, ...]] = tuple(
+    getattr(vars(BaseModel).get(slot), "__set__", None)
+    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
+"""What sets the slots that a message is made of: `BaseModel.__setattr__` is slow, and so is finding them by name."""
 
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary road."""
@@ -167,28 +171,15 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
         "    extra = {key: value for key, value in fields.items() if key not in NAMES}",
         "    if not RESERVED.isdisjoint(extra): return None",
         "    names = set(fields)",
-        *_filled(f"{{{made_of}}}", "names", "extra"),
-    ]
-    made: Decoder = source.function("data", ["try:", *indented(body), "except FAILURES: return None"])
-    return made
-
-
-def _maker(cls: type[BaseModel]) -> Maker:
-    """Compile the function that makes a message of a class from fields that need no look any more."""
-    made: Maker = Source(_names(cls), shapes_only=False).function("fields", _filled("fields", "NAMES.copy()", "{}"))
-    return made
-
-
-def _filled(fields: str, names: str, extra: str) -> list[str]:
-    """The statements that make a message of what these expressions say."""
-    return [
         "message = new(CLASS)",
-        f"set_fields(message, {fields})",
-        f"set_names(message, {names})",
-        f"set_extra(message, {extra})",
+        f"set_fields(message, {{{made_of}}})",
+        "set_names(message, names)",
+        "set_extra(message, extra)",
         "set_private(message, None)",
         "return message",
     ]
+    made: Decoder = source.function("data", ["try:", *indented(body), "except FAILURES: return None"])
+    return made
 
 
 def conditions(cls: type[BaseModel]) -> list[str]:
@@ -212,7 +203,6 @@ def local(field: str) -> str:
 
 def _names(cls: type[BaseModel]) -> dict[str, Any]:
     """What the generated code of a class uses."""
-    slots = vars(BaseModel)
     return {
         "CLASS": cls,
         "MODULE": cls.__module__,
@@ -227,11 +217,7 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
         "packb": ormsgpack.packb,
         "unpackb": ormsgpack.unpackb,
         "new": object.__new__,
-        # The slots themselves: `BaseModel.__setattr__` is slow, and so is finding them by name.
-        "set_fields": slots["__dict__"].__set__,
-        "set_names": slots["__pydantic_fields_set__"].__set__,
-        "set_extra": slots["__pydantic_extra__"].__set__,
-        "set_private": slots["__pydantic_private__"].__set__,
+        **dict(zip(("set_fields", "set_names", "set_extra", "set_private"), SETTERS, strict=True)),
     }
 
 
@@ -248,7 +234,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
         yield cls(content="", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "1"}], usage_metadata=usage)
 
 
-def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder, make: Maker) -> bool:
+def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
     """Whether the compiled functions do with the samples what the ordinary road does."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
@@ -257,8 +243,7 @@ def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder, make: Maker) 
         made = decode(data)
         if ordinary.dumps_typed(sample) != ("msgpack", stored) or type(made) is not cls:
             return False
-        expected = state(ordinary.loads_typed(("msgpack", stored)))
-        if state(made) != expected or (not sample.__pydantic_extra__ and state(make(made.__dict__)) != expected):
+        if state(made) != state(ordinary.loads_typed(("msgpack", stored))):
             return False
     return True
 
@@ -268,25 +253,24 @@ def state(message: BaseModel) -> Any:
     return list(message.__dict__.items()), message.__getstate__()
 
 
-def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], Decoder]], dict[type, Maker]]:
+def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], Decoder]]]:
     """The functions of all classes that are known."""
     encoders: dict[type, Encoder] = {}
     decoders: dict[bytes, tuple[tuple[str, str], Decoder]] = {}
-    makers: dict[type, Maker] = {}
     for cls in _CLASSES:
         try:
             if not _known(cls):
                 continue
-            encode, decode, make = _encoder(cls), _decoder(cls), _maker(cls)
-            if not _agree(cls, encode, decode, make):
+            encode, decode = _encoder(cls), _decoder(cls)
+            if not _agree(cls, encode, decode):
                 continue
         except UNLIKE:
             continue
         name = (cls.__module__, cls.__name__)
-        encoders[cls], makers[cls] = encode, make
+        encoders[cls] = encode
         decoders[ormsgpack.packb((*name, {}, ""))[:KEY_LENGTH]] = (name, decode)
-    return encoders, decoders, makers
+    return encoders, decoders
 
 
-ENCODERS, DECODERS, MAKERS = _build()
+ENCODERS, DECODERS = _build()
 """By class; decoders by the first bytes of a payload, with the class's module and name."""

@@ -62,6 +62,8 @@ class Stored(NamedTuple):
     """The fields that the earlier version, with which it was compared, may not have."""
     pieces: Pieces | None = None
     """What the serializer compares the next version with."""
+    size: int = 0
+    """Bytes of the parts."""
 
 
 def digest(part: bytes) -> bytes:
@@ -107,18 +109,27 @@ def join(value: bytes, parts: Mapping[bytes, bytes]) -> Stored:
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
     start = take(value, _FRAMES, 2)[1]
-    fields, levels, used = children(value[:1], value[start:]), list[Level](), dict[bytes, bytes]()
+    fields, levels = children(value[:1], value[start:]), list[Level]()
     try:
         while True:
             found = [parts[field] for field in fields]
-            used.update(zip(fields, found, strict=True))
             if fields[0][:1] != LIST:
                 break
             levels.append(Level(fields, found, [len(one) // DIGEST for one in found], closed=False))
             fields = [field for one in found for field in children(one[:1], one[1:])]
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
-    return Stored(value, used, [Level(fields, found, [], closed=False), *levels[::-1]])
+    levels = [Level(fields, found, [], closed=False), *levels[::-1]]
+    used, size = by_field(levels)
+    return Stored(value, used, levels, size=size)
+
+
+def by_field(levels: Iterable[Level]) -> tuple[dict[bytes, bytes], int]:
+    """The parts in these, and their size."""
+    parts = dict[bytes, bytes]()
+    for level in levels:
+        parts.update(zip(level.fields, level.bytes, strict=True))
+    return parts, sum(map(len, parts.values()))
 
 
 def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:

@@ -30,11 +30,13 @@ class Bare:
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
     """The next version of a list: grown, trimmed, edited in the middle, or with elements changed in place."""
-    which = chance.choice(["grow"] * 4 + ["trim front", "trim end", "replace", "in place", "insert", "nothing"])
+    which = chance.choice(["grow"] * 4 + ["equal", "trim front", "trim end", "replace", "in place", "insert", "nothing"])
     where = chance.randrange(len(value))
     if which == "grow":
         size = chance.choice([1, 10, 400, 3000])
         return [*value, *(HumanMessage("x" * size, id=str(chance.random())) for _ in range(chance.randint(1, 4)))]
+    if which == "equal":
+        return [*value, *[HumanMessage("y" * 3000, id="y"), HumanMessage("z", id="z")] * chance.randint(1, 3)]
     if which == "trim front" and len(value) > 1:
         return value[chance.randint(1, min(5, len(value) - 1)) :]
     if which == "trim end":
@@ -64,6 +66,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
             again = parts.join(stored.value, stored.parts)
             assert parts.given(again) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
+            assert again.size == stored.size == sum(map(len, stored.parts.values()))
             assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
             assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
         grown += bool(stored.pieces and stored.pieces.same)
