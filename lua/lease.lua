@@ -27,18 +27,18 @@ local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KE
 local MOST = 500 -- records that are looked at
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
-local now, busy, gone = redis.call('TIME'), false, {}
+local now, busy, left = redis.call('TIME'), false, {}
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
-  if now - tonumber(string.sub(doubt, 1, 15)) < oldest then busy = true else gone[#gone + 1] = doubt end
+  if now - tonumber(string.sub(doubt, 1, 15)) < oldest then busy = true else left[#left + 1] = doubt end
 end
 local behind = redis.call('EXISTS', dirty) == 1
-if #gone > 0 and not behind then
+if #left > 0 and not behind then
   redis.call('UNLINK', index, data)
-  for i = 1, #gone do redis.call('ZREM', doubts, gone[i]) end
+  for i = 1, #left do redis.call('ZREM', doubts, left[i]) end
 end
 if busy then return 0 end
-if #gone > 0 and behind then return 3 end
+if #left > 0 and behind then return 3 end
 if is_buried(dirty) then return 2 end
 if id == '' and extent_of(unpack(redis.call('HMGET', data, '@home', '@whole', '@newest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--- @include (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
 
 def _folder() -> Path:
@@ -24,15 +25,25 @@ class Script(NamedTuple):
     sha: str
 
 
+def _used(text: str) -> str:
+    """A script without the functions that nothing calls: the server makes those in use anew at each call."""
+    for function in reversed(list(_FUNCTION.finditer(text))):
+        # From the last on, as each calls only those before it.
+        name, behind = rf"\b{function[1]}\b", text[function.end() :]
+        if not re.search(name, behind):
+            text = text[: function.start()] + behind
+    return text
+
+
 def load(name: str) -> Script:
-    """Read a script, with what it includes in place and comments left out."""
+    """Read a script, with what it uses of what it includes in place, and comments left out."""
     folder = _folder()
 
     def included(match: re.Match[str]) -> str:
         return (folder / f"{match[1]}.lua").read_text("utf-8")
 
     text = _INCLUDE.sub(included, (folder / f"{name}.lua").read_text("utf-8"))
-    text = _COMMENT.sub("", text)
+    text = _used(_COMMENT.sub("", text))
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

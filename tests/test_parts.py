@@ -30,7 +30,9 @@ class Bare:
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
     """The next version of a list: grown, trimmed, edited in the middle, or with elements changed in place."""
-    which = chance.choice(["grow"] * 4 + ["equal", "trim front", "trim end", "replace", "in place", "insert", "nothing"])
+    which = chance.choice(
+        ["grow"] * 4 + ["equal", "trim front", "trim end", "replace", "in place", "insert", "nothing"]
+    )
     where = chance.randrange(len(value))
     if which == "grow":
         size = chance.choice([1, 10, 400, 3000])

@@ -77,3 +77,28 @@ def test_only_what_every_server_has(name: str) -> None:
 
 def test_the_folder_is_found_in_a_checkout() -> None:
     assert Path("lua").resolve() == FOLDER.resolve()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_functions_that_are_sent_are_those_that_are_called(name: str) -> None:
+    text = scripts.load(name).text
+    made = set(re.findall(r"\bfunction (\w+)\(", text))
+    called = set(re.findall(r"(?<![.\w])\b([a-z_]+)\(", re.sub(r"\bfunction (\w+)\(", "", text)))
+    words = {
+        "and",
+        "function",
+        "if",
+        "not",
+        "or",
+        "return",
+        "visit",
+        "error",
+        "ipairs",
+        "pairs",
+        "select",
+        "tonumber",
+        "type",
+        "unpack",
+    }
+    assert made <= called
+    assert called - words <= made
