@@ -20,15 +20,18 @@ local function put_task(index, data, argv, last)
 
   local fields, members, added = {}, { 0, '' }, 0
   meta = meta or new_thread(redis.call('TIME'))
+  local function index_too(member)
+    members[#members + 1] = 0
+    members[#members + 1] = member
+  end
   local function store(field, record, size_before)
     fields[#fields + 1] = field
     fields[#fields + 1] = record
-    members[#members + 1] = 0
-    members[#members + 1] = field
     meta.bytes = meta.bytes + #record - size_before
   end
 
   local stored = found[4]
+  if regular ~= '' then index_too(member) end -- also where all of it is there: see lua/README.md, Crashes
   if regular ~= '' and not stored then
     store(member, regular, 0)
     added = tonumber(count)
@@ -47,11 +50,12 @@ local function put_task(index, data, argv, last)
     local special, record = member .. argv[i], argv[i + 1]
     local size = redis.call('HSTRLEN', data, special)
     if size == 0 then added = added + 1 end
+    index_too(special)
     store(special, record, size)
   end
   meta.writes = meta.writes + added
-  redis.call('ZADD', index, unpack(members))
   redis.call('HSET', data, '@state', state_of(meta), unpack(fields))
+  redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)
   return added
 end

@@ -68,13 +68,13 @@ end
 if not dry then
   for i = 1, #doomed do
     local name = doomed[i]
-    redis.call('HDEL', data, name)
     redis.call('ZREM', index, name)
     if string.sub(name, 1, 1) == 'c' then
       local first = string.find(name, '%z')
       redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
     end
   end
+  for i = 1, #doomed do redis.call('HDEL', data, doomed[i]) end
   if stray ~= '' and not listed['@stray'] then
     redis.call('HSET', data, '@stray', (redis.call('HGET', data, '@stray') or '') .. stray)
   end

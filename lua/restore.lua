@@ -38,8 +38,8 @@ if problem then return problem end
 for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')) do
   local record = redis.call('HGET', data, member) or ''
   meta.bytes, meta.writes = meta.bytes - #record, meta.writes - #unpack_frames(record) / 5
-  redis.call('HDEL', data, member)
   redis.call('ZREM', index, member)
+  redis.call('HDEL', data, member)
 end
 for i = 1, n do
   local member, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i]
