@@ -1,7 +1,7 @@
 -- Shared by the scripts (included, after lib_thread, lib_frames, lib_parts and lib_checkpoint): storing a checkpoint.
 
--- argv: what put.lua takes. Returns what put.lua does, or a problem.
-local function put_checkpoint(index, data, argv)
+-- argv: what put.lua takes; is_home: whether cold has all else of the thread. Returns what put.lua does, or a problem.
+local function put_checkpoint(index, data, argv, is_home)
   local checkpoint, by_age, run, header, named, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
 
@@ -27,7 +27,9 @@ local function put_checkpoint(index, data, argv)
   local before, known = found[4], found[5]
   if not known and names == '' then return { named } end
 
-  local missing, fields, bytes, added = {}, {}, 0, 0
+  -- The state comes first: where a part of this is lost (lua/README.md, Crashes), it counts too much, and never too little.
+  local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
+  if is_home then fields[3], fields[4] = '@home', '1' end
   local function store(field, value, size_before)
     fields[#fields + 1] = field
     fields[#fields + 1] = value
@@ -160,8 +162,7 @@ local function put_checkpoint(index, data, argv)
   if by_age ~= '' then index_too(by_age) end
   if run ~= '' then index_too(run) end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
-  fields[#fields + 1] = '@state'
-  fields[#fields + 1] = state_of(meta)
+  fields[2] = state_of(meta)
   for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
   redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)

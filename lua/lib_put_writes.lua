@@ -1,7 +1,8 @@
 -- Shared by the scripts (included, after lib_thread and lib_frames): storing the pending writes of a task.
 
--- argv: what put_writes.lua takes, up to argv[last]. Returns how many writes are new, or a problem.
-local function put_task(index, data, argv, last)
+-- argv: what put_writes.lua takes, up to argv[last]; is_home: whether cold has all else of the thread. Returns how many writes are
+-- new, or a problem.
+local function put_task(index, data, argv, last, is_home)
   local member, regular, count, default, own = argv[1], argv[2], argv[3], argv[4], argv[5]
 
   -- Calls visit(idx, first, last) for each write of a record.
@@ -18,7 +19,7 @@ local function put_task(index, data, argv, last)
   local meta, problem, found = open_thread(index, data, member)
   if problem then return problem end
 
-  local fields, members, added = {}, { 0, '' }, 0
+  local fields, members, added = is_home and { '@home', '1' } or {}, { 0, '' }, 0
   meta = meta or new_thread(redis.call('TIME'))
   local function index_too(member)
     members[#members + 1] = 0

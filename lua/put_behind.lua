@@ -32,7 +32,7 @@ local checkpoint, default, leave, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, doubts, lease, dirty, leave, gain, ns, parent, true)
 if not field then return 0 end
-local missing = put_checkpoint(index, data, ARGV)
+local missing = put_checkpoint(index, data, ARGV, true)
 if missing.err or #missing > 0 then return missing end
 mark(index, data, lease, dirty, { checkpoint }, default, field)
 return missing

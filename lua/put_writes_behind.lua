@@ -39,7 +39,7 @@ if pathless then
   end
 end
 if not field then return -1 end
-local added = put_task(index, data, ARGV, last)
+local added = put_task(index, data, ARGV, last, true)
 if type(added) == 'table' then return added end
 mark(index, data, lease, dirty, members_of(ARGV, last), default, field)
 return added

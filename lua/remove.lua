@@ -66,18 +66,20 @@ for i = 1, #doomed do
   end
 end
 if not dry then
+  local members = {}
   for i = 1, #doomed do
     local name = doomed[i]
-    redis.call('ZREM', index, name)
     if string.sub(name, 1, 1) == 'c' then
       local first = string.find(name, '%z')
-      redis.call('ZREM', index, 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first))
+      members[#members + 1] = 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first)
     end
+    members[#members + 1] = name
   end
-  for i = 1, #doomed do redis.call('HDEL', data, doomed[i]) end
+  for from = 1, #members, BATCH do redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members))) end
   if stray ~= '' and not listed['@stray'] then
     redis.call('HSET', data, '@stray', (redis.call('HGET', data, '@stray') or '') .. stray)
   end
+  for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
   revise(meta)
   revision = meta.rev

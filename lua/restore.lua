@@ -29,10 +29,9 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 local argv = {}
 for i = 5 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local missing = put_checkpoint(index, data, argv)
+local missing = put_checkpoint(index, data, argv, not meta)
 if missing.err then return missing end
 if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought back to ' .. data .. ' is not whole') end
-local is_new = not meta
 meta, problem = open_thread(index, data)
 if problem then return problem end
 for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')) do
@@ -48,7 +47,6 @@ for i = 1, n do
   meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[4 + 3 * i])
 end
 if n > 0 then redis.call('HSET', data, '@pathless', (redis.call('HGET', data, '@pathless') or '') .. pack(writes)) end
-if is_new then redis.call('HSET', data, '@home', '1') end
 if newest ~= '' then redis.call('HSET', data, '@newest' .. newest, '1') end
 redis.call('HSET', data, '@state', state_of(meta))
 return 1

@@ -20,9 +20,9 @@ if staged ~= page and staged ~= page - 1 then return 0 end
 if staged > 0 and not redis.call('ZSCORE', index, '') then return 0 end
 
 redis.call('HSET', data, '@copied', page)
+redis.call('PEXPIRE', data, life)
 redis.call('ZADD', index, 0, '')
+redis.call('PEXPIRE', index, life)
 for i = 4, 3 + 2 * n, 2 do redis.call('HSET', data, ARGV[i], ARGV[i + 1]) end
 for i = 4 + 2 * n, #ARGV do redis.call('ZADD', index, 0, ARGV[i]) end
-redis.call('PEXPIRE', index, life)
-redis.call('PEXPIRE', data, life)
 return 1
