@@ -19,6 +19,7 @@ import pytest
 import redis
 from faces import Face, Target
 from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.memory import InMemorySaver
 from make import checkpoint, config, ids
 from raw import check_sound, counters, size, without_revision
 from proxy import Proxy, proxy, retrying, through
@@ -28,6 +29,7 @@ from redis_saver import (
     ForeignKey,
     ThreadDamaged,
     ThreadInfo,
+    TieredSaver,
     UndecodableValue,
     UnserializableValue,
     codec,
@@ -357,6 +359,41 @@ async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(opera
             await opened().delete_thread("copy")
             await step(opened())
         assert await there() == after
+    await target.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("operation", ["read", "put", "put_writes"])
+async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operation: str) -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+    target = Target("redis", "sync", server.url, "part")
+    steps: dict[str, Step] = {
+        "read": lambda face: face.get_tuple(config()),
+        "put": lambda face: grow(face, 9, ns="sub"),
+        "put_writes": lambda face: face.put_writes(config(ns="sub", checkpoint_id=name(9)), [("n", 1)], "task"),
+    }
+
+    async def opened() -> Face:
+        cold = Face(InMemorySaver())
+        await grow(cold, 1)
+        await grow(cold, 2, 1)
+        await cold.put_writes(config(checkpoint_id=name(2)), [("n", 3)], "task")
+        return Face(TieredSaver(target.face().saver, cold.saver, mode="write-behind", flush_every=3600))
+
+    async def newest(face: Face) -> Any:
+        found = await face.get_tuple(config())
+        face.saver.close()
+        return found and (found.checkpoint["id"], found.checkpoint["channel_values"], found.pending_writes)
+
+    await steps[operation](face := await opened())
+    commands, expected = logged(server), (name(2), values(2), [("task", "n", 3)])
+    assert await newest(face) == expected
+    assert commands
+    for length in range(len(commands) + 1):
+        clear(target)
+        for command in commands[:length]:
+            target.raw.execute_command(*command)
+        assert await newest(await opened()) == expected
     await target.close()
     server.stop()
 
