@@ -805,7 +805,7 @@ async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", [*range(10), 111, 131])
+@pytest.mark.parametrize("seed", [*range(10), 111, 131, 134])
 async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
     """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
     await interleaved(tiers, seed, history)
