@@ -254,4 +254,5 @@ def _build() -> None:
 CLASSES: Final[dict[type, _Class]] = {}
 _HEADS: Final[dict[type, _Heads]] = {}
 _NAMES: Final[dict[type, frozenset[str]]] = {}
+"""The last two are parts of the first, by themselves, as they are looked up for each message."""
 _build()

@@ -53,18 +53,18 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     level, same = _cut(pieces, kind, lower[0] if lower else None)
     if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
         return None
-    levels, kept, new = [level], [same], level.fields[same:]
+    levels, kept = [level], [same]
     while len(level.fields) > LONGEST_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else None
         same = upper.whole(same) if upper else 0
         level = _list(level.fields, upper, same)
         levels.append(level)
         kept.append(same)
-        new += level.fields[same:]
     below = pack([names.encode(encoded.type), pieces[0]]) + digests_of(level.fields)
     root = level.fields[0][:1]
     if len(below) > LONGEST_BELOW:
         return None
+    new = [field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]]
     parts, size = _parts(levels, kept, before if lower else None)
     return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]), size)
 
