@@ -303,11 +303,18 @@ def logged(server: Server) -> list[list[bytes]]:
     return [command for command in found if command[0].upper() not in (b"SELECT", b"MULTI", b"EXEC")]
 
 
+async def make_many(face: Face, number: int, parent: int) -> None:
+    """Put a checkpoint of so many values that it takes more than one command to store them."""
+    made = checkpoint({f"v{n}": n for n in range(600)}, checkpoint_id=name(number))
+    await face.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
+
+
 MORE: dict[str, Step] = {
     "put with more values": lambda face: grow(face, 9, 4, constant=9),
     "more writes of a task": lambda face: face.put_writes(
         config(checkpoint_id=name(4)), [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
     ),
+    "put of many values": lambda face: make_many(face, 9, 4),
     "a thread that begins": lambda face: grow(face, 1, thread="new"),
     "writes of a thread that begins": lambda face: face.put_writes(
         config("new", checkpoint_id=name(1)), [("n", 1)], "task"
@@ -359,6 +366,10 @@ async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(opera
             await opened().delete_thread("copy")
             await step(opened())
         assert await there() == after
+        # Whatever was counted meanwhile, the thread stays one that can be read.
+        await grow(opened(), 12)
+        await opened().prune(["thread"])
+        assert (await opened().get_tuple(config())).checkpoint["id"] == name(12)
     await target.close()
     server.stop()
 

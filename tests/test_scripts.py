@@ -84,21 +84,11 @@ def test_the_functions_that_are_sent_are_those_that_are_called(name: str) -> Non
     text = scripts.load(name).text
     made = set(re.findall(r"\bfunction (\w+)\(", text))
     called = set(re.findall(r"(?<![.\w])\b([a-z_]+)\(", re.sub(r"\bfunction (\w+)\(", "", text)))
-    words = {
-        "and",
-        "function",
-        "if",
-        "not",
-        "or",
-        "return",
-        "visit",
-        "error",
-        "ipairs",
-        "pairs",
-        "select",
-        "tonumber",
-        "type",
-        "unpack",
-    }
+    words = set("and function if not or return visit error ipairs pairs select tonumber type unpack".split())
     assert made <= called
     assert called - words <= made
+
+
+def test_functions_that_may_be_left_out_end_on_a_line_of_their_own() -> None:
+    for file in FOLDER.glob("*.lua"):
+        assert not re.search(r"^local function .*\bend$", file.read_text(), re.MULTILINE), file
