@@ -100,7 +100,7 @@ def _decoded(
             in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
             return context.serde.loads_typed(_lengthened(named, data)), None
-        whole = last if last and last.value == stored else parted.join(stored, parts)
+        whole = last if last and last.value == stored else parted.join(stored, parts, last)
         loads_pieces = getattr(type(context.serde), "loads_pieces", None)
         if loads_pieces is None or not keeps:
             return context.serde.loads_typed(parted.given(whole)), whole

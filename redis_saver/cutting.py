@@ -7,7 +7,7 @@ changes the part around it, and all others stay what they were. Lists of parts a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 from zlib import crc32
 
 from redis_saver import names
@@ -65,24 +65,8 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     if len(below) > LONGEST_BELOW:
         return None
     new = [field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]]
-    parts, size = _parts(levels, kept, before if lower else None)
+    parts, size = by_field(levels, kept, before if lower else None)
     return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]), size)
-
-
-def _parts(levels: Sequence[Level], kept: Sequence[int], before: Stored | None) -> tuple[dict[bytes, bytes], int]:
-    """The parts of all levels by field, and their size; so many at the front of each level are those of the version before."""
-    if before is None or len(before.parts) != sum(len(level.fields) for level in before.levels):
-        # What goes from one place may stay in another.
-        return by_field(levels)
-    parts, size = before.parts.copy(), before.size
-    for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
-        for field in level.fields[same:]:
-            size -= len(parts.pop(field))
-    for level, same in zip(levels, kept, strict=True):
-        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
-        size += sum(len(part) for field, part in more.items() if field not in parts)
-        parts.update(more)
-    return parts, size
 
 
 def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[int] = ()) -> Stored:

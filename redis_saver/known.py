@@ -37,7 +37,7 @@ class Version:
 
     def spine(self) -> list[bytes]:
         """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""
-        return spine(self.stored.value, self.stored.parts) if self.stored.value else [self.field]
+        return spine(self.stored.levels) if self.stored.levels else [self.field]
 
 
 def names_of(field: bytes, part: bytes) -> Version:

@@ -9,10 +9,11 @@ Parts are shared within a thread: nothing of one thread is named by, or found fr
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 from redis_saver import names
@@ -66,6 +67,9 @@ class Stored(NamedTuple):
     """Bytes of the parts."""
 
 
+_NO_LEVEL = Level([], [], [], closed=False)
+
+
 def digest(part: bytes) -> bytes:
     """What names a part in its thread: 128 bits of SHA-256."""
     return sha256(part).digest()[:DIGEST]
@@ -73,16 +77,11 @@ def digest(part: bytes) -> bytes:
 
 def shared(stored: Stored, last: Stored) -> list[int]:
     """The counts of the leaves at the front of a value that are those of another version, and need not be read again."""
-    counts, left = list[int](), last.pieces.read if last.pieces else 0
     leaves, before = stored.levels[0], last.levels[0]
     # Whether the last one would end there in a longer value shows only when it is read.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
-    for field, other, count in zip(fields, before.fields, before.counts):  # noqa: B905 - those of the shorter
-        left -= count
-        if field != other or left < 0:
-            break
-        counts.append(count)
-    return counts
+    counts = before.counts[: _alike(fields, before.fields)]
+    return counts[: bisect_right(list(accumulate(counts)), last.pieces.read if last.pieces else 0)]
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
@@ -95,12 +94,13 @@ def in_parts(value: bytes) -> bool:
     return value[:1] in _KINDS
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes]) -> Stored:
+def join(value: bytes, parts: Mapping[bytes, bytes], last: Stored | None = None) -> Stored:
     """A value as it is stored, from its root and the parts below it.
 
     Args:
         value: The root.
         parts: Parts by field, these among them, not compressed.
+        last: Another version of it. It saves work, and changes nothing else.
 
     Raises:
         PartMissing: A part is not among them.
@@ -109,27 +109,60 @@ def join(value: bytes, parts: Mapping[bytes, bytes]) -> Stored:
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
     start = take(value, _FRAMES, 2)[1]
-    fields, levels = children(value[:1], value[start:]), list[Level]()
+    fields, same = children(value[:1], value[start:]), 0
+    levels, kept = list[Level](), list[int]()
+    others = chain(reversed(last.levels if last else ()), repeat(_NO_LEVEL))
+    before = next(others)
     try:
         while True:
-            found = [parts[field] for field in fields]
+            same += _alike(fields[same:], before.fields[same:])
+            found = [*before.bytes[:same], *map(parts.__getitem__, fields[same:])]
+            kept.append(same)
             if fields[0][:1] != LIST:
                 break
-            levels.append(Level(fields, found, [len(one) // DIGEST for one in found], closed=False))
-            fields = [field for one in found for field in children(one[:1], one[1:])]
+            counts = [len(one) // DIGEST for one in found]
+            levels.append(Level(fields, found, counts, closed=False))
+            lists, same, before = same, sum(counts[:same]), next(others)
+            # Below lists that are the same, all is.
+            fields = before.fields[:same] + [field for one in found[lists:] for field in children(one[:1], one[1:])]
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
     levels = [Level(fields, found, [], closed=False), *levels[::-1]]
-    used, size = by_field(levels)
+    used, size = by_field(levels, kept[::-1], last)
     return Stored(value, used, levels, size=size)
 
 
-def by_field(levels: Iterable[Level]) -> tuple[dict[bytes, bytes], int]:
-    """The parts in these, and their size."""
-    parts = dict[bytes, bytes]()
-    for level in levels:
-        parts.update(zip(level.fields, level.bytes, strict=True))
-    return parts, sum(map(len, parts.values()))
+def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
+    """How many are the same at the front of both."""
+    same = list(map(operator.eq, some, others))
+    return len(same) if all(same) else same.index(False)
+
+
+def by_field(
+    levels: Sequence[Level], kept: Sequence[int] = (), before: Stored | None = None
+) -> tuple[dict[bytes, bytes], int]:
+    """The parts of all levels by field, and their size.
+
+    Args:
+        levels: The levels, the leaves first.
+        kept: So many at the front of each are those of an earlier version, whose table is copied and mended.
+        before: That version.
+    """
+    if before is None or len(before.parts) != sum(len(level.fields) for level in before.levels):
+        # What goes from one place may stay in another.
+        parts = dict[bytes, bytes]()
+        for level in levels:
+            parts.update(zip(level.fields, level.bytes, strict=True))
+        return parts, sum(map(len, parts.values()))
+    parts, size = before.parts.copy(), before.size
+    for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
+        for field in level.fields[same:]:
+            size -= len(parts.pop(field))
+    for level, same in zip(levels, kept, strict=True):
+        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
+        size += sum(len(part) for field, part in more.items() if field not in parts)
+        parts.update(more)
+    return parts, size
 
 
 def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
@@ -143,14 +176,11 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 
-def spine(value: bytes, parts: Mapping[bytes, bytes]) -> list[bytes]:
+def spine(levels: Sequence[Level]) -> list[bytes]:
     """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
-    kind, digests = value[:1], value[take(value, _FRAMES, 2)[1] :]
-    fields = children(kind, digests)
-    while kind == LIST:
-        last = parts[fields[-1]]
-        kind, digests = last[:1], last[1:]
-        fields += children(kind, digests)
+    fields = levels[-1].fields[:]
+    for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        fields += below.fields[-lists.counts[-1] :]
     return fields
 
 

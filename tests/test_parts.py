@@ -58,6 +58,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))
     before: Stored | None = None
     seen: list[Stored] = []
+    cuts: list[Stored] = []
     grown = 0
     for _ in range(25):
         value = edited(value, chance)
@@ -69,6 +70,8 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
             assert parts.given(again) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
             assert again.size == stored.size == sum(map(len, stored.parts.values()))
+            assert all(parts.join(stored.value, stored.parts, other) == again for other in cuts[-4:])
+            cuts += [stored, again]
             assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
             assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
         grown += bool(stored.pieces and stored.pieces.same)
@@ -149,6 +152,22 @@ def test_an_edit_leaves_most_parts() -> None:
     for other in (middle, trimmed, grown):
         new = sum(len(other[field]) for field in other.keys() - whole.keys())
         assert new < 0.1 * sum(map(len, other.values()))
+
+
+@pytest.mark.parametrize("length", [20, 100, 400, 1500])
+@pytest.mark.parametrize("other", [20, 100, 396, 400, 1500])
+def test_the_parts_of_one_version_help_to_find_those_of_another(length: int, other: int) -> None:
+    """Whatever the heights of their trees, and with equal elements."""
+    for equal in ([], [HumanMessage("y" * 3000, id="y")] * 20):
+        stored = codec.encode_value(Bare(), [*history(length), *equal], "value")
+        last = codec.encode_value(Bare(), [*history(other), *equal[:9]], "value")
+        plain = parts.join(stored.value, stored.parts)
+        for known in (last, parts.join(last.value, last.parts), plain):
+            assert parts.join(stored.value, {**last.parts, **stored.parts}, known) == plain
+        lacking = {field: part for field, part in stored.parts.items() if field in last.parts}
+        if len(lacking) < len(stored.parts):
+            with pytest.raises(parts.PartMissing):
+                parts.join(stored.value, lacking, last)
 
 
 @pytest.mark.parametrize("damage", ["head", "digests", "order", "kind"])
