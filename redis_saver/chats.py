@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Final, NamedTuple
 
-from redis_saver import columns
+from redis_saver import columns, compiled
 from redis_saver.columns import header
 
 _MANY: Final = 12
@@ -41,21 +41,31 @@ class Proof(NamedTuple):
         known = len(kinds) if read and self.read == len(self.kinds) else 0
         return Proof(self.kinds + kinds, blocks + more, self.read + known)
 
+    def front(self, count: int, end: int) -> Proof:
+        """The proof of so many messages at the front, where that is so many bytes of the last block, unless it is all of it."""
+        if count == len(self.kinds):
+            return self
+        whole, rest = divmod(count, _TOGETHER)
+        blocks = [*self.blocks[:whole], self.blocks[whole][:end]] if rest else self.blocks[:whole]
+        return Proof(self.kinds[:count], blocks, min(self.read, count))
+
 
 _joined = b"".join
 _NONE: Final = Proof([], [])
 
 
-def elements(messages: list[Any]) -> list[bytes] | None:
-    """The elements of a list of messages; None if they are few, or not all known and plain."""
-    if len(messages) < _MANY:
-        return None
+def encode(messages: list[Any]) -> bytes | None:
+    """A list of messages; None if they are few, or not all known and plain."""
+    native = compiled.native
+    data = native.encode(messages) if native is not None else None
+    if data is not None or len(messages) < _MANY:
+        return data
     try:
         known = columns.known(messages)
         bodies = known and columns.pack(*known)
     except columns.FAILURES:
         return None
-    return columns.elements(known[0], bodies) if known and bodies else None
+    return _joined([header(len(messages), list), *columns.elements(known[0], bodies)]) if known and bodies else None
 
 
 def cut(messages: list[Any], last: Proof | None) -> tuple[list[bytes], int, Proof] | None:
@@ -63,20 +73,33 @@ def cut(messages: list[Any], last: Proof | None) -> tuple[list[bytes], int, Proo
 
     Those at the front that are what `last` shows are left out, and counted. The proof that is answered is of all.
     """
+    found = _compared(messages, last or _NONE)
+    if found is None:
+        return None
+    front, kinds, bodies = found
+    pieces = [header(len(messages), list), *columns.elements(kinds, bodies)]
+    return pieces, len(front.kinds), front.with_more(kinds, bodies, read=False)
+
+
+def _compared(messages: list[Any], last: Proof) -> tuple[Proof, list[type], list[bytes]] | None:
+    """The proof of the messages at the front that are what `last` shows; classes and packed fields of the others."""
+    native = compiled.native
+    front = native.unchanged(messages, last.kinds, last.blocks, _TOGETHER) if native is not None else None
+    if native is not None and front is not None:
+        same, end = front
+        bodies = native.pack(messages[same:])
+        if bodies is not None:
+            return last.front(same, end), list(map(type, messages[same:])), bodies
     try:
         known = columns.known(messages)
         if known is None:
             return None
         kinds, fields = known
-        same, blocks = (0, []) if last is None else _unchanged(kinds, fields, last)
+        same, end = _unchanged(kinds, fields, last)
         bodies = _pack(kinds[same:], messages[same:], fields[same:])
     except columns.FAILURES:
         return None
-    if bodies is None:
-        return None
-    front = Proof(kinds[:same], blocks, 0 if last is None else min(last.read, same))
-    pieces = [header(len(messages), list), *columns.elements(kinds[same:], bodies)]
-    return pieces, same, front.with_more(kinds[same:], bodies, read=False)
+    return None if bodies is None else (last.front(same, end), kinds[same:], bodies)
 
 
 def _pack(kinds: list[type], messages: list[Any], fields: list[dict[str, Any]]) -> list[bytes] | None:
@@ -84,8 +107,8 @@ def _pack(kinds: list[type], messages: list[Any], fields: list[dict[str, Any]]) 
     return columns.pack(kinds, fields) if len(kinds) >= _MANY else columns.pack_each(kinds, messages)
 
 
-def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> tuple[int, list[bytes]]:
-    """How many messages at the front are what they were, and the blocks of these.
+def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> tuple[int, int]:
+    """How many messages at the front are what they were, and how many bytes that is of the last block, 0 if it is all of one.
 
     They have no more than their fields, and what those are is what the packed bytes tell: types, order and all.
     """
@@ -93,11 +116,9 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
     if kinds[:most] != proof.kinds:
         alike = list(map(operator.is_, kinds, proof.kinds))
         most = len(alike) if all(alike) else alike.index(False)
-    blocks = []
     for begin, block in zip(range(0, most, _TOGETHER), proof.blocks):  # noqa: B905 - those up to the first of another class
         some = fields[begin : min(begin + _TOGETHER, most)]
         if columns.pack_all(some) == block:
-            blocks.append(block)
             continue
         same, end = begin, 0
         for one in some:
@@ -106,8 +127,8 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
                 break
             same, end = same + 1, end + len(packed)
         # Even if all are alike now, as another thread is changing one: what follows was not looked at.
-        return same, [*blocks, block[:end]] if end else blocks
-    return most, blocks
+        return same, end
+    return most, len(proof.blocks[-1]) if most % _TOGETHER else 0
 
 
 def loaded(messages: list[Any], data: bytes, front: Proof = _NONE) -> tuple[list[int], Proof] | None:
@@ -120,28 +141,25 @@ def loaded(messages: list[Any], data: bytes, front: Proof = _NONE) -> tuple[list
         data: The list that was read.
         front: The proof of the messages in front of these.
     """
-    try:
-        known = columns.known(messages)
-        bodies = known and _pack(known[0], messages, known[1])
-    except columns.FAILURES:
+    found = _compared(messages, _NONE)
+    if found is None:
         return None
-    if not known or not bodies:
-        return None
-    pieces = [header(len(messages), list), *columns.elements(known[0], bodies)]
+    _, kinds, bodies = found
+    pieces = [header(len(messages), list), *columns.elements(kinds, bodies)]
     if _joined(pieces) != data:
         return None
-    return list(map(len, pieces)), front.with_more(known[0], bodies, read=True)
+    return list(map(len, pieces)), front.with_more(kinds, bodies, read=True)
 
 
 def again(proof: Proof, count: int) -> tuple[list[Any], Proof]:
     """So many messages at the front of those that a proof shows, all of which were read, as new objects; and their proof."""
-    kinds, blocks = proof.kinds, proof.blocks[: -(-count // _TOGETHER)]
+    native = compiled.native
+    made = native.make(proof.kinds, proof.blocks, _TOGETHER, count) if native is not None else None
+    if made is not None:
+        return made[0], proof.front(count, made[1])
     fields = list[dict[str, Any]]()
-    for block in blocks:
-        fields += columns.unpack_all(block, min(_TOGETHER, len(kinds) - len(fields)))
-    messages = columns.make(kinds[:count], fields)  # the last block may have more
-    if count == len(kinds):
-        return messages, proof
-    if len(fields) > count:
-        blocks[-1] = columns.pack_all(fields[count - count % _TOGETHER : count])
-    return messages, Proof(kinds[:count], blocks, count)
+    for block in proof.blocks[: -(-count // _TOGETHER)]:
+        fields += columns.unpack_all(block, min(_TOGETHER, len(proof.kinds) - len(fields)))
+    messages = columns.make(proof.kinds[:count], fields)  # the last block may have more
+    end = len(columns.pack_all(fields[count - count % _TOGETHER : count])) if count < len(proof.kinds) else 0
+    return messages, proof.front(count, end)

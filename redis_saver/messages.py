@@ -71,8 +71,9 @@ _CONSTRUCTORS: Final = {
 }
 """The constructors known, and what must hold for them to pass the fields on unchanged."""
 
+TOOL_CALLS_STAY: Final = "not invalid_tool_calls_ and (tool_calls_ or not additional_kwargs_.get('tool_calls'))"
 _VALIDATORS: Final = {
-    "_backwards_compat_tool_calls": "not invalid_tool_calls_ and (tool_calls_ or not additional_kwargs_.get('tool_calls'))",
+    "_backwards_compat_tool_calls": TOOL_CALLS_STAY,
     "coerce_args": "",
     "init_tool_calls": "not tool_calls_ and not invalid_tool_calls_ and not tool_call_chunks_",
     "init_server_tool_calls": "chunk_position_ is None or type(content_) is str",

@@ -53,10 +53,10 @@ class Pieces(NamedTuple):
 
 def encode(value: Any) -> bytes:
     """The bytes of a value."""
-    if type(value) is list and len(value) > 1 and type(value[0]) in ENCODERS:
+    if type(value) is list and value and type(value[0]) in ENCODERS:
         # Without an Ext per message, and its copy, it is faster.
         value = value[:]
-        return _joined([header(len(value), list), *(chats.elements(value) or _list_elements(value))])
+        return chats.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
     return road.encode(value)
 
 

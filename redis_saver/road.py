@@ -19,6 +19,7 @@ import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from redis_saver import compiled
 from redis_saver.messages import DECODERS, ENCODERS, KEY_LENGTH
 
 
@@ -26,7 +27,10 @@ def _default(value: Any) -> Any:
     """What the packer calls for a value it does not know."""
     encode = ENCODERS.get(type(value))
     if encode is not None:
-        data = encode(value)
+        native = compiled.native
+        data = None if native is None else native.payload(value)
+        if data is None:
+            data = encode(value)
         if data is not None:
             return ormsgpack.Ext(5, data)
     return _ordinary_default(value)
@@ -41,7 +45,10 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
         if code == 5:
             decode = decoders.get(data[:KEY_LENGTH])
             if decode is not None:
-                message = decode(data)
+                native = compiled.native
+                message = None if native is None else native.read(data)
+                if message is None:
+                    message = decode(data)
                 if message is not None:
                     return message
         return inner(code, data)

@@ -52,8 +52,8 @@ class FastSerializer(JsonPlusSerializer):
         try:
             return "msgpack", pieces.encode(obj)
         except ormsgpack.MsgpackEncodeError:
-            # The ordinary road raises the error, or pickles.
-            return super().dumps_typed(obj)
+            # The ordinary road raises the error, or pickles. (A copy, as the packer does not bear it that another thread shortens a list.)
+            return super().dumps_typed(obj[:] if type(obj) is list else obj)
 
     def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
         """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `Pieces.same`).

@@ -91,7 +91,7 @@ def check_rows(found: dict[str, Any]) -> None:
 
 
 def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
-    assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "python"}
+    assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
     assert len(found["floors"]) == 24

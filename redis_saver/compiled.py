@@ -1,0 +1,142 @@
+"""What `redis_saver.columns` and `redis_saver.messages` do, in C, where `native.c` could be built.
+
+Its functions answer None where they cannot tell; then Python does it. What both make of samples is compared at import.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+
+import ormsgpack
+from pydantic import BaseModel
+from typing_extensions import is_typeddict
+
+from redis_saver import columns, plain
+from redis_saver import messages as single
+from redis_saver.plain import UnknownError
+
+__all__ = ["CALLS_STAY", "CLASSES", "NOTHING_CHANGES", "UNREADABLE", "Kind", "native"]
+
+try:
+    import redis_saver.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
+except ModuleNotFoundError:
+    native = None  # type: ignore[assignment]
+except ImportError as error:
+    native = None  # type: ignore[assignment]
+    logging.getLogger(__name__).warning(
+        "redis_saver goes on without its compiled part, which cannot be loaded: %s", error
+    )
+
+_TYPES: Final = {NoneType: 1, str: 2, int: 4, dict: 8}
+NOTHING_CHANGES, CALLS_STAY, UNREADABLE = range(3)
+"""What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more."""
+
+
+class Kind(NamedTuple):
+    """Of which values an annotation is. `native.c` says what the fields are."""
+
+    types: int = 0
+    literals: frozenset[str] = frozenset()
+    element: Kind | None = None
+    keys: dict[str, tuple[Kind | None, bool]] | None = None
+    required: int = 0
+
+
+def _kind(annotation: Any) -> Kind | None:
+    """What `redis_saver.plain` makes statements of, as data; None if any value will do.
+
+    Raises:
+        UnknownError: If the annotation is not known, or says more than a `Kind` can.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return None
+    if origin in (Union, UnionType):
+        return _either([_kind(arg) for arg in args])
+    if is_typeddict(annotation):
+        hints, optional = plain.typed_dict_keys(annotation)
+        keys = {sys.intern(key): (_kind(hint), key not in optional) for key, hint in hints.items()}
+        return Kind(keys=keys, required=len(hints) - len(optional))
+    if origin is list and (element := _kind(args[0])):
+        return Kind(element=element)
+    if not plain.expression(annotation, "value"):
+        raise UnknownError(annotation)
+    if origin is Literal:
+        return Kind(literals=frozenset(args))
+    return Kind(_TYPES[NoneType if annotation is None else origin or annotation])
+
+
+def _either(kinds: list[Kind | None]) -> Kind:
+    """A union."""
+    found = Kind()
+    for kind in kinds:
+        if (
+            kind is None
+            or (kind.element and found.element)
+            or (kind.keys and (found.keys or found.types & _TYPES[dict]))
+        ):
+            raise UnknownError(kinds)
+        types, literals = kind.types | found.types, kind.literals | found.literals
+        found = Kind(
+            types, literals, kind.element or found.element, kind.keys or found.keys, kind.required or found.required
+        )
+    if found.keys and found.types & _TYPES[dict]:
+        raise UnknownError(kinds)
+    return found
+
+
+def _rule(cls: type[BaseModel]) -> int:
+    conditions = single.conditions(cls)
+    if conditions == [single.TOOL_CALLS_STAY]:
+        return CALLS_STAY
+    return UNREADABLE if conditions else NOTHING_CHANGES
+
+
+def _learn(cls: type[BaseModel]) -> bool:
+    """Tell the compiled module of a class; whether it makes of it what Python does."""
+    fields = {sys.intern(name): _kind(field.annotation) for name, field in cls.model_fields.items()}
+    packed, head = tuple(map(ormsgpack.packb, fields)), columns.CLASSES[cls].heads.constant
+    told = native.learn(
+        cls, tuple(fields), packed, tuple(fields.values()), head, dict.fromkeys(fields), frozenset(fields), _rule(cls)
+    )
+    return told and all(map(_agree, single.samples(cls)))
+
+
+def _agree(sample: Any) -> bool:
+    """Whether both make the same of a sample."""
+    cls, pair = type(sample), [sample, sample]
+    bodies = native.pack(pair)
+    if bodies is None:
+        return bool(sample.model_extra)
+    found = columns.known(pair)
+    payload = single.ENCODERS[cls](sample)
+    if found is None or payload is None or (bodies, native.payload(sample)) != (columns.pack(*found), payload):
+        return False
+    block, kinds = b"".join(bodies), found[0]
+    made = native.make(kinds, [block], 2, 2)
+    states = [single.state(message) for message in columns.make(kinds, columns.unpack_all(block, 2))]
+    read = native.read(payload)
+    return (
+        native.encode(pair) == b"\x92" + b"".join(columns.elements(kinds, bodies))
+        and native.unchanged(pair, kinds, [block], 2) == (2, 0)
+        and made is not None
+        and ([single.state(message) for message in made[0]], made[1]) == (states, len(block))
+        and (_rule(cls) == UNREADABLE if read is None else single.state(read) == states[0])
+    )
+
+
+CLASSES: Final[set[type]] = set()
+"""The classes that are known here."""
+if native is not None:
+    for _cls in columns.CLASSES:
+        try:
+            agree = _learn(_cls)
+        except single.UNLIKE:
+            agree = False
+        if agree:
+            CLASSES.add(_cls)
+        else:
+            native.forget(_cls)

@@ -1,0 +1,697 @@
+/* Lists of messages to and from msgpack, compiled: what redis_saver/columns.py and messages.py do, several times as fast.
+ *
+ * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
+ * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
+ *
+ * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
+ * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
+ * across that.
+ *
+ * What there is to know of a class of messages is said once, by `learn`, which trusts compiled.py. A Kind is what a field's
+ * annotation says, as a tuple:
+ *   types     NONE, STR, INT, DICT, added up: a value that is exactly of one of these will do
+ *   literals  strings that will do
+ *   element   the Kind of the elements of a list that will do, or None if no list will
+ *   keys      of a TypedDict, in the order of its declaration: by key its Kind, and whether it must be there; None if no
+ *             such dict will do
+ *   required  how many must be there
+ * Where there is None for a Kind, any plain value will do.
+ *
+ * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED)
+#error "relies on CPython's lock: Python does this here"
+#endif
+
+enum { DEEPEST = 64, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
+enum { NONE = 1, STR = 2, INT = 4, DICT = 8 };
+
+/* What LangChain's constructor and validators may change. */
+enum { NOTHING_CHANGES, CALLS_STAY, UNREADABLE };
+
+/* What stands in a payload behind the packed fields; without a NUL at its end. */
+static const char suffix[20] = "\263model_validate_json";
+
+enum { FIELDS_SET, EXTRA, PRIVATE, TOOL_CALLS, INVALID_TOOL_CALLS, ADDITIONAL_KWARGS, TEXTS };
+static const char *const texts[TEXTS] = {
+    "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__", "tool_calls", "invalid_tool_calls", "additional_kwargs",
+};
+
+typedef enum {
+    OK,
+    OTHER,   /* not the bytes that it is compared with */
+    UNKNOWN, /* to be left to Python */
+    FAILED,  /* with an exception */
+} Status;
+
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        Status status_ = (call);                                                                                                           \
+        if (status_ != OK) return status_;                                                                                                 \
+    } while (0)
+
+typedef struct {
+    PyObject *name, *kind;
+    const char *packed; /* the name */
+    Py_ssize_t size;
+    long types; /* those of the Kind */
+} Field;
+
+typedef struct {
+    PyObject *type;
+    PyObject *empty;  /* a dict of the fields, to be filled */
+    PyObject *names;  /* a set of them */
+    PyObject *owner;  /* what keeps all this */
+    const char *head; /* what stands in a payload before the packed fields */
+    Py_ssize_t head_size, count;
+    int rule;
+    Field fields[FIELDS];
+} Plan;
+
+typedef struct {
+    PyObject *keys[KEYS]; /* strings that were keys, so that equal ones are one object, as in ormsgpack */
+    PyObject *texts[TEXTS];
+    Plan plans[CLASSES];
+    int count, last;
+} State;
+
+/* The plan of a class, which most often is one of the last. */
+static inline const Plan *find_plan(State *state, PyObject *type) {
+    if (state->count && state->plans[state->last].type == type) return &state->plans[state->last];
+    for (int i = 0; i < state->count; i++)
+        if (state->plans[i].type == type) return &state->plans[state->last = i];
+    return NULL;
+}
+
+/* -- checking */
+
+/* Whether a value is what an annotation says. The keys of a TypedDict are in the order of its declaration after validation, and in any
+ * order before. Returns 1 or 0; 0 also with an exception. */
+static int fits(PyObject *value, PyObject *kind, int in_order) {
+    if (kind == Py_None) return 1;
+    long types = PyLong_AsLong(PyTuple_GetItem(kind, 0));
+    if (value == Py_None) return types & NONE;
+    if (PyUnicode_CheckExact(value)) return (types & STR) || PySet_Contains(PyTuple_GetItem(kind, 1), value) == 1;
+    if (PyLong_CheckExact(value)) return types & INT;
+    if (PyList_CheckExact(value)) {
+        PyObject *element = PyTuple_GetItem(kind, 2);
+        int right = element != Py_None;
+        for (Py_ssize_t i = 0; right && i < PyList_Size(value); i++) right = fits(PyList_GetItem(value, i), element, in_order);
+        return right;
+    }
+    if (!PyDict_CheckExact(value)) return 0;
+    PyObject *keys = PyTuple_GetItem(kind, 3), *key, *item, *wanted, *known;
+    if (keys == Py_None) return types & DICT;
+    Py_ssize_t required = PyLong_AsSsize_t(PyTuple_GetItem(kind, 4)), position = 0, declared = 0;
+    while (PyDict_Next(value, &position, &key, &item)) {
+        if (!PyUnicode_CheckExact(key)) return 0;
+        if (in_order) {
+            do {
+                if (!PyDict_Next(keys, &declared, &wanted, &known)) return 0;
+            } while (key != wanted && PyUnicode_Compare(key, wanted));
+        } else if (!(known = PyDict_GetItemWithError(keys, key))) return 0;
+        required -= PyTuple_GetItem(known, 1) == Py_True;
+        if (!fits(item, PyTuple_GetItem(known, 0), in_order)) return 0;
+    }
+    return !required;
+}
+
+/* Most fields are of one of the types. */
+static inline int field_fits(PyObject *value, const Field *field, int in_order) {
+    if (PyUnicode_CheckExact(value) && (field->types & STR)) return 1;
+    if (value == Py_None && (field->types & NONE)) return 1;
+    return fits(value, field->kind, in_order);
+}
+
+/* -- writing */
+
+/* Where bytes go: into memory that grows, or against bytes that they are compared with. */
+typedef struct {
+    char *start, *at, *end;
+    int comparing;
+    PyObject *owner; /* what keeps the bytes that are compared with */
+} Sink;
+
+static Status grow(Sink *sink, Py_ssize_t more) {
+    Py_ssize_t used = sink->at - sink->start;
+    if (more > PY_SSIZE_T_MAX / 2 - used) {
+        PyErr_NoMemory();
+        return FAILED;
+    }
+    char *start = PyMem_Realloc(sink->start, 2 * (used + more));
+    if (!start) {
+        PyErr_NoMemory();
+        return FAILED;
+    }
+    *sink = (Sink){start, start + used, start + 2 * (used + more), 0, NULL};
+    return OK;
+}
+
+static inline Status put(Sink *sink, const void *bytes, Py_ssize_t size) {
+    if (sink->comparing) {
+        if (sink->end - sink->at < size || memcmp(sink->at, bytes, size)) return OTHER;
+    } else {
+        if (sink->end - sink->at < size) TRY(grow(sink, size));
+        memcpy(sink->at, bytes, size);
+    }
+    sink->at += size;
+    return OK;
+}
+
+static inline Status put_byte(Sink *sink, int byte) {
+    if (sink->at == sink->end) TRY(sink->comparing ? OTHER : grow(sink, 1));
+    if (!sink->comparing) *sink->at = (char)byte;
+    else if ((unsigned char)*sink->at != byte) return OTHER;
+    sink->at++;
+    return OK;
+}
+
+static inline Status put_number(Sink *sink, int tag, uint64_t number, int size) {
+    TRY(put_byte(sink, tag));
+    while (size--) TRY(put_byte(sink, (int)(number >> (8 * size) & 0xff)));
+    return OK;
+}
+
+/* The header of what has so many elements or bytes: in the tag itself, or behind a tag for 8 bits (0 if there is none), for 16, for 32. */
+static inline Status put_size(Sink *sink, Py_ssize_t size, int fix, Py_ssize_t most, int tag8, int tag16) {
+    if (size < most) return put_byte(sink, fix | (int)size);
+    if (tag8 && size <= 0xff) return put_number(sink, tag8, size, 1);
+    if (size <= 0xffff) return put_number(sink, tag16, size, 2);
+    return (uint64_t)size <= 0xffffffff ? put_number(sink, tag16 + 1, size, 4) : UNKNOWN;
+}
+
+static inline Status put_string(Sink *sink, PyObject *string) {
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(string, &size);
+    if (!bytes) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return FAILED;
+        PyErr_Clear(); /* half of a pair of surrogates */
+        return UNKNOWN;
+    }
+    TRY(put_size(sink, size, 0xa0, 32, 0xd9, 0xda));
+    return put(sink, bytes, size);
+}
+
+static Status put_int(Sink *sink, PyObject *number) {
+    int overflow;
+    long long n = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (overflow) return UNKNOWN;
+    if (n >= 0) {
+        if (n < 0x80) return put_byte(sink, (int)n);
+        int power = n <= 0xff ? 0 : n <= 0xffff ? 1 : n <= 0xffffffffLL ? 2 : 3;
+        return put_number(sink, 0xcc + power, n, 1 << power);
+    }
+    if (n >= -32) return put_byte(sink, (int)(n & 0xff));
+    int power = n >= -0x80 ? 0 : n >= -0x8000 ? 1 : n >= -0x80000000LL ? 2 : 3;
+    return put_number(sink, 0xd0 + power, (uint64_t)n, 1 << power);
+}
+
+static Status put_float(Sink *sink, PyObject *number) {
+    double value = PyFloat_AsDouble(number);
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    return put_number(sink, 0xcb, bits, 8);
+}
+
+static Status put_value(Sink *sink, PyObject *value, int depth) {
+    if (PyUnicode_CheckExact(value)) return put_string(sink, value);
+    if (value == Py_None) return put_byte(sink, 0xc0);
+    if (depth > DEEPEST) return UNKNOWN;
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        Py_ssize_t position = 0;
+        TRY(put_size(sink, PyDict_Size(value), 0x80, 16, 0, 0xde));
+        while (PyDict_Next(value, &position, &key, &item)) {
+            if (!PyUnicode_CheckExact(key)) return UNKNOWN;
+            TRY(put_string(sink, key));
+            TRY(put_value(sink, item, depth + 1));
+        }
+        return OK;
+    }
+    if (PyList_CheckExact(value)) {
+        Py_ssize_t size = PyList_Size(value);
+        TRY(put_size(sink, size, 0x90, 16, 0, 0xdc));
+        for (Py_ssize_t i = 0; i < size; i++) TRY(put_value(sink, PyList_GetItem(value, i), depth + 1));
+        return OK;
+    }
+    if (PyBool_Check(value)) return put_byte(sink, value == Py_True ? 0xc3 : 0xc2);
+    if (PyLong_CheckExact(value)) return put_int(sink, value);
+    if (PyFloat_CheckExact(value)) return put_float(sink, value);
+    return UNKNOWN;
+}
+
+/* The fields of a message, if it has those of its class and no more. */
+static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    if (PyDict_Size(fields) != plan->count) return UNKNOWN;
+    TRY(put_byte(sink, 0x80 | (int)plan->count));
+    for (const Field *field = plan->fields; PyDict_Next(fields, &position, &key, &value); field++) {
+        if (key != field->name && (!PyUnicode_CheckExact(key) || PyUnicode_Compare(key, field->name))) return UNKNOWN;
+        TRY(put(sink, field->packed, field->size));
+        /* What it is compared with was checked. */
+        if (!sink->comparing && !field_fits(value, field, 0)) return PyErr_Occurred() ? FAILED : UNKNOWN;
+        TRY(put_value(sink, value, 0));
+    }
+    return OK;
+}
+
+static Status put_message(Sink *sink, PyObject *message, const Plan *plan, State *state) {
+    PyObject *extra = PyObject_GenericGetAttr(message, state->texts[EXTRA]);
+    if (!extra) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return FAILED;
+        PyErr_Clear();
+        return UNKNOWN;
+    }
+    int plain = extra == Py_None || (PyDict_CheckExact(extra) && !PyDict_Size(extra));
+    Py_DECREF(extra);
+    if (!plain) return UNKNOWN;
+    PyObject *fields = PyObject_GenericGetDict(message, NULL);
+    if (!fields) return FAILED;
+    Status status = PyDict_CheckExact(fields) ? put_fields(sink, fields, plan) : UNKNOWN;
+    Py_DECREF(fields);
+    return status;
+}
+
+/* What is in a message's Ext. */
+static Status put_payload(Sink *sink, PyObject *message, State *state) {
+    const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
+    if (!plan) return UNKNOWN;
+    TRY(put(sink, plan->head, plan->head_size));
+    TRY(put_message(sink, message, plan, state));
+    return put(sink, suffix, sizeof suffix);
+}
+
+/* A message as an element of a list: an Ext, whose header takes as many bytes as its size needs. */
+static Status put_element(Sink *sink, PyObject *message, State *state) {
+    static const char room[6];
+    Py_ssize_t begin = sink->at - sink->start;
+    TRY(put(sink, room, sizeof room));
+    TRY(put_payload(sink, message, state));
+    char *payload = sink->start + begin + sizeof room;
+    Py_ssize_t size = sink->at - payload;
+    if ((uint64_t)size > 0xffffffff) return UNKNOWN;
+    int power = size <= 0xff ? 0 : size <= 0xffff ? 1 : 2, width = 1 << power;
+    unsigned char *header = (unsigned char *)sink->start + begin;
+    header[0] = (unsigned char)(0xc7 + power);
+    for (int i = 0; i < width; i++) header[width - i] = (unsigned char)(size >> (8 * i));
+    header[1 + width] = EXT_PYDANTIC;
+    memmove(header + 2 + width, payload, size);
+    sink->at -= sizeof room - (2 + width);
+    return OK;
+}
+
+/* None where Python is to go on, NULL with an exception. */
+static PyObject *not_ok(Status status) {
+    if (status == FAILED) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *encode(PyObject *module, PyObject *messages) {
+    State *state = PyModule_GetState(module);
+    if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
+    Sink sink = {0};
+    Py_ssize_t count = PyList_Size(messages);
+    Status status = put_size(&sink, count, 0x90, 16, 0, 0xdc);
+    for (Py_ssize_t i = 0; status == OK && i < count; i++) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, i));
+        status = put_element(&sink, message, state);
+        Py_DECREF(message);
+        if (status == OK && PyList_Size(messages) != count) status = UNKNOWN;
+    }
+    PyObject *found = status == OK ? PyBytes_FromStringAndSize(sink.start, sink.at - sink.start) : not_ok(status);
+    PyMem_Free(sink.start);
+    return found;
+}
+
+static PyObject *payload(PyObject *module, PyObject *message) {
+    Sink sink = {0};
+    Status status = put_payload(&sink, message, PyModule_GetState(module));
+    PyObject *found = status == OK ? PyBytes_FromStringAndSize(sink.start, sink.at - sink.start) : not_ok(status);
+    PyMem_Free(sink.start);
+    return found;
+}
+
+static PyObject *pack(PyObject *module, PyObject *messages) {
+    State *state = PyModule_GetState(module);
+    if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
+    Sink sink = {0};
+    Status status = OK;
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && status == OK && i < PyList_Size(messages); i++) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, i)), *packed = NULL;
+        const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
+        sink.at = sink.start;
+        status = plan ? put_message(&sink, message, plan, state) : UNKNOWN;
+        if (status == OK) packed = PyBytes_FromStringAndSize(sink.start, sink.at - sink.start);
+        if (status == OK && (!packed || PyList_Append(found, packed))) status = FAILED;
+        Py_XDECREF(packed);
+        Py_DECREF(message);
+    }
+    PyMem_Free(sink.start);
+    if (status == OK) return found;
+    Py_XDECREF(found);
+    return not_ok(status);
+}
+
+static Status open_block(Sink *sink, PyObject *blocks, Py_ssize_t number) {
+    Py_ssize_t size;
+    Py_CLEAR(sink->owner);
+    if (number >= PyList_Size(blocks)) return OTHER;
+    sink->owner = Py_NewRef(PyList_GetItem(blocks, number));
+    if (PyBytes_AsStringAndSize(sink->owner, &sink->start, &size)) return FAILED;
+    sink->at = sink->start;
+    sink->end = sink->start + size;
+    return OK;
+}
+
+static int is_number_of_messages(Py_ssize_t together) {
+    if (together < 1) PyErr_SetString(PyExc_ValueError, "together: how many messages are in a block, one at least");
+    return together > 0;
+}
+
+static PyObject *unchanged(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *messages, *kinds, *blocks;
+    Py_ssize_t together, same = 0, end = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!n:unchanged", &PyList_Type, &messages, &PyList_Type, &kinds, &PyList_Type, &blocks, &together))
+        return NULL;
+    if (!is_number_of_messages(together)) return NULL;
+    Sink block = {.comparing = 1};
+    Status status = OK;
+    for (; same < PyList_Size(messages) && same < PyList_Size(kinds); same++) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, same)), *type = (PyObject *)Py_TYPE(message);
+        const Plan *plan = find_plan(state, type);
+        status = type != PyList_GetItem(kinds, same) ? OTHER : !plan ? UNKNOWN : OK;
+        if (status == OK && same % together == 0) status = open_block(&block, blocks, same / together);
+        if (status == OK) status = put_message(&block, message, plan, state);
+        Py_DECREF(message);
+        if (status != OK) break;
+        end = block.at - block.start;
+    }
+    Py_XDECREF(block.owner);
+    return status == OK || status == OTHER ? Py_BuildValue("nn", same, same % together ? end : 0) : not_ok(status);
+}
+
+/* -- reading */
+
+typedef struct {
+    const unsigned char *at, *end;
+} Source;
+
+static inline int has(const Source *source, uint64_t size) { return (uint64_t)(source->end - source->at) >= size; }
+
+static Status take_number(Source *source, int size, uint64_t *number) {
+    if (!has(source, size)) return UNKNOWN;
+    for (*number = 0; size; size--) *number = *number << 8 | *source->at++;
+    return OK;
+}
+
+/* A string; one that is a key is the same object each time. */
+static PyObject *take_string(Source *source, uint64_t size, PyObject **keys) {
+    const char *bytes = (const char *)source->at;
+    if (!has(source, size)) return NULL;
+    source->at += size;
+    if (!keys || size > LONGEST_KEY) return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL);
+    uint32_t hash = 2166136261u;
+    for (uint64_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
+    PyObject **kept = &keys[(hash ^ hash >> 10) % KEYS];
+    Py_ssize_t length;
+    const char *known = *kept ? PyUnicode_AsUTF8AndSize(*kept, &length) : NULL;
+    if (*kept && !known) return NULL;
+    if (known && (uint64_t)length == size && !memcmp(known, bytes, size)) return Py_NewRef(*kept);
+    PyObject *key = PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL), *other = *kept;
+    if (key) {
+        *kept = Py_NewRef(key);
+        Py_XDECREF(other);
+    }
+    return key;
+}
+
+static PyObject *take(Source *source, State *state, int depth);
+
+static PyObject *take_list(Source *source, uint64_t size, State *state, int depth) {
+    PyObject *list = has(source, size) ? PyList_New(0) : NULL;
+    for (uint64_t i = 0; list && i < size; i++) {
+        PyObject *value = take(source, state, depth + 1);
+        if (!value || PyList_Append(list, value)) Py_CLEAR(list);
+        Py_XDECREF(value);
+    }
+    return list;
+}
+
+/* The header of a key: of how many bytes it is. */
+static Status take_key_size(Source *source, uint64_t *size) {
+    if (!has(source, 1)) return UNKNOWN;
+    int tag = *source->at++;
+    *size = tag & 31;
+    if (tag >= 0xa0 && tag < 0xc0) return OK;
+    return tag < 0xd9 || tag > 0xdb ? UNKNOWN : take_number(source, 1 << (tag - 0xd9), size);
+}
+
+static PyObject *take_dict(Source *source, uint64_t size, State *state, int depth) {
+    PyObject *dict = has(source, 2 * size) ? PyDict_New() : NULL;
+    for (uint64_t i = 0; dict && i < size; i++) {
+        uint64_t length;
+        PyObject *key = take_key_size(source, &length) == OK ? take_string(source, length, state->keys) : NULL;
+        PyObject *value = key ? take(source, state, depth + 1) : NULL;
+        if (!value || PyDict_SetItem(dict, key, value)) Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+/* A value; NULL where it is to be left to Python, or with an exception. */
+static PyObject *take(Source *source, State *state, int depth) {
+    uint64_t number;
+    if (depth > DEEPEST || !has(source, 1)) return NULL;
+    int tag = *source->at++;
+    if (tag < 0x80) return PyLong_FromLong(tag);
+    if (tag < 0x90) return take_dict(source, tag & 15, state, depth);
+    if (tag < 0xa0) return take_list(source, tag & 15, state, depth);
+    if (tag < 0xc0) return take_string(source, tag & 31, NULL);
+    if (tag >= 0xe0) return PyLong_FromLong(tag - 256);
+    switch (tag) {
+    case 0xc0: Py_RETURN_NONE;
+    case 0xc2: Py_RETURN_FALSE;
+    case 0xc3: Py_RETURN_TRUE;
+    case 0xcb: {
+        double value;
+        if (take_number(source, 8, &number)) return NULL;
+        memcpy(&value, &number, 8);
+        return PyFloat_FromDouble(value);
+    }
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+    case 0xcf: return take_number(source, 1 << (tag - 0xcc), &number) ? NULL : PyLong_FromUnsignedLongLong(number);
+    case 0xd0:
+    case 0xd1:
+    case 0xd2:
+    case 0xd3: {
+        int bits = 8 << (tag - 0xd0);
+        if (take_number(source, bits / 8, &number)) return NULL;
+        return PyLong_FromLongLong((int64_t)(number << (64 - bits)) >> (64 - bits));
+    }
+    case 0xd9:
+    case 0xda:
+    case 0xdb: return take_number(source, 1 << (tag - 0xd9), &number) ? NULL : take_string(source, number, NULL);
+    case 0xdc:
+    case 0xdd: return take_number(source, 2 << (tag - 0xdc), &number) ? NULL : take_list(source, number, state, depth);
+    case 0xde:
+    case 0xdf: return take_number(source, 2 << (tag - 0xde), &number) ? NULL : take_dict(source, number, state, depth);
+    }
+    return NULL;
+}
+
+/* The fields of a message in the order of its class; of the kinds they should be, unless that was looked at before. */
+static PyObject *take_fields(Source *source, const Plan *plan, State *state, int checked) {
+    if (!has(source, 1) || *source->at != (0x80 | plan->count)) return NULL;
+    source->at++;
+    PyObject *fields = PyDict_Copy(plan->empty);
+    for (const Field *field = plan->fields; fields && field < plan->fields + plan->count; field++) {
+        PyObject *value = NULL;
+        if (has(source, field->size) && !memcmp(source->at, field->packed, field->size)) {
+            source->at += field->size;
+            value = take(source, state, 0);
+        }
+        if (!value || !(checked || field_fits(value, field, 1)) || PyDict_SetItem(fields, field->name, value)) Py_CLEAR(fields);
+        Py_XDECREF(value);
+    }
+    return fields;
+}
+
+/* A message of these fields, as validation would leave it. Takes over the reference. */
+static PyObject *make_message(PyObject *fields, const Plan *plan, State *state) {
+    PyTypeObject *type = (PyTypeObject *)plan->type;
+    PyObject *message = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    PyObject *names = PySet_New(plan->names), *extra = PyDict_New();
+    if (message &&
+        (!names || !extra || PyObject_GenericSetDict(message, fields, NULL) ||
+         PyObject_GenericSetAttr(message, state->texts[FIELDS_SET], names) ||
+         PyObject_GenericSetAttr(message, state->texts[EXTRA], extra) || PyObject_GenericSetAttr(message, state->texts[PRIVATE], Py_None)))
+        Py_CLEAR(message);
+    Py_XDECREF(names);
+    Py_XDECREF(extra);
+    Py_DECREF(fields);
+    return message;
+}
+
+/* Whether LangChain would leave the tool calls of these fields as they are. */
+static int calls_stay(PyObject *fields, State *state) {
+    PyObject *calls = PyDict_GetItemWithError(fields, state->texts[TOOL_CALLS]);
+    PyObject *invalid = PyDict_GetItemWithError(fields, state->texts[INVALID_TOOL_CALLS]);
+    PyObject *more = PyDict_GetItemWithError(fields, state->texts[ADDITIONAL_KWARGS]);
+    if (!calls || !invalid || !more) return 0;
+    if (!PyList_CheckExact(calls) || !PyList_CheckExact(invalid) || !PyDict_CheckExact(more)) return 0;
+    return !PyList_Size(invalid) && (PyList_Size(calls) || !PyDict_GetItemWithError(more, state->texts[TOOL_CALLS]));
+}
+
+/* NULL where an exception is to be raised, None where Python is to go on: it says what is wrong. */
+static PyObject *left(void) {
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* The plan of the class that a payload says it is of. */
+static const Plan *plan_of(const char *bytes, Py_ssize_t size, const State *state) {
+    for (const Plan *plan = state->plans; plan < state->plans + state->count; plan++)
+        if (size >= plan->head_size && !memcmp(bytes, plan->head, plan->head_size)) return plan;
+    return NULL;
+}
+
+static PyObject *read_message(PyObject *module, PyObject *payload) {
+    State *state = PyModule_GetState(module);
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(payload, &bytes, &size)) return NULL;
+    const Plan *plan = plan_of(bytes, size, state);
+    if (!plan || plan->rule == UNREADABLE) return left();
+    Source source = {(unsigned char *)bytes + plan->head_size, (unsigned char *)bytes + size};
+    PyObject *fields = take_fields(&source, plan, state, 0);
+    if (!fields) return left();
+    int right = source.end - source.at == sizeof suffix && !memcmp(source.at, suffix, sizeof suffix);
+    if (right && (plan->rule != CALLS_STAY || calls_stay(fields, state))) return make_message(fields, plan, state);
+    Py_DECREF(fields);
+    return left();
+}
+
+static PyObject *make(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *kinds, *blocks;
+    Py_ssize_t together, count;
+    if (!PyArg_ParseTuple(args, "O!O!nn:make", &PyList_Type, &kinds, &PyList_Type, &blocks, &together, &count)) return NULL;
+    if (!is_number_of_messages(together)) return NULL;
+    PyObject *messages = PyList_New(0);
+    Sink block = {0};
+    Source source = {0};
+    for (Py_ssize_t i = 0; messages && i < count; i++) {
+        const Plan *plan = i < PyList_Size(kinds) ? find_plan(state, PyList_GetItem(kinds, i)) : NULL;
+        Status status = plan ? OK : UNKNOWN;
+        if (status == OK && i % together == 0) {
+            status = open_block(&block, blocks, i / together);
+            source = (Source){(unsigned char *)block.at, (unsigned char *)block.end};
+        }
+        PyObject *fields = status == OK ? take_fields(&source, plan, state, 1) : NULL;
+        PyObject *message = fields ? make_message(fields, plan, state) : NULL;
+        if (!message || PyList_Append(messages, message)) Py_CLEAR(messages);
+        Py_XDECREF(message);
+    }
+    Py_ssize_t end = (char *)source.at - block.start;
+    Py_XDECREF(block.owner);
+    return messages ? Py_BuildValue("Nn", messages, end) : left();
+}
+
+/* -- the module */
+
+static void drop(Plan *plan) {
+    Py_XDECREF(plan->owner);
+    memset(plan, 0, sizeof *plan);
+}
+
+static PyObject *learn(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *names, *packed, *kinds;
+    Plan plan = {.owner = args};
+    if (!PyArg_ParseTuple(args, "O!O!O!O!y#O!O!i:learn", &PyType_Type, &plan.type, &PyTuple_Type, &names, &PyTuple_Type, &packed,
+                          &PyTuple_Type, &kinds, &plan.head, &plan.head_size, &PyDict_Type, &plan.empty, &PyFrozenSet_Type, &plan.names,
+                          &plan.rule))
+        return NULL;
+    plan.count = PyTuple_Size(names);
+    int room = state->count < CLASSES && plan.count <= FIELDS && PyTuple_Size(packed) == plan.count && PyTuple_Size(kinds) == plan.count;
+    for (int i = 0; room && i < plan.count; i++) {
+        char *bytes;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(packed, i), &bytes, &plan.fields[i].size)) return NULL;
+        PyObject *kind = PyTuple_GetItem(kinds, i);
+        long types = kind == Py_None ? NONE | STR : PyLong_AsLong(PyTuple_GetItem(kind, 0));
+        plan.fields[i] = (Field){PyTuple_GetItem(names, i), kind, bytes, plan.fields[i].size, types};
+    }
+    if (room) {
+        Py_INCREF(args);
+        state->plans[state->count++] = plan;
+    }
+    return PyBool_FromLong(room);
+}
+
+static PyObject *forget(PyObject *module, PyObject *type) {
+    State *state = PyModule_GetState(module);
+    for (int i = 0; i < state->count; i++)
+        if (state->plans[i].type == type) {
+            drop(&state->plans[i]);
+            state->plans[i] = state->plans[--state->count];
+            memset(&state->plans[state->count], 0, sizeof(Plan));
+            state->last = 0;
+            break;
+        }
+    Py_RETURN_NONE;
+}
+
+static int execute(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    for (int i = 0; i < TEXTS; i++)
+        if (!(state->texts[i] = PyUnicode_InternFromString(texts[i]))) return -1;
+    return 0;
+}
+
+static void release(void *module) {
+    State *state = PyModule_GetState(module);
+    if (!state) return;
+    for (int i = 0; i < TEXTS; i++) Py_CLEAR(state->texts[i]);
+    for (int i = 0; i < KEYS; i++) Py_CLEAR(state->keys[i]);
+    for (int i = 0; i < state->count; i++) drop(&state->plans[i]);
+}
+
+static PyMethodDef methods[] = {
+    {"learn", learn, METH_VARARGS,
+     "learn(type, names, packed_names, kinds, head, template, fields, rule)\n--\n\nWhat there is to know of a class. "
+     "False where that is more than there is room for."},
+    {"forget", forget, METH_O, "forget(type)\n--\n\nLeave a class to Python."},
+    {"encode", encode, METH_O, "encode(messages)\n--\n\nThe list of these messages, as msgpack; None where one is not plain."},
+    {"payload", payload, METH_O, "payload(message)\n--\n\nWhat is in the Ext of a message; None where it is not plain."},
+    {"pack", pack, METH_O, "pack(messages)\n--\n\nThe packed fields of each message; None where one is not plain."},
+    {"unchanged", unchanged, METH_VARARGS,
+     "unchanged(messages, kinds, blocks, together)\n--\n\nHow many messages at the front are of these classes and have "
+     "what is packed in the blocks, so many messages in "
+     "each; and how many bytes of the last block these are, 0 if it is whole. None where that is not to be told here."},
+    {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
+    {"make", make, METH_VARARGS,
+     "make(kinds, blocks, together, count)\n--\n\nSo many messages of these classes and of what is packed in the "
+     "blocks, and how many bytes of the last block they took; None "
+     "where that is not to be told here."},
+    {0}};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0}};
+
+/* Without m_traverse: the classes it holds live as long as the interpreter. */
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = sizeof(State),
+                                 .m_methods = methods,  .m_slots = slots,   .m_free = release};
+
+PyMODINIT_FUNC PyInit_native(void) { return PyModuleDef_Init(&definition); }

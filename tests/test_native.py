@@ -1,0 +1,283 @@
+"""`native.c` does what Python does, or says that it cannot; it neither leaks nor crashes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tracemalloc
+from typing import Any
+
+import langchain_core.messages as lc
+import ormsgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, changed, messages, often, outcome
+
+from redis_saver import chats, columns, compiled
+from redis_saver import messages as single
+
+native: Any = compiled.native
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.skipif(native is None, reason="redis_saver.native was not built: there was no C compiler"),
+]
+
+
+def of_python(function: Any, *arguments: Any) -> Any:
+    """What a function of `chats` does without the compiled module."""
+    compiled.native = None
+    try:
+        return function(*arguments)
+    finally:
+        compiled.native = native
+
+
+PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
+
+
+def ordinary(value: Any) -> Any:
+    """A value as it is read without us."""
+    return JSONPLUS.loads_typed(JSONPLUS.dumps_typed(value))
+
+
+def states(found: list[Any]) -> list[Any]:
+    return [single.state(message) for message in found]
+
+
+def readable(cls: type) -> bool:
+    return single.conditions(cls) in ([], [single.TOOL_CALLS_STAY])
+
+
+def test_every_class_is_known() -> None:
+    assert compiled.CLASSES == set(single._CLASSES)
+    assert {cls.__name__ for cls in compiled.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
+
+
+@pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
+def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
+    pair = [message, message]
+    payload, (body, _) = single.ENCODERS[type(message)](message), native.pack(pair)
+    assert native.payload(message) == payload
+    assert native.encode(pair) == FAST.dumps_typed(pair)[1]
+    assert native.unchanged(pair, [type(message)] * 2, [body + body], 2) == (2, 0)
+    assert states(native.make([type(message)] * 2, [body + body], 2, 2)[0]) == states(ordinary(pair))
+    if readable(type(message)):
+        assert states([native.read(payload)]) == states([ordinary(message)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", 2**64, -(2**63) - 1, (1,), b"b", {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s"), True, 0, None, 1.5],
+    ids=repr,
+)
+def test_what_is_left_to_python(value: Any) -> None:
+    message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
+    plain = value is None or type(value) in (bool, int, float) and -(2**63) <= value < 2**64
+    assert (native.payload(message) is not None) == plain
+    assert (native.encode([message]) is not None) == plain
+    assert (native.pack([message]) is not None) == plain
+    assert native.payload(lc.HumanMessage("x", extra=1)) is None
+    assert native.payload(value) is None
+
+
+@pytest.mark.parametrize(("depth", "plain"), [(60, True), (70, False), (100_000, False)])
+def test_depth(depth: int, plain: bool) -> None:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    message = lc.HumanMessage("x")
+    message.additional_kwargs["a"] = value
+    payload = native.payload(message)
+    assert (payload is not None) == plain
+    if plain:
+        assert states([native.read(payload)]) == states([ordinary(message)])
+    ends = ormsgpack.packb({"a": None})[:-1] + b"\x91" * depth + b"\xc0"
+    short = single.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))
+    deep = short.replace(b"\xb1additional_kwargs\x80", b"\xb1additional_kwargs" + ends)
+    assert deep != short
+    assert (native.read(deep) is not None) == plain
+    del value, message  # without a recursion of its own
+
+
+@often
+@given(st.lists(messages(), min_size=1, max_size=40), st.data())
+def test_what_is_unchanged(value: list[Any], data: Any) -> None:
+    bodies = outcome(native.pack, value)
+    if bodies is None:
+        return
+    proof = chats.Proof([], []).with_more(list(map(type, value)), bodies, read=True)
+    step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
+    where = data.draw(st.integers(0, len(value) - 1))
+    if step == "change":
+        outcome(changed, value[where], data)
+    elif step == "drop":
+        del value[where]
+    elif step == "longer":
+        value += value[:2]
+    elif step == "shorter":
+        del value[where:]
+    found = native.unchanged(value, proof.kinds, proof.blocks, chats._TOGETHER)
+    known = outcome(columns.known, value)
+    if found is not None and isinstance(known, tuple) and len(known) == 2:
+        assert found == chats._unchanged(*known, proof)
+    assert step not in ("nothing", "longer", "shorter") or found is not None
+    count = data.draw(st.integers(0, len(proof.kinds)))
+    assert outcome(of_python, chats.again, proof, count)[1] == chats.again(proof, count)[1]
+    assert states(of_python(chats.again, proof, count)[0]) == states(chats.again(proof, count)[0])
+
+
+@often
+@given(messages(), st.data())
+def test_damaged_payloads(message: Any, data: Any) -> None:
+    payload = single.ENCODERS.get(type(message), native.payload)(message)
+    if payload is None:
+        return
+    for _ in range(20):
+        damaged = bytearray(payload)
+        for _ in range(data.draw(st.integers(0, 3))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        end = data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))
+        given_ = bytes(damaged[:end]) + data.draw(st.sampled_from([b"", b"x"]))
+        found = native.read(given_)
+        if found is not None:
+            decode = single.DECODERS[given_[: single.KEY_LENGTH]][1]
+            assert repr(states([found])) == repr(states([decode(given_)]))  # NaN is like NaN
+
+
+def test_blocks_that_are_no_blocks() -> None:
+    value = [lc.HumanMessage(str(n), id=str(n)) for n in range(5)]
+    kinds, bodies = [lc.HumanMessage] * 5, native.pack(value)
+    blocks = [b"".join(bodies[:2]), b"".join(bodies[2:4]), bodies[4]]
+    assert states(native.make(kinds, blocks, 2, 5)[0]) == states(ordinary(value))
+    for broken in ([], blocks[:2], [*blocks[:2], bodies[4][:-1]], [*blocks[:2], b""], [b"", *blocks[1:]]):
+        assert native.make(kinds, broken, 2, 5) is None
+        assert native.unchanged(value, kinds, broken, 2)[0] < 5
+    assert native.make(kinds[:4], blocks, 2, 5) is None
+    assert native.make([str] * 5, blocks, 2, 5) is None
+    assert native.make(kinds, blocks, 2, 3)[1] == len(bodies[2])
+    assert native.unchanged(["x"], [str], [b""], 2) is None
+    assert native.unchanged(["x"], kinds, blocks, 2) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
+def test_arguments_of_other_types(name: str) -> None:
+    for arguments in ((), (1,), (None, None), ([], [], [], []), ([None], [None], [None], 1), ([], [None], [], 1, 1)):
+        try:
+            found = getattr(native, name)(*arguments)
+        except TypeError:
+            continue
+        assert found is None or name in ("encode", "pack", "unchanged"), found
+    assert native.make([lc.HumanMessage], ["no bytes"], 1, 1) is None
+    with pytest.raises(TypeError):
+        native.unchanged([lc.HumanMessage("")], [lc.HumanMessage], ["no bytes"], 1)
+    for together in (0, -1):
+        with pytest.raises(ValueError, match="together"):
+            native.make([], [], together, 0)
+        with pytest.raises(ValueError, match="together"):
+            native.unchanged([], [], [], together)
+
+
+def test_nothing_is_leaked() -> None:
+    value = [one for one in PLAIN for _ in range(3)]
+    strange = [*value, lc.HumanMessage("x", additional_kwargs={"a": "\ud800"})]
+    kinds, bodies = list(map(type, value)), native.pack(value)
+    blocks, payloads = [b"".join(bodies)], list(map(native.payload, value))
+    payloads += [payload[:end] for payload in payloads for end in (70, 150, -1)]
+    payloads += [payload.replace(b"content", b"tnetnoc") for payload in payloads]
+
+    def all_of_it() -> None:
+        for given_ in (value, strange):
+            native.encode(given_)
+            native.pack(given_)
+            native.unchanged(given_, kinds, blocks, 99)
+            for one in given_:
+                native.payload(one)
+        native.make(kinds, blocks, 99, len(kinds))
+        native.make(kinds, [blocks[0][:-3]], 99, len(kinds))
+        for payload in payloads:
+            native.read(payload)
+
+    all_of_it()
+    nones = sys.getrefcount(None)
+    tracemalloc.start()
+    try:
+        all_of_it()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(50):
+            all_of_it()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 5000
+    assert abs(sys.getrefcount(None) - nones) < 50
+
+
+@pytest.mark.parametrize("meddle", ["clear", "append", "copy"])
+def test_a_collection_in_the_middle(meddle: str) -> None:
+    """Python 3.10 and 3.11 collect garbage where something is allocated, and run others' code there."""
+    value = [one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5
+    value = [type(one).__new__(type(one)) for one in value] if meddle == "append" else value
+    kinds, bodies = [type(one) for one in value], native.pack(PLAIN) * 5
+    lists: list[Any] = []
+
+    def collecting(phase: str, info: Any) -> None:
+        for each in lists:
+            each.clear() if meddle == "clear" else each.append(each[0])
+        if meddle == "copy":
+            [found.copy() for found in gc.get_objects() if type(found) is list]
+
+    def filled(one: Any) -> Any:
+        for name, field in PLAIN[0].__dict__.items():
+            object.__setattr__(one, name, field)
+        for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+            object.__setattr__(one, name, None)
+        return one
+
+    payload = native.payload(lc.AIMessage("x", additional_kwargs={"a": [[[{"b": []}]] * 3] * 3}))
+    wanted = states([native.read(payload)])
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collecting)
+    try:
+        for every in range(1, 60):
+            given_ = list(map(filled, value)) if meddle == "append" else value[:]
+            blocks = [b"".join(bodies[begin : begin + 2]) for begin in range(0, len(bodies), 2)]
+            gc.set_threshold(every)
+            lists[:] = [given_] if meddle == "append" else []
+            data = native.encode(given_)
+            native.pack(given_)
+            lists[:] = [blocks] if meddle == "clear" else []
+            made = native.make(kinds, blocks, 2, len(kinds))
+            found = native.read(payload)
+            lists.clear()
+            gc.set_threshold(0)
+            assert data is None or len(JSONPLUS.loads_typed(("msgpack", data))) >= len(value)
+            assert made is None or len(made[0]) == len(kinds)
+            assert states([found]) == wanted
+    finally:
+        gc.callbacks.remove(collecting)
+        gc.set_threshold(*threshold)
+
+
+@pytest.mark.parametrize("found", ["nothing", "another machine's"])
+def test_without_the_compiled_module(found: str) -> None:
+    code = f"""
+import sys, logging
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+class Broken:
+    def find_spec(self, name, path, target=None):
+        if name == "redis_saver.native":
+            raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
+sys.meta_path.insert(0, Broken())
+from langchain_core.messages import HumanMessage
+from redis_saver import compiled
+from redis_saver.serializer import FastSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+assert compiled.native is None and not compiled.CLASSES
+value = [HumanMessage("x")] * 99
+stored = FastSerializer().dumps_typed(value)
+assert stored == JsonPlusSerializer().dumps_typed(value) and FastSerializer().loads_typed(stored) == value
+"""
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert ("wrong ELF class" in said) == (found != "nothing")
