@@ -221,12 +221,13 @@ def test_a_collection_in_the_middle(meddle: str) -> None:
     value = [type(one).__new__(type(one)) for one in value] if meddle == "append" else value
     kinds, bodies = [type(one) for one in value], native.pack(PLAIN) * 5
     lists: list[Any] = []
+    others = set(map(id, gc.get_objects()))  # ormsgpack 1.12 leaves halves behind of lists it could not read
 
     def collecting(phase: str, info: Any) -> None:
         for each in lists:
             each.clear() if meddle == "clear" else each.append(each[0])
         if meddle == "copy":
-            [found.copy() for found in gc.get_objects() if type(found) is list]
+            [found.copy() for found in gc.get_objects() if type(found) is list and id(found) not in others]
 
     def filled(one: Any) -> Any:
         for name, field in PLAIN[0].__dict__.items():
