@@ -243,6 +243,13 @@ static Status put_value(Sink *sink, PyObject *value, int depth) {
     if (PyBool_Check(value)) return put_byte(sink, value == Py_True ? 0xc3 : 0xc2);
     if (PyLong_CheckExact(value)) return put_int(sink, value);
     if (PyFloat_CheckExact(value)) return put_float(sink, value);
+    if (PyBytes_CheckExact(value)) {
+        char *bytes;
+        Py_ssize_t size;
+        PyBytes_AsStringAndSize(value, &bytes, &size);
+        TRY(put_size(sink, size, 0, 0, 0xc4, 0xc5));
+        return put(sink, bytes, size);
+    }
     return UNKNOWN;
 }
 
@@ -434,6 +441,12 @@ static PyObject *take_string(Source *source, uint64_t size, PyObject **keys) {
     return key;
 }
 
+static PyObject *take_bytes(Source *source, uint64_t size) {
+    if (!has(source, size)) return NULL;
+    source->at += size;
+    return PyBytes_FromStringAndSize((const char *)source->at - size, (Py_ssize_t)size);
+}
+
 static PyObject *take(Source *source, State *state, int depth);
 
 static PyObject *take_list(Source *source, uint64_t size, State *state, int depth) {
@@ -482,6 +495,9 @@ static PyObject *take(Source *source, State *state, int depth) {
     case 0xc0: Py_RETURN_NONE;
     case 0xc2: Py_RETURN_FALSE;
     case 0xc3: Py_RETURN_TRUE;
+    case 0xc4:
+    case 0xc5:
+    case 0xc6: return take_number(source, 1 << (tag - 0xc4), &number) ? NULL : take_bytes(source, number);
     case 0xcb: {
         double value;
         if (take_number(source, 8, &number)) return NULL;

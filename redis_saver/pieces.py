@@ -12,7 +12,7 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver import chats, road
+from redis_saver import chats, compiled, road
 from redis_saver.chats import Proof
 from redis_saver.columns import ext_header, header, header_length
 from redis_saver.messages import ENCODERS
@@ -157,11 +157,13 @@ def _slight(element: Any) -> bool:
 
 def _list_elements(elements: list[Any]) -> list[bytes]:
     """The elements of a list, each encoded."""
-    encoder_of = ENCODERS.get
+    encoder_of, native = ENCODERS.get, compiled.native
     pieces = []
     for element in elements:
         encode = encoder_of(type(element))
-        data = None if encode is None else encode(element)
+        data = None if encode is None or native is None else native.payload(element)
+        if data is None and encode is not None:
+            data = encode(element)
         if data is None:
             # In a list, as it is no deeper nested then than it is in the whole.
             pieces.append(road.encode([element])[1:])

@@ -69,13 +69,26 @@ def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["\ud800", 2**64, -(2**63) - 1, (1,), b"b", {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s"), True, 0, None, 1.5],
-    ids=repr,
+    ["\ud800", 2**64, -(2**63) - 1, (1,), bytearray(b"b"), {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s")]
+    + [
+        True,
+        0,
+        -1,
+        None,
+        1.5,
+        *(b"b" * size for size in (0, 255, 256, 65_536)),
+        *(n for k in (5, 7, 8, 16, 32) for n in (2**k, -(2**k), -(2**k) - 1)),
+    ],
+    ids=lambda value: repr(value)[:20],
 )
 def test_what_is_left_to_python(value: Any) -> None:
     message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
-    plain = value is None or type(value) in (bool, int, float) and -(2**63) <= value < 2**64
-    assert (native.payload(message) is not None) == plain
+    plain = type(value) in (type(None), bytes, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
+    payload = native.payload(message)
+    assert (payload is not None) == plain
+    if plain:
+        assert payload == single.ENCODERS[lc.HumanMessage](message)
+        assert states([native.read(payload)]) == states([ordinary(message)])
     assert (native.encode([message]) is not None) == plain
     assert (native.pack([message]) is not None) == plain
     assert native.payload(lc.HumanMessage("x", extra=1)) is None
