@@ -55,7 +55,7 @@ _NONE: Final = Proof([], [])
 
 
 def encode(messages: list[Any]) -> bytes | None:
-    """A list of messages; None if they are few, or not all known and plain."""
+    """A list of messages; None if not all are known and plain, or they are few and there is no compiled module."""
     native = compiled.native
     data = native.encode(messages) if native is not None else None
     if data is not None or len(messages) < _MANY:
@@ -87,9 +87,10 @@ def _compared(messages: list[Any], last: Proof) -> tuple[Proof, list[type], list
     front = native.unchanged(messages, last.kinds, last.blocks, _TOGETHER) if native is not None else None
     if native is not None and front is not None:
         same, end = front
-        bodies = native.pack(messages[same:])
+        others = messages[same:]
+        bodies = native.pack(others)
         if bodies is not None:
-            return last.front(same, end), list(map(type, messages[same:])), bodies
+            return last.front(same, end), list(map(type, others)), bodies
     try:
         known = columns.known(messages)
         if known is None:

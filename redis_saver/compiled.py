@@ -18,7 +18,9 @@ from redis_saver import columns, plain
 from redis_saver import messages as single
 from redis_saver.plain import UnknownError
 
-__all__ = ["CALLS_STAY", "CLASSES", "NOTHING_CHANGES", "UNREADABLE", "Kind", "native"]
+__all__ = ["CLASSES", "Kind", "native"]
+
+_LOG: Final = logging.getLogger(__name__)
 
 try:
     import redis_saver.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
@@ -26,13 +28,13 @@ except ModuleNotFoundError:
     native = None  # type: ignore[assignment]
 except ImportError as error:
     native = None  # type: ignore[assignment]
-    logging.getLogger(__name__).warning(
-        "redis_saver goes on without its compiled part, which cannot be loaded: %s", error
-    )
+    _LOG.warning("redis_saver goes on without its compiled part, which cannot be loaded: %s", error)
 
 _TYPES: Final = {NoneType: 1, str: 2, int: 4, dict: 8}
-NOTHING_CHANGES, CALLS_STAY, UNREADABLE = range(3)
-"""What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more."""
+_NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
+"""What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more.
+
+Both are numbered as there."""
 
 
 class Kind(NamedTuple):
@@ -91,8 +93,8 @@ def _either(kinds: list[Kind | None]) -> Kind:
 def _rule(cls: type[BaseModel]) -> int:
     conditions = single.conditions(cls)
     if conditions == [single.TOOL_CALLS_STAY]:
-        return CALLS_STAY
-    return UNREADABLE if conditions else NOTHING_CHANGES
+        return _CALLS_STAY
+    return _UNREADABLE if conditions else _NOTHING_CHANGES
 
 
 def _learn(cls: type[BaseModel]) -> bool:
@@ -124,7 +126,7 @@ def _agree(sample: Any) -> bool:
         and native.unchanged(pair, kinds, [block], 2) == (2, 0)
         and made is not None
         and ([single.state(message) for message in made[0]], made[1]) == (states, len(block))
-        and (_rule(cls) == UNREADABLE if read is None else single.state(read) == states[0])
+        and (_rule(cls) == _UNREADABLE if read is None else single.state(read) == states[0])
     )
 
 
@@ -134,7 +136,8 @@ if native is not None:
     for _cls in columns.CLASSES:
         try:
             agree = _learn(_cls)
-        except single.UNLIKE:
+        except single.UNLIKE as error:
+            _LOG.info("%s is left to Python: %r", _cls.__name__, error)
             agree = False
         if agree:
             CLASSES.add(_cls)

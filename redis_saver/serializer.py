@@ -1,7 +1,7 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
 Most of what a chat's checkpoint holds are LangChain's messages; those that are plain go the short road of
-`redis_saver.messages`, and lists of them that of `redis_saver.columns`. Whatever else there is, and every error, is
+`redis_saver.messages`, and lists of them that of `redis_saver.columns`; or both that of `redis_saver.compiled`. Whatever else there is, and every error, is
 `JsonPlusSerializer`'s own: its functions run with the short road in place of the calls with which they go into nested values.
 
 That relies on names that `langgraph-checkpoint` keeps to itself, and may change in any release. So all of it is looked at
@@ -52,8 +52,8 @@ class FastSerializer(JsonPlusSerializer):
         try:
             return "msgpack", pieces.encode(obj)
         except ormsgpack.MsgpackEncodeError:
-            # The ordinary road raises the error, or pickles. (A copy, as the packer does not bear it that another thread shortens a list.)
-            return super().dumps_typed(obj[:] if type(obj) is list else obj)
+            # The ordinary road raises the error, or pickles.
+            return super().dumps_typed(obj)
 
     def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
         """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `Pieces.same`).
