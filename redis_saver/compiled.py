@@ -110,22 +110,23 @@ def _learn(cls: type[BaseModel]) -> bool:
 def _agree(sample: Any) -> bool:
     """Whether both make the same of a sample."""
     cls, pair = type(sample), [sample, sample]
-    bodies = native.pack(pair)
-    if bodies is None:
+    packed = native.pack(pair)
+    if packed is None:
         return bool(sample.model_extra)
+    bodies, fields = packed
     found = columns.known(pair)
     payload = single.ENCODERS[cls](sample)
     if found is None or payload is None or (bodies, native.payload(sample)) != (columns.pack(*found), payload):
         return False
-    block, kinds = b"".join(bodies), found[0]
-    made = native.make(kinds, [block], 2, 2)
-    states = [single.state(message) for message in columns.make(kinds, columns.unpack_all(block, 2))]
+    kinds = found[0]
+    made = native.make(kinds, fields)
+    states = [single.state(message) for message in columns.make(kinds, columns.unpack_all(b"".join(bodies), 2))]
     read = native.read(payload)
     return (
         native.encode(pair) == b"\x92" + b"".join(columns.elements(kinds, bodies))
-        and native.unchanged(pair, kinds, [block], 2) == (2, 0)
+        and native.unchanged(pair, kinds, fields) == 2
         and made is not None
-        and ([single.state(message) for message in made[0]], made[1]) == (states, len(block))
+        and [single.state(message) for message in made] == states
         and (_rule(cls) == _UNREADABLE if read is None else single.state(read) == states[0])
     )
 

@@ -5,7 +5,7 @@
  *
  * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
  * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
- * across that.
+ * across that; `pack`, which could not do without, has no garbage collected meanwhile.
  *
  * What there is to know of a class of messages is said once, by `learn`, which trusts compiled.py. A Kind is what a field's
  * annotation says, as a tuple:
@@ -77,6 +77,7 @@ typedef struct {
 typedef struct {
     PyObject *keys[KEYS]; /* strings that were keys, so that equal ones are one object, as in ormsgpack */
     PyObject *texts[TEXTS];
+    PyObject *no_dict, *no_list; /* frozen */
     Plan plans[CLASSES];
     int count, last;
 } State;
@@ -135,7 +136,6 @@ static inline int field_fits(PyObject *value, const Field *field, int in_order) 
 typedef struct {
     char *start, *at, *end;
     int comparing;
-    PyObject *owner; /* what keeps the bytes that are compared with */
 } Sink;
 
 static Status grow(Sink *sink, Py_ssize_t more) {
@@ -149,7 +149,7 @@ static Status grow(Sink *sink, Py_ssize_t more) {
         PyErr_NoMemory();
         return FAILED;
     }
-    *sink = (Sink){start, start + used, start + 2 * (used + more), 0, NULL};
+    *sink = (Sink){start, start + used, start + 2 * (used + more), 0};
     return OK;
 }
 
@@ -253,35 +253,112 @@ static Status put_value(Sink *sink, PyObject *value, int depth) {
     return UNKNOWN;
 }
 
-/* The fields of a message, if it has those of its class and no more. */
-static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan) {
+/* A value that was packed, as nobody can change it: a dict or list as a tuple of its type and of its items. */
+static PyObject *frozen(PyObject *value, const State *state) {
+    int is_dict = PyDict_CheckExact(value);
+    if (!is_dict && !PyList_CheckExact(value)) return Py_NewRef(value);
+    Py_ssize_t size = is_dict ? PyDict_Size(value) : PyList_Size(value), position = 0, at = 1;
+    if (!size) return Py_NewRef(is_dict ? state->no_dict : state->no_list);
+    PyObject *kept = PyTuple_New(1 + size + (is_dict ? size : 0)), *key, *item;
+    if (!kept) return NULL;
+    PyTuple_SetItem(kept, 0, Py_NewRef((PyObject *)Py_TYPE(value)));
+    while (is_dict ? PyDict_Next(value, &position, &key, &item) : position < size && (item = PyList_GetItem(value, position++))) {
+        if (is_dict) PyTuple_SetItem(kept, at++, Py_NewRef(key));
+        if (!(item = frozen(item, state))) {
+            Py_DECREF(kept);
+            return NULL;
+        }
+        PyTuple_SetItem(kept, at++, item);
+    }
+    return kept;
+}
+
+static int same_string(PyObject *one, PyObject *other) {
+    return one == other || (PyUnicode_CheckExact(one) && !PyUnicode_Compare(one, other));
+}
+
+/* Whether a value is what was frozen. */
+static int same(PyObject *value, PyObject *kept, const State *state) {
+    if (value == kept) return 1;
+    if (kept == state->no_dict) return PyDict_CheckExact(value) && !PyDict_Size(value);
+    if (kept == state->no_list) return PyList_CheckExact(value) && !PyList_Size(value);
+    if (PyTuple_CheckExact(kept)) {
+        Py_ssize_t size = PyTuple_Size(kept), position = 0, at = 1;
+        PyObject *key, *item;
+        if ((PyObject *)Py_TYPE(value) != PyTuple_GetItem(kept, 0)) return 0;
+        if (PyList_CheckExact(value)) {
+            if (PyList_Size(value) != size - 1) return 0;
+            while (at < size && same(PyList_GetItem(value, at - 1), PyTuple_GetItem(kept, at), state)) at++;
+        } else {
+            if (2 * PyDict_Size(value) != size - 1) return 0;
+            while (PyDict_Next(value, &position, &key, &item)) {
+                if (!same_string(key, PyTuple_GetItem(kept, at)) || !same(item, PyTuple_GetItem(kept, at + 1), state)) return 0;
+                at += 2;
+            }
+        }
+        return at == size;
+    }
+    if (Py_TYPE(value) != Py_TYPE(kept)) return 0;
+    if (PyUnicode_CheckExact(value)) return !PyUnicode_Compare(value, kept);
+    /* 0.0 is equal to -0.0, but not the same. */
+    return (PyLong_CheckExact(value) || PyBytes_CheckExact(value)) && PyObject_RichCompareBool(value, kept, Py_EQ) == 1;
+}
+
+/* The fields of a message: packed, and with `kept`, which is a tuple of as many, frozen. */
+static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const State *state, PyObject *kept) {
     PyObject *key, *value;
     Py_ssize_t position = 0;
-    if (PyDict_Size(fields) != plan->count) return UNKNOWN;
     TRY(put_byte(sink, 0x80 | (int)plan->count));
-    for (const Field *field = plan->fields; PyDict_Next(fields, &position, &key, &value); field++) {
-        if (key != field->name && (!PyUnicode_CheckExact(key) || PyUnicode_Compare(key, field->name))) return UNKNOWN;
+    for (int i = 0; PyDict_Next(fields, &position, &key, &value); i++) {
+        const Field *field = &plan->fields[i];
+        if (!same_string(key, field->name)) return UNKNOWN;
         TRY(put(sink, field->packed, field->size));
-        /* What it is compared with was checked. */
-        if (!sink->comparing && !field_fits(value, field, 0)) return PyErr_Occurred() ? FAILED : UNKNOWN;
+        if (!field_fits(value, field, 0)) return PyErr_Occurred() ? FAILED : UNKNOWN;
         TRY(put_value(sink, value, 0));
+        if (!kept) continue;
+        if (!(value = frozen(value, state))) return FAILED;
+        PyTuple_SetItem(kept, i, value);
     }
     return OK;
 }
 
-static Status put_message(Sink *sink, PyObject *message, const Plan *plan, State *state) {
+/* Whether the fields of a message are what was frozen. */
+static int same_fields(PyObject *fields, const Plan *plan, PyObject *kept, const State *state) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    int i = 0;
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count) return 0;
+    while (PyDict_Next(fields, &position, &key, &value)) {
+        if (!same_string(key, plan->fields[i].name) || !same(value, PyTuple_GetItem(kept, i), state)) return 0;
+        i++;
+    }
+    return 1;
+}
+
+/* The fields of a message that has no more than those of its class; NULL with UNKNOWN or FAILED. */
+static PyObject *fields_of(PyObject *message, const Plan *plan, const State *state, Status *status) {
     PyObject *extra = PyObject_GenericGetAttr(message, state->texts[EXTRA]);
+    *status = UNKNOWN;
     if (!extra) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return FAILED;
-        PyErr_Clear();
-        return UNKNOWN;
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) *status = FAILED;
+        else PyErr_Clear();
+        return NULL;
     }
     int plain = extra == Py_None || (PyDict_CheckExact(extra) && !PyDict_Size(extra));
     Py_DECREF(extra);
-    if (!plain) return UNKNOWN;
+    if (!plain) return NULL;
     PyObject *fields = PyObject_GenericGetDict(message, NULL);
-    if (!fields) return FAILED;
-    Status status = PyDict_CheckExact(fields) ? put_fields(sink, fields, plan) : UNKNOWN;
+    if (!fields) *status = FAILED;
+    else if (PyDict_CheckExact(fields) && PyDict_Size(fields) == plan->count) return fields;
+    Py_XDECREF(fields);
+    return NULL;
+}
+
+static Status put_message(Sink *sink, PyObject *message, const Plan *plan, const State *state, PyObject *kept) {
+    Status status;
+    PyObject *fields = fields_of(message, plan, state, &status);
+    if (!fields) return status;
+    status = put_fields(sink, fields, plan, state, kept);
     Py_DECREF(fields);
     return status;
 }
@@ -291,7 +368,7 @@ static Status put_payload(Sink *sink, PyObject *message, State *state) {
     const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
     if (!plan) return UNKNOWN;
     TRY(put(sink, plan->head, plan->head_size));
-    TRY(put_message(sink, message, plan, state));
+    TRY(put_message(sink, message, plan, state, NULL));
     return put(sink, suffix, sizeof suffix);
 }
 
@@ -348,62 +425,44 @@ static PyObject *payload(PyObject *module, PyObject *message) {
 static PyObject *pack(PyObject *module, PyObject *messages) {
     State *state = PyModule_GetState(module);
     if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
+    int collecting = PyGC_Disable(); /* So what is frozen is what was packed, on Python 3.10 and 3.11, too. */
     Sink sink = {0};
-    Status status = OK;
-    PyObject *found = PyList_New(0);
-    for (Py_ssize_t i = 0; found && status == OK && i < PyList_Size(messages); i++) {
-        PyObject *message = Py_NewRef(PyList_GetItem(messages, i)), *packed = NULL;
+    PyObject *packed = PyList_New(0), *fields = PyList_New(0);
+    Status status = packed && fields ? OK : FAILED;
+    for (Py_ssize_t i = 0; status == OK && i < PyList_Size(messages); i++) {
+        PyObject *message = PyList_GetItem(messages, i), *bytes = NULL, *kept = NULL;
         const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
         sink.at = sink.start;
-        status = plan ? put_message(&sink, message, plan, state) : UNKNOWN;
-        if (status == OK) packed = PyBytes_FromStringAndSize(sink.start, sink.at - sink.start);
-        if (status == OK && (!packed || PyList_Append(found, packed))) status = FAILED;
-        Py_XDECREF(packed);
-        Py_DECREF(message);
+        status = !plan ? UNKNOWN : !(kept = PyTuple_New(plan->count)) ? FAILED : put_message(&sink, message, plan, state, kept);
+        if (status == OK && !(bytes = PyBytes_FromStringAndSize(sink.start, sink.at - sink.start))) status = FAILED;
+        if (status == OK && (PyList_Append(packed, bytes) || PyList_Append(fields, kept))) status = FAILED;
+        Py_XDECREF(bytes);
+        Py_XDECREF(kept);
     }
+    if (collecting) PyGC_Enable();
     PyMem_Free(sink.start);
-    if (status == OK) return found;
-    Py_XDECREF(found);
-    return not_ok(status);
-}
-
-static Status open_block(Sink *sink, PyObject *blocks, Py_ssize_t number) {
-    Py_ssize_t size;
-    Py_CLEAR(sink->owner);
-    if (number >= PyList_Size(blocks)) return OTHER;
-    sink->owner = Py_NewRef(PyList_GetItem(blocks, number));
-    if (PyBytes_AsStringAndSize(sink->owner, &sink->start, &size)) return FAILED;
-    sink->at = sink->start;
-    sink->end = sink->start + size;
-    return OK;
-}
-
-static int is_number_of_messages(Py_ssize_t together) {
-    if (together < 1) PyErr_SetString(PyExc_ValueError, "together: how many messages are in a block, one at least");
-    return together > 0;
+    PyObject *found = status == OK ? PyTuple_Pack(2, packed, fields) : not_ok(status);
+    Py_XDECREF(packed);
+    Py_XDECREF(fields);
+    return found;
 }
 
 static PyObject *unchanged(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *messages, *kinds, *blocks;
-    Py_ssize_t together, same = 0, end = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!n:unchanged", &PyList_Type, &messages, &PyList_Type, &kinds, &PyList_Type, &blocks, &together))
-        return NULL;
-    if (!is_number_of_messages(together)) return NULL;
-    Sink block = {.comparing = 1};
-    Status status = OK;
-    for (; same < PyList_Size(messages) && same < PyList_Size(kinds); same++) {
-        PyObject *message = Py_NewRef(PyList_GetItem(messages, same)), *type = (PyObject *)Py_TYPE(message);
-        const Plan *plan = find_plan(state, type);
-        status = type != PyList_GetItem(kinds, same) ? OTHER : !plan ? UNKNOWN : OK;
-        if (status == OK && same % together == 0) status = open_block(&block, blocks, same / together);
-        if (status == OK) status = put_message(&block, message, plan, state);
+    PyObject *messages, *kinds, *kept;
+    Py_ssize_t count = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!:unchanged", &PyList_Type, &messages, &PyList_Type, &kinds, &PyList_Type, &kept)) return NULL;
+    for (int right = 1; right && count < PyList_Size(messages) && count < PyList_Size(kinds) && count < PyList_Size(kept); count += right) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, count)), *values = Py_NewRef(PyList_GetItem(kept, count));
+        PyObject *type = (PyObject *)Py_TYPE(message), *fields = NULL;
+        const Plan *plan = type == PyList_GetItem(kinds, count) ? find_plan(state, type) : NULL;
+        Status status = OK;
+        right = plan && (fields = fields_of(message, plan, state, &status)) && same_fields(fields, plan, values, state);
+        Py_XDECREF(fields);
+        Py_DECREF(values);
         Py_DECREF(message);
-        if (status != OK) break;
-        end = block.at - block.start;
     }
-    Py_XDECREF(block.owner);
-    return status == OK || status == OTHER ? Py_BuildValue("nn", same, same % together ? end : 0) : not_ok(status);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(count);
 }
 
 /* -- reading */
@@ -527,8 +586,8 @@ static PyObject *take(Source *source, State *state, int depth) {
     return NULL;
 }
 
-/* The fields of a message in the order of its class; of the kinds they should be, unless that was looked at before. */
-static PyObject *take_fields(Source *source, const Plan *plan, State *state, int checked) {
+/* The fields of a message in the order of its class and of the kinds they should be. */
+static PyObject *take_fields(Source *source, const Plan *plan, State *state) {
     if (!has(source, 1) || *source->at != (0x80 | plan->count)) return NULL;
     source->at++;
     PyObject *fields = PyDict_Copy(plan->empty);
@@ -538,7 +597,33 @@ static PyObject *take_fields(Source *source, const Plan *plan, State *state, int
             source->at += field->size;
             value = take(source, state, 0);
         }
-        if (!value || !(checked || field_fits(value, field, 1)) || PyDict_SetItem(fields, field->name, value)) Py_CLEAR(fields);
+        if (!value || !field_fits(value, field, 1) || PyDict_SetItem(fields, field->name, value)) Py_CLEAR(fields);
+        Py_XDECREF(value);
+    }
+    return fields;
+}
+
+/* A new value of what was frozen. */
+static PyObject *thawed(PyObject *kept, const State *state) {
+    if (kept == state->no_dict) return PyDict_New();
+    if (kept == state->no_list) return PyList_New(0);
+    if (!PyTuple_CheckExact(kept)) return Py_NewRef(kept);
+    int is_dict = PyTuple_GetItem(kept, 0) == (PyObject *)&PyDict_Type;
+    PyObject *value = is_dict ? PyDict_New() : PyList_New(0);
+    for (Py_ssize_t at = 1; value && at < PyTuple_Size(kept); at++) {
+        PyObject *key = is_dict ? PyTuple_GetItem(kept, at++) : NULL, *item = thawed(PyTuple_GetItem(kept, at), state);
+        if (!item || (is_dict ? PyDict_SetItem(value, key, item) : PyList_Append(value, item))) Py_CLEAR(value);
+        Py_XDECREF(item);
+    }
+    return value;
+}
+
+static PyObject *thawed_fields(PyObject *kept, const Plan *plan, const State *state) {
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count) return NULL;
+    PyObject *fields = PyDict_Copy(plan->empty);
+    for (int i = 0; fields && i < plan->count; i++) {
+        PyObject *value = thawed(PyTuple_GetItem(kept, i), state);
+        if (!value || PyDict_SetItem(fields, plan->fields[i].name, value)) Py_CLEAR(fields);
         Py_XDECREF(value);
     }
     return fields;
@@ -592,7 +677,7 @@ static PyObject *read_message(PyObject *module, PyObject *payload) {
     const Plan *plan = plan_of(bytes, size, state);
     if (!plan || plan->rule == UNREADABLE) return left();
     Source source = {(unsigned char *)bytes + plan->head_size, (unsigned char *)bytes + size};
-    PyObject *fields = take_fields(&source, plan, state, 0);
+    PyObject *fields = take_fields(&source, plan, state);
     if (!fields) return left();
     int right = source.end - source.at == sizeof suffix && !memcmp(source.at, suffix, sizeof suffix);
     if (right && (plan->rule != CALLS_STAY || calls_stay(fields, state))) return make_message(fields, plan, state);
@@ -602,28 +687,18 @@ static PyObject *read_message(PyObject *module, PyObject *payload) {
 
 static PyObject *make(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *kinds, *blocks;
-    Py_ssize_t together, count;
-    if (!PyArg_ParseTuple(args, "O!O!nn:make", &PyList_Type, &kinds, &PyList_Type, &blocks, &together, &count)) return NULL;
-    if (!is_number_of_messages(together)) return NULL;
+    PyObject *kinds, *kept;
+    if (!PyArg_ParseTuple(args, "O!O!:make", &PyList_Type, &kinds, &PyList_Type, &kept)) return NULL;
     PyObject *messages = PyList_New(0);
-    Sink block = {0};
-    Source source = {0};
-    for (Py_ssize_t i = 0; messages && i < count; i++) {
-        const Plan *plan = i < PyList_Size(kinds) ? find_plan(state, PyList_GetItem(kinds, i)) : NULL;
-        Status status = plan ? OK : UNKNOWN;
-        if (status == OK && i % together == 0) {
-            status = open_block(&block, blocks, i / together);
-            source = (Source){(unsigned char *)block.at, (unsigned char *)block.end};
-        }
-        PyObject *fields = status == OK ? take_fields(&source, plan, state, 1) : NULL;
+    for (Py_ssize_t i = 0; messages && i < PyList_Size(kinds); i++) {
+        const Plan *plan = i < PyList_Size(kept) ? find_plan(state, PyList_GetItem(kinds, i)) : NULL;
+        PyObject *values = plan ? Py_NewRef(PyList_GetItem(kept, i)) : NULL, *fields = plan ? thawed_fields(values, plan, state) : NULL;
         PyObject *message = fields ? make_message(fields, plan, state) : NULL;
         if (!message || PyList_Append(messages, message)) Py_CLEAR(messages);
         Py_XDECREF(message);
+        Py_XDECREF(values);
     }
-    Py_ssize_t end = (char *)source.at - block.start;
-    Py_XDECREF(block.owner);
-    return messages ? Py_BuildValue("Nn", messages, end) : left();
+    return messages ? messages : left();
 }
 
 /* -- the module */
@@ -674,7 +749,9 @@ static int execute(PyObject *module) {
     State *state = PyModule_GetState(module);
     for (int i = 0; i < TEXTS; i++)
         if (!(state->texts[i] = PyUnicode_InternFromString(texts[i]))) return -1;
-    return 0;
+    state->no_dict = PyTuple_Pack(1, &PyDict_Type);
+    state->no_list = PyTuple_Pack(1, &PyList_Type);
+    return state->no_dict && state->no_list ? 0 : -1;
 }
 
 static void release(void *module) {
@@ -682,6 +759,8 @@ static void release(void *module) {
     if (!state) return;
     for (int i = 0; i < TEXTS; i++) Py_CLEAR(state->texts[i]);
     for (int i = 0; i < KEYS; i++) Py_CLEAR(state->keys[i]);
+    Py_CLEAR(state->no_dict);
+    Py_CLEAR(state->no_list);
     for (int i = 0; i < state->count; i++) drop(&state->plans[i]);
 }
 
@@ -692,16 +771,16 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_O, "forget(type)\n--\n\nLeave a class to Python."},
     {"encode", encode, METH_O, "encode(messages)\n--\n\nThe list of these messages, as msgpack; None where one is not plain."},
     {"payload", payload, METH_O, "payload(message)\n--\n\nWhat is in the Ext of a message; None where it is not plain."},
-    {"pack", pack, METH_O, "pack(messages)\n--\n\nThe packed fields of each message; None where one is not plain."},
+    {"pack", pack, METH_O,
+     "pack(messages)\n--\n\nThe packed fields of each message; and of each a tuple of their values, in which what may be changed is "
+     "packed. None where one is not plain."},
     {"unchanged", unchanged, METH_VARARGS,
-     "unchanged(messages, kinds, blocks, together)\n--\n\nHow many messages at the front are of these classes and have "
-     "what is packed in the blocks, so many messages in "
-     "each; and how many bytes of the last block these are, 0 if it is whole. None where that is not to be told here."},
+     "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
+     "`pack` told."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,
-     "make(kinds, blocks, together, count)\n--\n\nSo many messages of these classes and of what is packed in the "
-     "blocks, and how many bytes of the last block they took; None "
-     "where that is not to be told here."},
+     "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "
+     "here."},
     {0}};
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0}};

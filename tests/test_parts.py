@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import operator
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from redis_saver import codec, parts
+from redis_saver import codec, compiled, cutting, parts
 from redis_saver.known import Known, Version
 from redis_saver.messages import state
 from redis_saver.parts import Stored
@@ -199,6 +201,34 @@ def test_known_forgets_what_was_used_longest_ago() -> None:
     nothing = Known(0)
     nothing.remember(b"1", {("", "messages"): version})
     assert nothing.of(b"1") == {}
+
+
+@pytest.mark.parametrize("compiled_part", ["with", "without"])
+def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(compiled_part: str, monkeypatch: Any) -> None:
+    if compiled_part == "without":
+        monkeypatch.setattr(compiled, "native", None)
+    stored = codec.encode_value(Bare(), history(100), "value")
+    data = Bare.serde.dumps_typed(history(100))
+
+    def seen() -> Version:
+        joined = parts.join(stored.value, {field: bytes(bytearray(part)) for field, part in stored.parts.items()})
+        found = Bare.serde.loads_pieces(*data)
+        assert found
+        assert found[1]
+        return Version(b"f", cutting.known(joined, *found[1]))
+
+    count = 10
+    seen()
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        versions = [seen() for _ in range(count)]
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.6 < taken / sum(version.size for version in versions) < 1.25
 
 
 @pytest.mark.parametrize("limit", [-1, True, "64", 1.5])

@@ -1004,7 +1004,7 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
     last = FAST.dumps_pieces(value)
     assert (last.same, len(last.proof.kinds)) == (0, count)
-    assert last.size > sum(map(len, last.pieces)) * 0.5
+    assert last.messages == count
     assert FAST.dumps_pieces(value, last).same == count
     value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
     more = FAST.dumps_pieces(value, last)
@@ -1025,10 +1025,10 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
 @pytest.mark.parametrize("shown", ["at once", "one by one"])
 def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
     """It says nothing of those behind it, one of which has changed for good."""
+    monkeypatch.setattr(compiled, "native", None)  # while that looks, no other thread runs
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
     last = FAST.dumps_pieces(value)
     pack_all, calls = columns.pack_all, []
-    monkeypatch.setattr(compiled, "native", None)  # while that looks, no other thread runs
 
     def meddled(fields: list[dict[str, Any]]) -> bytes:
         calls.append(len(fields))
@@ -1043,8 +1043,8 @@ def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monk
     value.append(lc.AIMessage("more"))
     monkeypatch.setattr(columns, "pack_all", meddled)
     found = FAST.dumps_pieces(value, last)
-    monkeypatch.undo()
-    assert found.same <= 70
+    monkeypatch.setattr(columns, "pack_all", pack_all)
+    assert 0 < found.same <= 70
     fresh = FAST.dumps_pieces(value)
     assert [*last.pieces[1 : 1 + found.same], *found.pieces[1:]] == fresh.pieces[1:]
     assert FAST.dumps_pieces(value, found).same == len(value)
