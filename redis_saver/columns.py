@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
-from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
+from typing import Any, Final, NamedTuple, cast
 
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
-from typing_extensions import is_typeddict
 
 from redis_saver import messages as single
 from redis_saver import plain
 from redis_saver.messages import ENCODERS, METHOD, PLAIN, UNLIKE
-from redis_saver.plain import UnknownError
+from redis_saver.plain import Kind, UnknownError, kind_of
 
 Check = Callable[[Sequence[Any]], bool]
 """Whether all values of a column are plain."""
@@ -91,40 +89,32 @@ def list_length(data: bytes) -> int | None:
     return count if data.startswith(header(count, list)) else None
 
 
-def _check(annotation: Any) -> Check | None:
+def _check(kind: Kind | None) -> Check | None:
     """The check of a column: that each `TypedDict` in it has the keys it should; None if there are no such dicts in it.
 
     Values of other types than annotated are written just as they are, so types need no check.
 
     Raises:
-        UnknownError: If the annotation is not known.
+        UnknownError: There may be something else than None in place of the dicts.
     """
-    if annotation is Any or plain.expression(annotation, "value"):
+    if kind is None or not kind.nested:
         return None
-    origin, args = get_origin(annotation), get_args(annotation)
-    if is_typeddict(annotation):
-        return _of_typed_dicts(annotation)
-    if origin is list:
-        return _of_lists(_check(args[0]))
-    others = [arg for arg in args if not plain.expression(arg, "value")]
-    if origin in (Union, UnionType) and len(others) == 1 and others[0] is not Any:
-        inner = _check(others[0])
-        if inner is None:
-            return None
-        if set(args) == {others[0], NoneType}:
-            return lambda values: inner([value for value in values if value is not None])
-    raise UnknownError(annotation)
+    inner = _of_lists(_check(kind.element)) if kind.keys is None else _of_typed_dicts(kind.keys)
+    if inner is None or not (kind.types & ~plain.LIST or kind.literals):
+        return inner
+    if kind.types & ~plain.LIST != plain.NONE or kind.literals:
+        raise UnknownError(kind)
+    return lambda values: inner([value for value in values if value is not None])
 
 
 def _of_lists(inner: Check | None) -> Check | None:
     return inner and (lambda values: not any(values) or inner(list(chain.from_iterable(values))))
 
 
-def _of_typed_dicts(annotation: Any) -> Check:
-    hints, optional = plain.typed_dict_keys(annotation)
-    names = frozenset(hints)
-    required = operator.itemgetter(*needed) if (needed := [key for key in hints if key not in optional]) else None
-    inner = [(key, below) for key, hint in hints.items() if (below := _check(hint)) is not None]
+def _of_typed_dicts(keys: Mapping[str, tuple[Kind | None, bool]]) -> Check:
+    names = frozenset(keys)
+    required = operator.itemgetter(*found) if (found := [key for key, (_, needed) in keys.items() if needed]) else None
+    inner = [(key, below) for key, (kind, _) in keys.items() if (below := _check(kind)) is not None]
 
     def check(values: Sequence[Any]) -> bool:
         if not values:
@@ -145,7 +135,7 @@ def _class(cls: type[BaseModel]) -> _Class:
     Raises:
         UnknownError: If a field's annotation is not known.
     """
-    checks = {name: _check(field.annotation) for name, field in cls.model_fields.items()}
+    checks = {name: _check(kind_of(field.annotation)) for name, field in cls.model_fields.items()}
     found = [(name, check) for name, check in checks.items() if check is not None]
     return _Class(frozenset(checks), found, _Heads(cls))
 

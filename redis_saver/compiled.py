@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final
 
 import ormsgpack
 from pydantic import BaseModel
-from typing_extensions import is_typeddict
 
-from redis_saver import columns, plain
+from redis_saver import columns
 from redis_saver import messages as single
-from redis_saver.plain import UnknownError
+from redis_saver.plain import kind_of
 
-__all__ = ["CLASSES", "Kind", "native"]
+__all__ = ["CLASSES", "native"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -30,64 +28,10 @@ except ImportError as error:
     native = None  # type: ignore[assignment]
     _LOG.warning("redis_saver goes on without its compiled part, which cannot be loaded: %s", error)
 
-_TYPES: Final = {NoneType: 1, str: 2, int: 4, dict: 8}
 _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
 """What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more.
 
 Both are numbered as there."""
-
-
-class Kind(NamedTuple):
-    """Of which values an annotation is. `native.c` says what the fields are."""
-
-    types: int = 0
-    literals: frozenset[str] = frozenset()
-    element: Kind | None = None
-    keys: dict[str, tuple[Kind | None, bool]] | None = None
-    required: int = 0
-
-
-def _kind(annotation: Any) -> Kind | None:
-    """What `redis_saver.plain` makes statements of, as data; None if any value will do.
-
-    Raises:
-        UnknownError: If the annotation is not known, or says more than a `Kind` can.
-    """
-    origin, args = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
-        return None
-    if origin in (Union, UnionType):
-        return _either([_kind(arg) for arg in args])
-    if is_typeddict(annotation):
-        hints, optional = plain.typed_dict_keys(annotation)
-        keys = {sys.intern(key): (_kind(hint), key not in optional) for key, hint in hints.items()}
-        return Kind(keys=keys, required=len(hints) - len(optional))
-    if origin is list and (element := _kind(args[0])):
-        return Kind(element=element)
-    if not plain.expression(annotation, "value"):
-        raise UnknownError(annotation)
-    if origin is Literal:
-        return Kind(literals=frozenset(args))
-    return Kind(_TYPES[NoneType if annotation is None else origin or annotation])
-
-
-def _either(kinds: list[Kind | None]) -> Kind:
-    """A union."""
-    found = Kind()
-    for kind in kinds:
-        if (
-            kind is None
-            or (kind.element and found.element)
-            or (kind.keys and (found.keys or found.types & _TYPES[dict]))
-        ):
-            raise UnknownError(kinds)
-        types, literals = kind.types | found.types, kind.literals | found.literals
-        found = Kind(
-            types, literals, kind.element or found.element, kind.keys or found.keys, kind.required or found.required
-        )
-    if found.keys and found.types & _TYPES[dict]:
-        raise UnknownError(kinds)
-    return found
 
 
 def _rule(cls: type[BaseModel]) -> int:
@@ -99,7 +43,7 @@ def _rule(cls: type[BaseModel]) -> int:
 
 def _learn(cls: type[BaseModel]) -> bool:
     """Tell the compiled module of a class; whether it makes of it what Python does."""
-    fields = {sys.intern(name): _kind(field.annotation) for name, field in cls.model_fields.items()}
+    fields = {sys.intern(name): kind_of(field.annotation) for name, field in cls.model_fields.items()}
     packed, head = tuple(map(ormsgpack.packb, fields)), columns.CLASSES[cls].heads.constant
     told = native.learn(
         cls, tuple(fields), packed, tuple(fields.values()), head, dict.fromkeys(fields), frozenset(fields), _rule(cls)

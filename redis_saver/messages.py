@@ -21,7 +21,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from redis_saver.plain import Source, UnknownError, indented
+from redis_saver.plain import Source, UnknownError, indented, kind_of
 
 Encoder = Callable[[Any], "bytes | None"]
 """The payload of a message's Ext, or None where the ordinary road is to be taken."""
@@ -193,7 +193,7 @@ def _field_checks(cls: type[BaseModel], source: Source) -> list[str]:
     """The statements that bring the fields into variables, and return None unless they are plain."""
     lines = [", ".join(map(local, cls.model_fields)) + " = pick(fields)"]
     for name, field in cls.model_fields.items():
-        lines += source.checks(field.annotation, local(name))
+        lines += source.checks(kind_of(field.annotation), local(name))
     return lines
 
 

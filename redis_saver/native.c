@@ -7,15 +7,8 @@
  * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
  * across that; `pack`, which could not do without, has no garbage collected meanwhile.
  *
- * What there is to know of a class of messages is said once, by `learn`, which trusts compiled.py. A Kind is what a field's
- * annotation says, as a tuple:
- *   types     NONE, STR, INT, DICT, added up: a value that is exactly of one of these will do
- *   literals  strings that will do
- *   element   the Kind of the elements of a list that will do, or None if no list will
- *   keys      of a TypedDict, in the order of its declaration: by key its Kind, and whether it must be there; None if no
- *             such dict will do
- *   required  how many must be there
- * Where there is None for a Kind, any plain value will do.
+ * What there is to know of a class of messages is said once, by `learn`, which trusts compiled.py; of its fields with a Kind each, a
+ * tuple as in plain.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
  *
  * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
 
@@ -30,7 +23,7 @@
 #endif
 
 enum { DEEPEST = 64, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
-enum { NONE = 1, STR = 2, INT = 4, DICT = 8 };
+enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
 
 /* What LangChain's constructor and validators may change. */
 enum { NOTHING_CHANGES, CALLS_STAY, UNREADABLE };
@@ -101,9 +94,9 @@ static int fits(PyObject *value, PyObject *kind, int in_order) {
     if (PyUnicode_CheckExact(value)) return (types & STR) || PySet_Contains(PyTuple_GetItem(kind, 1), value) == 1;
     if (PyLong_CheckExact(value)) return types & INT;
     if (PyList_CheckExact(value)) {
-        PyObject *element = PyTuple_GetItem(kind, 2);
-        int right = element != Py_None;
-        for (Py_ssize_t i = 0; right && i < PyList_Size(value); i++) right = fits(PyList_GetItem(value, i), element, in_order);
+        int right = types & LIST;
+        for (Py_ssize_t i = 0; right && i < PyList_Size(value); i++)
+            right = fits(PyList_GetItem(value, i), PyTuple_GetItem(kind, 2), in_order);
         return right;
     }
     if (!PyDict_CheckExact(value)) return 0;
@@ -201,6 +194,11 @@ static inline Status put_string(Sink *sink, PyObject *string) {
 static Status put_int(Sink *sink, PyObject *number) {
     int overflow;
     long long n = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (overflow > 0) {
+        unsigned long long large = PyLong_AsUnsignedLongLong(number);
+        if (!PyErr_Occurred()) return put_number(sink, 0xcf, large, 8);
+        PyErr_Clear();
+    }
     if (overflow) return UNKNOWN;
     if (n >= 0) {
         if (n < 0x80) return put_byte(sink, (int)n);

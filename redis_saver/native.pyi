@@ -1,6 +1,6 @@
 from typing import Any
 
-from redis_saver.compiled import Kind
+from redis_saver.plain import Kind
 
 def learn(
     cls: type,

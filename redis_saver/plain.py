@@ -1,20 +1,92 @@
-"""What annotations say of plain values, as statements of generated code: each check of a message's fields is inline.
+"""What annotations say of plain values: as data (`Kind`), and as statements of generated code, in which each check is inline.
 
 A value is plain if pydantic's serializer and validator, going by the annotation, would leave it as it is.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
+from functools import reduce
 from itertools import chain, combinations
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
+
+NONE, STR, INT, DICT, LIST = (1 << bit for bit in range(5))
+"""Types of values, as `native.c` numbers them."""
+_TYPES: Final = {None: NONE, NoneType: NONE, str: STR, int: INT, dict: DICT}
 
 
 class UnknownError(Exception):
     """Something about a class that this module does not know."""
+
+
+class Kind(NamedTuple):
+    """Of which values an annotation is; None stands for one of which any value is."""
+
+    types: int
+    """Types, added up: a value that is exactly of one of these is."""
+    literals: frozenset[str] = frozenset()
+    """Strings that are."""
+    element: Kind | None = None
+    """Of which the elements of a list are."""
+    keys: dict[str, tuple[Kind | None, bool]] | None = None
+    """The keys of a `TypedDict` in the order of its declaration: of which their values are, and whether they must be there. None: it is of no
+    such dict."""
+    required: int = 0
+    """How many must be there."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether there is something to say of what is in a value."""
+        return self.keys is not None or bool(self.types & LIST)
+
+
+def kind_of(annotation: Any) -> Kind | None:
+    """What an annotation says; None if it says nothing.
+
+    Raises:
+        UnknownError: It is not known, or says more than a `Kind` can.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return None
+    if origin in (Union, UnionType):
+        return reduce(_either, map(kind_of, args))
+    if is_typeddict(annotation):
+        return _typed_dict(annotation)
+    if origin is list:
+        return Kind(LIST, element=kind_of(args[0]))
+    if origin is Literal and all(type(arg) is str for arg in args):
+        return Kind(0, frozenset(args))
+    if origin is dict and args in ((Any, Any), (str, Any)):
+        annotation = dict
+    if annotation not in _TYPES:
+        raise UnknownError(annotation)
+    return Kind(_TYPES[annotation])
+
+
+def _either(one: Kind | None, other: Kind | None) -> Kind | None:
+    if one is None or other is None or (one.nested and other.nested):
+        raise UnknownError(one, other)
+    nested, types = one if one.nested else other, one.types | other.types
+    if nested.keys is not None and types & DICT:
+        raise UnknownError(one, other)
+    return nested._replace(types=types, literals=one.literals | other.literals)
+
+
+def _typed_dict(annotation: Any) -> Kind:
+    keys = {}
+    for key, hint in get_type_hints(annotation, include_extras=True).items():
+        origin: Any = get_origin(hint)
+        inner = get_args(hint)[0] if origin in (NotRequired, Required) else hint
+        # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
+        needed = origin is Required or (origin is not NotRequired and key in annotation.__required_keys__)
+        needed = needed or get_origin(inner) is Literal
+        keys[sys.intern(key)] = kind_of(inner), needed
+    return Kind(0, keys=keys, required=sum(needed for _, needed in keys.values()))
 
 
 class Source:
@@ -38,42 +110,35 @@ class Source:
         exec(source, self.names, made)  # noqa: S102 - made of this module's text, of identifiers and of literals
         return made["made"]
 
-    def checks(self, annotation: Any, value: str) -> list[str]:
-        """The statements that return None unless a variable holds a plain value of an annotation.
+    def checks(self, kind: Kind | None, value: str) -> list[str]:
+        """The statements that return None unless a variable holds a plain value.
 
         Raises:
-            UnknownError: If the annotation is not known.
+            UnknownError: A `TypedDict` has too many keys that may be missing.
         """
-        if annotation is Any:
+        if kind is None or (self.shapes_only and not kind.nested):
             return []
-        test = expression(annotation, value)
-        if test:
-            return [] if self.shapes_only else [f"if not ({test}): return None"]
-        if get_origin(annotation) in (Union, UnionType):
-            tests = {arg: expression(arg, value) for arg in get_args(annotation)}
-            others = [arg for arg, test in tests.items() if not test]
-            if len(others) == 1 and others[0] is not Any:
-                known = " or ".join(test for test in tests.values() if test)
-                return _block(f"if not ({known}):", self.checks(others[0], value))
-        elif get_origin(annotation) is list:
-            element = self.name()
-            each = _block(f"for {element} in {value}:", self.checks(get_args(annotation)[0], element))
-            return each if self.shapes_only else [f"if type({value}) is not list: return None", *each]
-        elif is_typeddict(annotation):
-            return self.typed_dict(annotation, value)
-        raise UnknownError(annotation)
+        test = _simple_test(kind, value)
+        if not kind.nested:
+            return [f"if not ({test}): return None"]
+        nested = self._list(kind.element, value) if kind.keys is None else self._typed_dict(kind.keys, value)
+        return _block(f"if not ({test}):", nested) if test else nested
 
-    def typed_dict(self, annotation: Any, value: str) -> list[str]:
-        """The statements that return None unless a variable holds a plain `TypedDict`, its keys in validation's order."""
-        kinds, optional = typed_dict_keys(annotation)
-        known = self.name(orders(tuple(kinds), optional))
+    def _list(self, element: Kind | None, value: str) -> list[str]:
+        one = self.name()
+        each = _block(f"for {one} in {value}:", self.checks(element, one))
+        return each if self.shapes_only else [f"if type({value}) is not list: return None", *each]
+
+    def _typed_dict(self, keys: dict[str, tuple[Kind | None, bool]], value: str) -> list[str]:
+        """Those that return None unless it is a `TypedDict`, its keys in validation's order."""
+        known = self.name(orders(tuple(keys), {key for key, (_, needed) in keys.items() if not needed}))
         lines = [f"if type({value}) is not dict or tuple({value}) not in {known}: return None"]
-        for key, kind in kinds.items():
+        for key, (kind, needed) in keys.items():
             item = self.name()
             checks = self.checks(kind, item)
             if checks:
                 checks = [f"{item} = {value}[{key!r}]", *checks]
-            lines += _block(f"if {key!r} in {value}:", checks) if key in optional else checks
+            lines += checks if needed else _block(f"if {key!r} in {value}:", checks)
         return lines
 
 
@@ -82,39 +147,17 @@ def _block(head: str, lines: list[str]) -> list[str]:
     return [head, *indented(lines)] if lines else []
 
 
-def expression(annotation: Any, value: str) -> str:
-    """An expression that is true for plain values of an annotation only; nothing if it takes more than an expression."""
-    origin, args = get_origin(annotation), get_args(annotation)
-    if annotation in (None, NoneType):
-        return f"{value} is None"
-    if annotation in (str, int, dict):
-        return f"type({value}) is {annotation.__name__}"
-    if origin is dict and args in ((Any, Any), (str, Any)):
-        return f"type({value}) is dict"
-    if origin is Literal and all(type(arg) is str for arg in args):
-        return "(" + " or ".join(f"{value} == {arg!r}" for arg in args) + ")"
-    if origin in (Union, UnionType):
-        tests = [expression(arg, value) for arg in args]
-        # None first, as most of what may be None is.
-        return " or ".join(sorted(tests, key=lambda test: not test.endswith("None"))) if all(tests) else ""
-    return ""
+def _simple_test(kind: Kind, value: str) -> str:
+    """An expression that is true for the plain values of a kind in which there is nothing nested to look at; nothing if there are none."""
+    # None first, as most of what may be None is.
+    tests = [f"{value} is None"] * bool(kind.types & NONE)
+    tests += [f"type({value}) is {one.__name__}" for one in (str, int, dict) if kind.types & _TYPES[one]]
+    return " or ".join([*tests, *(f"{value} == {literal!r}" for literal in sorted(kind.literals))])
 
 
 def indented(lines: Iterable[str]) -> list[str]:
     """Statements one level deeper."""
     return ["    " + line for line in lines]
-
-
-def typed_dict_keys(annotation: Any) -> tuple[dict[str, Any], set[str]]:
-    """The keys of a `TypedDict` with their annotations, and those of them that may be missing."""
-    kinds, optional = {}, set()
-    for key, hint in get_type_hints(annotation, include_extras=True).items():
-        origin: Any = get_origin(hint)
-        kinds[key] = get_args(hint)[0] if origin in (NotRequired, Required) else hint
-        # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
-        if key not in annotation.__required_keys__ and get_origin(kinds[key]) is not Literal:
-            optional.add(key)
-    return kinds, optional
 
 
 def orders(keys: tuple[str, ...], optional: Collection[str]) -> frozenset[tuple[str, ...]]:

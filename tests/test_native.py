@@ -82,6 +82,7 @@ def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
         1.5,
         *(b"b" * size for size in (0, 255, 256, 65_536)),
         *(n for k in (5, 7, 8, 16, 32) for n in (2**k, -(2**k), -(2**k) - 1)),
+        *(2**63 - 1, 2**63, 2**64 - 1, -(2**63)),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -149,7 +150,7 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
     assert native.pack(again[0]) == (of_bytes[1].fields, again[1].fields)
 
 
-LEAVES = [None, True, False, 1, 0, 2**62, 0.0, -0.0, 1.0, float("nan"), b"", b"1", "", "1", "\u00e4", {}, []]
+LEAVES = [None, True, False, 1, 0, 2**63, 0.0, -0.0, 1.0, float("nan"), b"", b"1", "", "1", "\u00e4", {}, []]
 NESTED = st.recursive(
     st.sampled_from(LEAVES).map(copy.deepcopy),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
