@@ -23,8 +23,8 @@ class Proof(NamedTuple):
 
     kinds: list[type]
     fields: list[Any]
-    """Of each message, packed. With the compiled module a tuple of their values, in which what may be changed is packed: strings
-    need not even be looked at then, as they are the same objects."""
+    """Of each message, packed. With the compiled module a tuple of their values, frozen: strings need not even be looked at then, as
+    they are the same objects in messages that were made of these."""
     read: int = 0
     """So many messages at the front were read, and are what these fields say: they can be made of them without any checks."""
 
@@ -138,8 +138,12 @@ def loaded(messages: list[Any], data: bytes, front: Proof = _NONE) -> tuple[list
     if found is None:
         return None
     _, kinds, bodies, fields = found
+    if _is_packed(front):
+        fields = bodies
+    elif front.fields and fields is bodies:
+        return None
     pieces = [header(len(messages), list), *columns.elements(kinds, bodies)]
-    if _joined(pieces) != data or len(set(map(type, front.fields[:1] + fields[:1]))) > 1:
+    if _joined(pieces) != data:
         return None
     return list(map(len, pieces)), front.with_more(kinds, fields, read=True)
 

@@ -38,7 +38,6 @@ static const char *const texts[TEXTS] = {
 
 typedef enum {
     OK,
-    OTHER,   /* not the bytes that it is compared with */
     UNKNOWN, /* to be left to Python */
     FAILED,  /* with an exception */
 } Status;
@@ -125,10 +124,9 @@ static inline int field_fits(PyObject *value, const Field *field, int in_order) 
 
 /* -- writing */
 
-/* Where bytes go: into memory that grows, or against bytes that they are compared with. */
+/* Where bytes go: memory that grows. */
 typedef struct {
     char *start, *at, *end;
-    int comparing;
 } Sink;
 
 static Status grow(Sink *sink, Py_ssize_t more) {
@@ -142,26 +140,20 @@ static Status grow(Sink *sink, Py_ssize_t more) {
         PyErr_NoMemory();
         return FAILED;
     }
-    *sink = (Sink){start, start + used, start + 2 * (used + more), 0};
+    *sink = (Sink){start, start + used, start + 2 * (used + more)};
     return OK;
 }
 
 static inline Status put(Sink *sink, const void *bytes, Py_ssize_t size) {
-    if (sink->comparing) {
-        if (sink->end - sink->at < size || memcmp(sink->at, bytes, size)) return OTHER;
-    } else {
-        if (sink->end - sink->at < size) TRY(grow(sink, size));
-        memcpy(sink->at, bytes, size);
-    }
+    if (sink->end - sink->at < size) TRY(grow(sink, size));
+    memcpy(sink->at, bytes, size);
     sink->at += size;
     return OK;
 }
 
 static inline Status put_byte(Sink *sink, int byte) {
-    if (sink->at == sink->end) TRY(sink->comparing ? OTHER : grow(sink, 1));
-    if (!sink->comparing) *sink->at = (char)byte;
-    else if ((unsigned char)*sink->at != byte) return OTHER;
-    sink->at++;
+    if (sink->at == sink->end) TRY(grow(sink, 1));
+    *sink->at++ = (char)byte;
     return OK;
 }
 
@@ -790,8 +782,8 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_O, "encode(messages)\n--\n\nThe list of these messages, as msgpack; None where one is not plain."},
     {"payload", payload, METH_O, "payload(message)\n--\n\nWhat is in the Ext of a message; None where it is not plain."},
     {"pack", pack, METH_O,
-     "pack(messages)\n--\n\nThe packed fields of each message; and of each a tuple of their values, in which what may be changed is "
-     "packed. None where one is not plain."},
+     "pack(messages)\n--\n\nThe packed fields of each message, and those of each as a tuple of their values, frozen. None where one is not "
+     "plain."},
     {"unchanged", unchanged, METH_VARARGS,
      "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
      "`pack` told."},

@@ -947,9 +947,11 @@ def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last
     assert parts(read) == parts(JSONPLUS.loads_typed(stored))
     _, fresh = FAST.loads_pieces(*stored)
     if known:
-        assert (known[0][1:], known[1].proof) == (list(map(len, elements[1 + same :])), fresh[1].proof)
+        assert known[0][1:] == list(map(len, elements[1 + same :]))
+        assert known[1].proof == fresh[1].proof or chats._is_packed(last.proof)
     else:
-        assert fresh is None
+        # What Python can tell and the compiled module cannot is not mixed with what that remembers.
+        assert fresh is None or [type(of[0]) for of in (last.proof.fields, fresh[1].proof.fields)] == [tuple, bytes]
 
 
 WHOLE: dict[int, list[bytes]] = {}
