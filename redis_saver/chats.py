@@ -14,6 +14,8 @@ from redis_saver.columns import header
 
 _MANY: Final = 12
 """From so many messages on it pays to look at columns."""
+_OVERHEAD: Final = 60
+"""Bytes that Python takes for the packed fields of a message beside their own."""
 _TOGETHER: Final = 32
 """So many messages are compared at a time."""
 
@@ -23,21 +25,28 @@ class Proof(NamedTuple):
 
     kinds: list[type]
     fields: list[Any]
-    """Of each message, packed. With the compiled module a tuple of their values, frozen: strings need not even be looked at then, as
-    they are the same objects in messages that were made of these."""
+    """Of each message, packed. With the compiled module a tuple of their values, frozen, and of how much memory that takes: a message that was
+    made of these, or is the one that was encoded, has the same strings, which need not be looked at."""
+    size: int = 0
+    """About as many bytes of memory."""
     read: int = 0
     """So many messages at the front were read, and are what these fields say: they can be made of them without any checks."""
 
     def with_more(self, kinds: list[type], fields: list[Any], *, read: bool) -> Proof:
         """The proof of these messages, and of others behind them."""
         known = len(kinds) if read and self.read == len(self.kinds) else 0
-        return Proof(self.kinds + kinds, self.fields + fields, self.read + known)
+        return Proof(self.kinds + kinds, self.fields + fields, self.size + _size(fields), self.read + known)
 
     def front(self, count: int) -> Proof:
         """The proof of so many messages at the front."""
         if count == len(self.kinds):
             return self
-        return Proof(self.kinds[:count], self.fields[:count], min(self.read, count))
+        size = self.size - _size(self.fields[count:])
+        return Proof(self.kinds[:count], self.fields[:count], size, min(self.read, count))
+
+
+def _size(fields: list[Any]) -> int:
+    return sum([len(of) + _OVERHEAD if type(of) is bytes else of[-1] for of in fields])
 
 
 _joined = b"".join
@@ -74,7 +83,7 @@ def cut(messages: list[Any], last: Proof | None) -> tuple[list[bytes], int, Proo
 def _compared(messages: list[Any], last: Proof) -> tuple[Proof, list[type], list[bytes], list[Any]] | None:
     """The proof of the messages at the front that are what `last` shows; classes and fields of the others, packed and as in a proof."""
     native = compiled.native
-    if native is not None:
+    if native is not None and not _is_packed(last):  # then there was a message that only Python knows
         front = last.front(native.unchanged(messages, last.kinds, last.fields))
         others = messages[len(front.kinds) :]
         packed = native.pack(others)
@@ -101,7 +110,8 @@ def _pack(kinds: list[type], messages: list[Any], fields: list[dict[str, Any]]) 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) -> int:
     """How many messages at the front are what they were.
 
-    They have no more than their fields, and what those are is what the packed bytes tell: types, order and all.
+    They have no more than their fields, and what those are is what the packed bytes tell: types, order and all. With a proof of the
+    compiled module, none.
     """
     if not _is_packed(proof):
         return 0

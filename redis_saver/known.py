@@ -20,8 +20,6 @@ CACHE_BYTES = 64 * 2**20
 
 _OVERHEAD = 150
 """Bytes that Python takes for a part beside its own."""
-_OVERHEAD_OF_MESSAGE = 300
-"""The same for the fields of a message."""
 
 
 class Version:
@@ -34,8 +32,8 @@ class Version:
         self.field, self.stored = field, stored
         self.size = stored.size + (len(stored.parts) + 2) * _OVERHEAD
         """The memory it takes, about."""
-        if stored.pieces and stored.pieces.messages:
-            self.size += stored.size + stored.pieces.messages * _OVERHEAD_OF_MESSAGE
+        if stored.pieces:
+            self.size += stored.pieces.size
 
     def spine(self) -> list[bytes]:
         """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""

@@ -243,18 +243,37 @@ static Status put_value(Sink *sink, PyObject *value, int depth) {
     return UNKNOWN;
 }
 
-/* A value that was packed, as nobody can change it: a dict or list as a tuple of its type and of its items. */
-static PyObject *frozen(PyObject *value, const State *state) {
+/* About as many bytes of memory as a string takes, with its UTF-8. */
+static Py_ssize_t memory_of(PyObject *string) {
+    Py_ssize_t length = PyUnicode_GetLength(string), size, width = 1;
+    const unsigned char *bytes = (const unsigned char *)PyUnicode_AsUTF8AndSize(string, &size);
+    if (!bytes || size == length) return 56 + length;
+    for (Py_ssize_t i = 0; i < size && width < 4; i++)
+        if (bytes[i] >= 0xc4) width = bytes[i] >= 0xf0 ? 4 : 2;
+    return 80 + width * length + size;
+}
+
+/* A copy that nobody can change of a value that was packed: of a dict or list, a tuple of its type and of its items. Adds about as many
+ * bytes of memory as it takes. */
+static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory) {
     int is_dict = PyDict_CheckExact(value);
+    if (PyUnicode_CheckExact(value)) *memory += memory_of(value);
+    else if (PyBytes_CheckExact(value)) *memory += 40 + PyBytes_Size(value);
+    else if (PyLong_CheckExact(value) || PyFloat_CheckExact(value)) *memory += 32;
     if (!is_dict && !PyList_CheckExact(value)) return Py_NewRef(value);
     Py_ssize_t size = is_dict ? PyDict_Size(value) : PyList_Size(value), position = 0, at = 1;
     if (!size) return Py_NewRef(is_dict ? state->no_dict : state->no_list);
     PyObject *kept = PyTuple_New(1 + size + (is_dict ? size : 0)), *key, *item;
     if (!kept) return NULL;
+    *memory += 64 + 8 * PyTuple_Size(kept);
     PyTuple_SetItem(kept, 0, Py_NewRef((PyObject *)Py_TYPE(value)));
     while (is_dict ? PyDict_Next(value, &position, &key, &item) : position < size && (item = PyList_GetItem(value, position++))) {
-        if (is_dict) PyTuple_SetItem(kept, at++, Py_NewRef(key));
-        if (!(item = frozen(item, state))) {
+        if (is_dict) {
+            /* Most short ones are the names of something, of which there is one for all. */
+            if (PyUnicode_GetLength(key) > LONGEST_KEY) *memory += memory_of(key);
+            PyTuple_SetItem(kept, at++, Py_NewRef(key));
+        }
+        if (!(item = frozen(item, state, memory))) {
             Py_DECREF(kept);
             return NULL;
         }
@@ -269,7 +288,7 @@ static int same_string(PyObject *one, PyObject *other) {
 
 /* Whether a value is what was frozen. */
 static int same(PyObject *value, PyObject *kept, const State *state) {
-    if (value == kept) return 1;
+    if (value == kept) return !PyTuple_CheckExact(kept);
     if (kept == state->no_dict) return PyDict_CheckExact(value) && !PyDict_Size(value);
     if (kept == state->no_list) return PyList_CheckExact(value) && !PyList_Size(value);
     if (PyTuple_CheckExact(kept)) {
@@ -290,14 +309,18 @@ static int same(PyObject *value, PyObject *kept, const State *state) {
     }
     if (Py_TYPE(value) != Py_TYPE(kept)) return 0;
     if (PyUnicode_CheckExact(value)) return !PyUnicode_Compare(value, kept);
-    /* 0.0 is equal to -0.0, but not the same. */
+    if (PyFloat_CheckExact(value)) {
+        double one = PyFloat_AsDouble(value), other = PyFloat_AsDouble(kept);
+        return !memcmp(&one, &other, sizeof one); /* 0.0 is equal to -0.0, but not the same */
+    }
     return (PyLong_CheckExact(value) || PyBytes_CheckExact(value)) && PyObject_RichCompareBool(value, kept, Py_EQ) == 1;
 }
 
-/* The fields of a message: packed, and with `kept`, which is a tuple of as many, frozen. */
+/* The fields of a message: packed, and with `kept`, frozen. That is a tuple with room for as many, and behind them for how many bytes of memory
+ * they take. */
 static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const State *state, PyObject *kept) {
     PyObject *key, *value;
-    Py_ssize_t position = 0;
+    Py_ssize_t position = 0, memory = 0;
     TRY(put_byte(sink, 0x80 | (int)plan->count));
     for (int i = 0; PyDict_Next(fields, &position, &key, &value); i++) {
         const Field *field = &plan->fields[i];
@@ -306,9 +329,13 @@ static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const S
         if (!field_fits(value, field, 0)) return PyErr_Occurred() ? FAILED : UNKNOWN;
         TRY(put_value(sink, value, 0));
         if (!kept) continue;
-        if (!(value = frozen(value, state))) return FAILED;
+        if (!(value = frozen(value, state, &memory))) return FAILED;
         PyTuple_SetItem(kept, i, value);
     }
+    if (!kept) return OK;
+    PyObject *size = PyLong_FromSsize_t(memory + 128 + 8 * plan->count);
+    if (!size) return FAILED;
+    PyTuple_SetItem(kept, plan->count, size);
     return OK;
 }
 
@@ -317,7 +344,7 @@ static int same_fields(PyObject *fields, const Plan *plan, PyObject *kept, const
     PyObject *key, *value;
     Py_ssize_t position = 0;
     int i = 0;
-    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count) return 0;
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count + 1) return 0;
     while (PyDict_Next(fields, &position, &key, &value)) {
         if (!same_string(key, plan->fields[i].name) || !same(value, PyTuple_GetItem(kept, i), state)) return 0;
         i++;
@@ -423,7 +450,7 @@ static PyObject *pack(PyObject *module, PyObject *messages) {
         PyObject *message = PyList_GetItem(messages, i), *bytes = NULL, *kept = NULL;
         const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
         sink.at = sink.start;
-        status = !plan ? UNKNOWN : !(kept = PyTuple_New(plan->count)) ? FAILED : put_message(&sink, message, plan, state, kept);
+        status = !plan ? UNKNOWN : !(kept = PyTuple_New(plan->count + 1)) ? FAILED : put_message(&sink, message, plan, state, kept);
         if (status == OK && !(bytes = PyBytes_FromStringAndSize(sink.start, sink.at - sink.start))) status = FAILED;
         if (status == OK && (PyList_Append(packed, bytes) || PyList_Append(fields, kept))) status = FAILED;
         Py_XDECREF(bytes);
@@ -609,7 +636,7 @@ static PyObject *thawed(PyObject *kept, const State *state) {
 }
 
 static PyObject *thawed_fields(PyObject *kept, const Plan *plan, const State *state) {
-    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count) return NULL;
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count + 1) return NULL;
     PyObject *fields = PyDict_Copy(plan->empty);
     for (int i = 0; fields && i < plan->count; i++) {
         PyObject *value = thawed(PyTuple_GetItem(kept, i), state);

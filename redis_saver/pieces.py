@@ -41,9 +41,9 @@ class Pieces(NamedTuple):
     proof: Proof | None = None
 
     @property
-    def messages(self) -> int:
-        """So many messages are kept besides the pieces: their fields, and the tuples and headers of these."""
-        return len(self.proof.kinds) if self.proof is not None else 0
+    def size(self) -> int:
+        """About as many bytes of memory as keeping it takes besides the pieces."""
+        return self.proof.size if self.proof is not None else 0
 
     @property
     def read(self) -> int:

@@ -1006,7 +1006,7 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
     last = FAST.dumps_pieces(value)
     assert (last.same, len(last.proof.kinds)) == (0, count)
-    assert last.messages == count
+    assert last.size > sum(map(len, last.pieces)) * 0.5
     assert FAST.dumps_pieces(value, last).same == count
     value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
     more = FAST.dumps_pieces(value, last)
