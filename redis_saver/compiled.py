@@ -14,9 +14,10 @@ from pydantic import BaseModel
 
 from redis_saver import columns
 from redis_saver import messages as single
+from redis_saver.messages import Encoder
 from redis_saver.plain import kind_of
 
-__all__ = ["CLASSES", "native"]
+__all__ = ["CLASSES", "native", "payload"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -32,6 +33,12 @@ _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
 """What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more.
 
 Both are numbered as there."""
+
+
+def payload(message: Any, encode: Encoder) -> bytes | None:
+    """What is in the Ext of a message of a class that has an encoder, which is asked where C cannot tell."""
+    data = None if native is None else native.payload(message)
+    return encode(message) if data is None else data
 
 
 def _rule(cls: type[BaseModel]) -> int:

@@ -157,13 +157,11 @@ def _slight(element: Any) -> bool:
 
 def _list_elements(elements: list[Any]) -> list[bytes]:
     """The elements of a list, each encoded."""
-    encoder_of, native = ENCODERS.get, compiled.native
+    encoder_of = ENCODERS.get
     pieces = []
     for element in elements:
         encode = encoder_of(type(element))
-        data = None if encode is None or native is None else native.payload(element)
-        if data is None and encode is not None:
-            data = encode(element)
+        data = None if encode is None else compiled.payload(element, encode)
         if data is None:
             # In a list, as it is no deeper nested then than it is in the whole.
             pieces.append(road.encode([element])[1:])

@@ -27,10 +27,7 @@ def _default(value: Any) -> Any:
     """What the packer calls for a value it does not know."""
     encode = ENCODERS.get(type(value))
     if encode is not None:
-        native = compiled.native
-        data = None if native is None else native.payload(value)
-        if data is None:
-            data = encode(value)
+        data = compiled.payload(value, encode)
         if data is not None:
             return ormsgpack.Ext(5, data)
     return _ordinary_default(value)
