@@ -7,6 +7,7 @@ None, and the list is cut as any other (`redis_saver.pieces`).
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from redis_saver import columns, compiled
@@ -23,19 +24,19 @@ _TOGETHER: Final = 32
 class Proof(NamedTuple):
     """What shows that messages are still what they were: their classes, and all their fields."""
 
-    kinds: list[type]
-    fields: list[Any]
+    kinds: tuple[type, ...] = ()
+    fields: tuple[Any, ...] = ()
     """Of each message, packed. With the compiled module a tuple of their values, frozen, and of how much memory that takes: a message that was
-    made of these, or is the one that was encoded, has the same strings, which need not be looked at."""
+    made of these, or is the one that was encoded, has the same strings, which need not be looked at. (Tuples as in `parts.Level`.)"""
     size: int = 0
     """About as many bytes of memory."""
     read: int = 0
     """So many messages at the front were read, and are what these fields say: they can be made of them without any checks."""
 
-    def with_more(self, kinds: list[type], fields: list[Any], *, read: bool) -> Proof:
+    def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Proof:
         """The proof of these messages, and of others behind them."""
         known = len(kinds) if read and self.read == len(self.kinds) else 0
-        return Proof(self.kinds + kinds, self.fields + fields, self.size + _size(fields), self.read + known)
+        return Proof((*self.kinds, *kinds), (*self.fields, *fields), self.size + _size(fields), self.read + known)
 
     def front(self, count: int) -> Proof:
         """The proof of so many messages at the front."""
@@ -45,12 +46,12 @@ class Proof(NamedTuple):
         return Proof(self.kinds[:count], self.fields[:count], size, min(self.read, count))
 
 
-def _size(fields: list[Any]) -> int:
+def _size(fields: Sequence[Any]) -> int:
     return sum([len(of) + _OVERHEAD if type(of) is bytes else of[-1] for of in fields])
 
 
 _joined = b"".join
-_NONE: Final = Proof([], [])
+_NONE: Final = Proof()
 
 
 def encode(messages: list[Any]) -> bytes | None:
@@ -80,7 +81,7 @@ def cut(messages: list[Any], last: Proof | None) -> tuple[list[bytes], int, Proo
     return pieces, len(front.kinds), front.with_more(kinds, fields, read=False)
 
 
-def _compared(messages: list[Any], last: Proof) -> tuple[Proof, list[type], list[bytes], list[Any]] | None:
+def _compared(messages: list[Any], last: Proof) -> tuple[Proof, list[type], list[bytes], Sequence[Any]] | None:
     """The proof of the messages at the front that are what `last` shows; classes and fields of the others, packed and as in a proof."""
     native = compiled.native
     if native is not None and not _is_packed(last):  # then there was a message that only Python knows
@@ -116,7 +117,7 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], proof: Proof) ->
     if not _is_packed(proof):
         return 0
     most = len(proof.kinds)
-    if kinds[:most] != proof.kinds:
+    if tuple(kinds[:most]) != proof.kinds:
         alike = list(map(operator.is_, kinds, proof.kinds))
         most = len(alike) if all(alike) else alike.index(False)
     for begin in range(0, most, _TOGETHER):

@@ -104,12 +104,12 @@ def _decoded(
         loads_pieces = getattr(type(context.serde), "loads_pieces", None)
         if loads_pieces is None or not keeps:
             return context.serde.loads_typed(parted.given(whole)), whole
-        front = parted.shared(whole, last) if last else []
+        front = parted.shared(whole, last) if last else ()
         found = front and loads_pieces(
             context.serde, *parted.given(whole, len(front)), last and last.pieces, sum(front)
         )
         if not found:
-            front, found = [], loads_pieces(context.serde, *parted.given(whole))
+            front, found = (), loads_pieces(context.serde, *parted.given(whole))
         value, pieces = found
         return value, cutting.known(whole, pieces[0], pieces[1], front) if pieces else whole
 

@@ -69,7 +69,7 @@ def _agree(sample: Any) -> bool:
     payload = single.ENCODERS[cls](sample)
     if found is None or payload is None or (bodies, native.payload(sample)) != (columns.pack(*found), payload):
         return False
-    kinds = found[0]
+    kinds = tuple(found[0])
     made = native.make(kinds, fields)
     states = [single.state(message) for message in columns.make(kinds, columns.unpack_all(b"".join(bodies), 2))]
     read = native.read(payload)

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from redis_saver import names
 from redis_saver.frames import pack
-from redis_saver.parts import LIST, Level, Stored, by_field, digest, digests_of
+from redis_saver.parts import LIST, NO_LEVEL, Level, Part, Stored, by_field, digest, digests_of
 from redis_saver.pieces import Pieces
 
 BYTES_A_PART = 512
@@ -50,13 +50,13 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
         pieces = [pieces[0], *pieces[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
-    level, same = _cut(pieces, kind, lower[0] if lower else None)
+    level, same = _cut(pieces, kind, lower[0] if lower else NO_LEVEL)
     if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
         return None
     levels, kept = [level], [same]
     while len(level.fields) > LONGEST_ROOT:
-        upper = lower[len(levels)] if len(levels) < len(lower) else None
-        same = upper.whole(same) if upper else 0
+        upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
+        same = upper.whole(same)
         level = _list(level.fields, upper, same)
         levels.append(level)
         kept.append(same)
@@ -64,9 +64,9 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     root = level.fields[0][:1]
     if len(below) > LONGEST_BELOW:
         return None
-    new = [field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]]
+    new = tuple([field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]])
     parts, size = by_field(levels, kept, before if lower else None)
-    return Stored(root + digest(root + below) + below, parts, levels, new, encoded._replace(pieces=[]), size)
+    return Stored(root + digest(root + below) + below, parts, tuple(levels), new, encoded._replace(pieces=[]), size)
 
 
 def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[int] = ()) -> Stored:
@@ -81,7 +81,7 @@ def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[
     if stored.pieces is pieces:
         return stored
     level = _counted(stored.levels[0], sizes, front)
-    return stored._replace(levels=[level, *stored.levels[1:]], pieces=pieces) if level else stored
+    return stored._replace(levels=(level, *stored.levels[1:]), pieces=pieces) if level else stored
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
@@ -94,16 +94,16 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
         return None
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     last = leaves.bytes[-1]
-    return leaves._replace(counts=[*front, *counts], closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
+    return leaves._replace(counts=(*front, *counts), closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
 
 
-def _recognised(pieces: Sequence[bytes], before: Sequence[Level]) -> tuple[Sequence[Level], int]:
+def _recognised(pieces: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
     """The levels of a version that was read, if the pieces begin with all of it; and how many pieces its leaves are."""
     leaves = before[0]
     if leaves.counts or not b"".join(pieces[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
     level = _counted(leaves, list(map(len, pieces)))
-    return ([level, *before[1:]], sum(level.counts)) if level else ((), 0)
+    return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
 
 
 def _ends_part(size: int, piece: bytes) -> bool:
@@ -111,25 +111,19 @@ def _ends_part(size: int, piece: bytes) -> bool:
     return size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < len(piece) * _CUT)
 
 
-def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None) -> tuple[Level, int]:
+def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
     """The leaves as before, then those of the pieces; and how many are as before.
 
     One that only ended because the value did goes on with the first pieces.
     """
-    level, held, elements, kept = Level([], [], [], closed=True), b"", 0, 0
-    if before is not None:
-        kept = len(before.fields) - (not before.closed)
-        level = Level(before.fields[:kept], before.bytes[:kept], before.counts[:kept], closed=True)
-        if not before.closed:
-            held, elements = before.bytes[kept], before.counts[kept]
+    leaves, kept = list[Part](), len(before.fields) - (not before.closed)
+    held, elements = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
     start, size = 1, len(held)
 
     def end_at(end: int) -> None:
         nonlocal held, elements
         leaf = b"".join([held, *pieces[start:end]])
-        level.fields.append(kind + digest(leaf))
-        level.bytes.append(leaf)
-        level.counts.append(elements + end - start)
+        leaves.append((kind + digest(leaf), leaf, elements + end - start))
         held, elements = b"", 0
 
     for position in range(1, len(pieces)):
@@ -144,22 +138,18 @@ def _cut(pieces: Sequence[bytes], kind: bytes, before: Level | None) -> tuple[Le
             start, size = position + 1, 0
     if size:
         end_at(len(pieces))
-    return level._replace(closed=not size), kept
+    return before.with_more(kept, leaves, closed=not size), kept
 
 
-def _list(below: Sequence[bytes], before: Level | None, same: int) -> Level:
+def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
     """The lists of parts above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
-    kept = (before.fields[:same], before.bytes[:same], before.counts[:same]) if before else ([], [], [])
-    level = Level(*kept, closed=True)
-    start, closed = sum(level.counts), True
+    lists, start, closed = list[Part](), sum(before.counts[:same]), True
     for position in range(start, len(below)):
         length = position + 1 - start
         last = position + 1 == len(below)
         closed = length == LONGEST_LIST or (length > 1 and below[position][1] < _CUT_LIST)
         if closed or last:
             one = below[0][:1] + digests_of(below[start : position + 1])
-            level.fields.append(LIST + digest(one))
-            level.bytes.append(one)
-            level.counts.append(length)
+            lists.append((LIST + digest(one), one, length))
             start = position + 1
-    return level._replace(closed=closed)
+    return before.with_more(same, lists, closed=closed)

@@ -458,9 +458,12 @@ static PyObject *pack(PyObject *module, PyObject *messages) {
     }
     if (collecting) PyGC_Enable();
     PyMem_Free(sink.start);
-    PyObject *found = status == OK ? PyTuple_Pack(2, packed, fields) : not_ok(status);
+    PyObject *kept = status == OK ? PyList_AsTuple(fields) : NULL;
+    if (status == OK && !kept) status = FAILED;
+    PyObject *found = status == OK ? PyTuple_Pack(2, packed, kept) : not_ok(status);
     Py_XDECREF(packed);
     Py_XDECREF(fields);
+    Py_XDECREF(kept);
     return found;
 }
 
@@ -468,15 +471,14 @@ static PyObject *unchanged(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *messages, *kinds, *kept;
     Py_ssize_t count = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!:unchanged", &PyList_Type, &messages, &PyList_Type, &kinds, &PyList_Type, &kept)) return NULL;
-    for (int right = 1; right && count < PyList_Size(messages) && count < PyList_Size(kinds) && count < PyList_Size(kept); count += right) {
-        PyObject *message = Py_NewRef(PyList_GetItem(messages, count)), *values = Py_NewRef(PyList_GetItem(kept, count));
+    if (!PyArg_ParseTuple(args, "O!O!O!:unchanged", &PyList_Type, &messages, &PyTuple_Type, &kinds, &PyTuple_Type, &kept)) return NULL;
+    for (int right = 1; right && count < PyList_Size(messages) && count < PyTuple_Size(kinds) && count < PyTuple_Size(kept); count += right) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, count)), *values = PyTuple_GetItem(kept, count);
         PyObject *type = (PyObject *)Py_TYPE(message), *fields = NULL;
-        const Plan *plan = type == PyList_GetItem(kinds, count) ? find_plan(state, type) : NULL;
+        const Plan *plan = type == PyTuple_GetItem(kinds, count) ? find_plan(state, type) : NULL;
         Status status = OK;
         right = plan && (fields = fields_of(message, plan, state, &status)) && same_fields(fields, plan, values, state);
         Py_XDECREF(fields);
-        Py_DECREF(values);
         Py_DECREF(message);
     }
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(count);
@@ -714,26 +716,25 @@ static void prefetch_items(PyObject *kept) {
 
 /* Brings near what of the messages behind one is needed next: it is as old as they are, and lies anywhere in memory. */
 static void prefetch(PyObject *fields, Py_ssize_t at) {
-    Py_ssize_t left = PyList_Size(fields) - at;
-    if (left > 6) PREFETCH(PyList_GetItem(fields, at + 6));
-    if (left > 3) prefetch_items(PyList_GetItem(fields, at + 3));
-    PyObject *next = left > 2 ? PyList_GetItem(fields, at + 2) : Py_None;
+    Py_ssize_t left = PyTuple_Size(fields) - at;
+    if (left > 6) PREFETCH(PyTuple_GetItem(fields, at + 6));
+    if (left > 3) prefetch_items(PyTuple_GetItem(fields, at + 3));
+    PyObject *next = left > 2 ? PyTuple_GetItem(fields, at + 2) : Py_None;
     for (Py_ssize_t i = 0; PyTuple_CheckExact(next) && i < PyTuple_Size(next); i++) prefetch_items(PyTuple_GetItem(next, i));
 }
 
 static PyObject *make(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *kinds, *kept;
-    if (!PyArg_ParseTuple(args, "O!O!:make", &PyList_Type, &kinds, &PyList_Type, &kept)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!:make", &PyTuple_Type, &kinds, &PyTuple_Type, &kept)) return NULL;
     PyObject *messages = PyList_New(0);
-    for (Py_ssize_t i = 0; messages && i < PyList_Size(kinds); i++) {
-        const Plan *plan = i < PyList_Size(kept) ? find_plan(state, PyList_GetItem(kinds, i)) : NULL;
+    for (Py_ssize_t i = 0; messages && i < PyTuple_Size(kinds); i++) {
+        const Plan *plan = i < PyTuple_Size(kept) ? find_plan(state, PyTuple_GetItem(kinds, i)) : NULL;
         prefetch(kept, i);
-        PyObject *values = plan ? Py_NewRef(PyList_GetItem(kept, i)) : NULL, *fields = plan ? thawed_fields(values, plan, state) : NULL;
+        PyObject *fields = plan ? thawed_fields(PyTuple_GetItem(kept, i), plan, state) : NULL;
         PyObject *message = fields ? make_message(fields, plan, state) : NULL;
         if (!message || PyList_Append(messages, message)) Py_CLEAR(messages);
         Py_XDECREF(message);
-        Py_XDECREF(values);
     }
     return messages ? messages : left();
 }

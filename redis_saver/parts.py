@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from redis_saver import names
 from redis_saver.frames import take
@@ -33,15 +33,30 @@ class PartMissing(LookupError):
     """A part was not read along with the value that is made of it."""
 
 
-class Level(NamedTuple):
-    """Parts in order: those of a value that are no lists, or the lists of the level below."""
+Part: TypeAlias = tuple[bytes, bytes, int]
+"""A part of a level: its field, its bytes, and of how many elements or parts below it is made."""
 
-    fields: list[bytes]
-    bytes: list[bytes]
-    counts: list[int]
+
+class Level(NamedTuple):
+    """Parts in order: those of a value that are no lists, or the lists of the level below.
+
+    In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes no collection longer.
+    """
+
+    fields: tuple[bytes, ...] = ()
+    bytes: tuple[bytes, ...] = ()
+    counts: tuple[int, ...] = ()
     """Of how many elements, or parts of the level below, each is made; not known of leaves that were read."""
-    closed: bool
+    closed: bool = False
     """Whether the last would end there in a longer value, too."""
+
+    def with_more(self, same: int, more: Sequence[Part], *, closed: bool) -> Level:
+        """The first parts of these, as many as are the same, and more behind them."""
+        level = Level(self.fields[:same], self.bytes[:same], self.counts[:same], closed)
+        if not more:
+            return level
+        fields, found, counts = zip(*more, strict=True)
+        return Level(level.fields + fields, level.bytes + found, level.counts + counts, closed)
 
     def whole(self, same: int) -> int:
         """How many parts are made only of the first `same` elements, whatever follows these."""
@@ -57,9 +72,9 @@ class Stored(NamedTuple):
     """What the value's field holds: the value, or the root of its parts."""
     parts: dict[bytes, bytes]
     """Its parts by field, not compressed."""
-    levels: Sequence[Level] = ()
+    levels: tuple[Level, ...] = ()
     """The same in order, the leaves first."""
-    new: Sequence[bytes] = ()
+    new: tuple[bytes, ...] = ()
     """The fields that the earlier version, with which it was compared, may not have."""
     pieces: Pieces | None = None
     """What the serializer compares the next version with."""
@@ -67,7 +82,7 @@ class Stored(NamedTuple):
     """Bytes of the parts."""
 
 
-_NO_LEVEL = Level([], [], [], closed=False)
+NO_LEVEL = Level(closed=True)
 
 
 def digest(part: bytes) -> bytes:
@@ -75,7 +90,7 @@ def digest(part: bytes) -> bytes:
     return sha256(part).digest()[:DIGEST]
 
 
-def shared(stored: Stored, last: Stored) -> list[int]:
+def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
     """The counts of the leaves at the front of a value that are those of another version, and need not be read again."""
     leaves, before = stored.levels[0], last.levels[0]
     # Whether the last one would end there in a longer value shows only when it is read.
@@ -109,27 +124,27 @@ def join(value: bytes, parts: Mapping[bytes, bytes], last: Stored | None = None)
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
     start = take(value, _FRAMES, 2)[1]
-    fields, same = children(value[:1], value[start:]), 0
+    fields, same = tuple(children(value[:1], value[start:])), 0
     levels, kept = list[Level](), list[int]()
-    others = chain(reversed(last.levels if last else ()), repeat(_NO_LEVEL))
+    others = chain(reversed(last.levels if last else ()), repeat(NO_LEVEL))
     before = next(others)
     try:
         while True:
             same += _alike(fields[same:], before.fields[same:])
-            found = [*before.bytes[:same], *map(parts.__getitem__, fields[same:])]
+            found = (*before.bytes[:same], *map(parts.__getitem__, fields[same:]))
             kept.append(same)
             if fields[0][:1] != LIST:
                 break
-            counts = [len(one) // DIGEST for one in found]
+            counts = tuple([len(one) // DIGEST for one in found])
             levels.append(Level(fields, found, counts, closed=False))
             lists, same, before = same, sum(counts[:same]), next(others)
             # Below lists that are the same, all is.
-            fields = before.fields[:same] + [field for one in found[lists:] for field in children(one[:1], one[1:])]
+            fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
-    levels = [Level(fields, found, [], closed=False), *levels[::-1]]
-    used, size = by_field(levels, kept[::-1], last)
-    return Stored(value, used, levels, size=size)
+    all_levels = (Level(fields, found), *levels[::-1])
+    used, size = by_field(all_levels, kept[::-1], last)
+    return Stored(value, used, all_levels, size=size)
 
 
 def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
@@ -178,7 +193,7 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
 
 def spine(levels: Sequence[Level]) -> list[bytes]:
     """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
-    fields = levels[-1].fields[:]
+    fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
         fields += below.fields[-lists.counts[-1] :]
     return fields

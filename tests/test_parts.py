@@ -7,6 +7,7 @@ import gc
 import operator
 import random
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -216,14 +217,8 @@ REMEMBERED = {
 }
 
 
-@pytest.mark.parametrize("what", REMEMBERED)
-@pytest.mark.parametrize("compiled_part", ["with", "without"])
-def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
-    compiled_part: str, what: str, monkeypatch: Any
-) -> None:
-    if compiled_part == "without":
-        monkeypatch.setattr(compiled, "native", None)
-    value = list(map(REMEMBERED[what], range(100)))
+def reader(value: list[Any]) -> Callable[[], Version]:
+    """What reads a value from bytes, each time anew, and answers what is remembered of it."""
     stored = codec.encode_value(Bare(), value, "value")
     data = Bare.serde.dumps_typed(value)
 
@@ -234,6 +229,17 @@ def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
         assert found[1]
         return Version(b"f", cutting.known(joined, *found[1]))
 
+    return seen
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+@pytest.mark.parametrize("compiled_part", ["with", "without"])
+def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
+    compiled_part: str, what: str, monkeypatch: Any
+) -> None:
+    if compiled_part == "without":
+        monkeypatch.setattr(compiled, "native", None)
+    seen = reader(list(map(REMEMBERED[what], range(100))))
     count = 10
     seen()
     tracemalloc.start()
@@ -246,6 +252,26 @@ def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
     finally:
         tracemalloc.stop()
     assert 0.6 < taken / sum(version.size for version in versions) < 1.2
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+@pytest.mark.parametrize("compiled_part", ["with", "without"])
+def test_the_garbage_collector_need_not_look_at_what_is_remembered(
+    compiled_part: str, what: str, monkeypatch: Any
+) -> None:
+    """It looks at some objects of a value, and not at what these hold, however long the value is."""
+    if compiled_part == "without":
+        monkeypatch.setattr(compiled, "native", None)
+    version = reader(list(map(REMEMBERED[what], range(400))))()
+    for _ in range(5):
+        gc.collect()  # each looks one level deeper
+    open_, looked_at = [version], dict[int, Any]()
+    while open_:
+        one = open_.pop()
+        if gc.is_tracked(one) and not isinstance(one, type) and id(one) not in looked_at:
+            looked_at[id(one)] = one
+            open_ += gc.get_referents(one)
+    assert len(looked_at) < 20
 
 
 @pytest.mark.parametrize("limit", [-1, True, "64", 1.5])
