@@ -262,9 +262,12 @@ def test_the_garbage_collector_need_not_look_at_what_is_remembered(
     """It looks at some objects of a value, and not at what these hold, however long the value is."""
     if compiled_part == "without":
         monkeypatch.setattr(compiled, "native", None)
-    version = reader(list(map(REMEMBERED[what], range(400))))()
+    seen = reader(list(map(REMEMBERED[what], range(400))))
+    gc.freeze()  # what was made before is not to be looked at, either
+    version = seen()
     for _ in range(5):
         gc.collect()  # each looks one level deeper
+    gc.unfreeze()
     open_, looked_at = [version], dict[int, Any]()
     while open_:
         one = open_.pop()
