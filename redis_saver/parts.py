@@ -40,7 +40,7 @@ Part: TypeAlias = tuple[bytes, bytes, int]
 class Level(NamedTuple):
     """Parts in order: those of a value that are no lists, or the lists of the level below.
 
-    In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes no collection longer.
+    In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes a collection hardly longer.
     """
 
     fields: tuple[bytes, ...] = ()
