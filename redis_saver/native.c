@@ -456,10 +456,10 @@ static PyObject *pack(PyObject *module, PyObject *messages) {
         Py_XDECREF(bytes);
         Py_XDECREF(kept);
     }
-    if (collecting) PyGC_Enable();
-    PyMem_Free(sink.start);
     PyObject *kept = status == OK ? PyList_AsTuple(fields) : NULL;
     if (status == OK && !kept) status = FAILED;
+    if (collecting) PyGC_Enable();
+    PyMem_Free(sink.start);
     PyObject *found = status == OK ? PyTuple_Pack(2, packed, kept) : not_ok(status);
     Py_XDECREF(packed);
     Py_XDECREF(fields);

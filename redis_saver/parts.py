@@ -52,11 +52,8 @@ class Level(NamedTuple):
 
     def with_more(self, same: int, more: Sequence[Part], *, closed: bool) -> Level:
         """The first parts of these, as many as are the same, and more behind them."""
-        level = Level(self.fields[:same], self.bytes[:same], self.counts[:same], closed)
-        if not more:
-            return level
-        fields, found, counts = zip(*more, strict=True)
-        return Level(level.fields + fields, level.bytes + found, level.counts + counts, closed)
+        fields, found, counts = zip(*more, strict=True) if more else ((), (), ())
+        return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
 
     def whole(self, same: int) -> int:
         """How many parts are made only of the first `same` elements, whatever follows these."""
@@ -83,6 +80,7 @@ class Stored(NamedTuple):
 
 
 NO_LEVEL = Level(closed=True)
+"""What an earlier version has where it has no such level, or where there is none."""
 
 
 def digest(part: bytes) -> bytes:
@@ -136,7 +134,7 @@ def join(value: bytes, parts: Mapping[bytes, bytes], last: Stored | None = None)
             if fields[0][:1] != LIST:
                 break
             counts = tuple([len(one) // DIGEST for one in found])
-            levels.append(Level(fields, found, counts, closed=False))
+            levels.append(Level(fields, found, counts))
             lists, same, before = same, sum(counts[:same]), next(others)
             # Below lists that are the same, all is.
             fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])

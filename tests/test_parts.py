@@ -217,6 +217,13 @@ REMEMBERED = {
 }
 
 
+@pytest.fixture(params=["with", "without"])
+def compiled_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with the compiled part, and without."""
+    if request.param == "without":
+        monkeypatch.setattr(compiled, "native", None)
+
+
 def reader(value: list[Any]) -> Callable[[], Version]:
     """What reads a value from bytes, each time anew, and answers what is remembered of it."""
     stored = codec.encode_value(Bare(), value, "value")
@@ -232,13 +239,9 @@ def reader(value: list[Any]) -> Callable[[], Version]:
     return seen
 
 
+@pytest.mark.usefixtures("compiled_part")
 @pytest.mark.parametrize("what", REMEMBERED)
-@pytest.mark.parametrize("compiled_part", ["with", "without"])
-def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
-    compiled_part: str, what: str, monkeypatch: Any
-) -> None:
-    if compiled_part == "without":
-        monkeypatch.setattr(compiled, "native", None)
+def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(what: str) -> None:
     seen = reader(list(map(REMEMBERED[what], range(100))))
     count = 10
     seen()
@@ -254,14 +257,10 @@ def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(
     assert 0.6 < taken / sum(version.size for version in versions) < 1.2
 
 
+@pytest.mark.usefixtures("compiled_part")
 @pytest.mark.parametrize("what", REMEMBERED)
-@pytest.mark.parametrize("compiled_part", ["with", "without"])
-def test_the_garbage_collector_need_not_look_at_what_is_remembered(
-    compiled_part: str, what: str, monkeypatch: Any
-) -> None:
+def test_the_garbage_collector_need_not_look_at_what_is_remembered(what: str) -> None:
     """It looks at some objects of a value, and not at what these hold, however long the value is."""
-    if compiled_part == "without":
-        monkeypatch.setattr(compiled, "native", None)
     seen = reader(list(map(REMEMBERED[what], range(400))))
     gc.freeze()  # what was made before is not to be looked at, either
     version = seen()
