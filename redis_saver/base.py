@@ -21,6 +21,8 @@ class Base(Interface):
     serde: SerializerProtocol = FastSerializer()
     asynchronous: ClassVar[bool]
     """Whether the client is one for asyncio."""
+    failures: tuple[type[Exception], ...]
+    """What the client raises when it fails, apart from what is wrong in this program."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Base(Interface):
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
         clients.check(client, asynchronous=self.asynchronous)
+        self.failures = clients.failures_of(client)
         super().__init__(serde=serde)
         self.compression = compressions.check(compression)
         self.known = Known(cache_bytes)

@@ -104,8 +104,9 @@ class Batcher:
         """Send one command, now."""
         return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
 
-    async def send_in_turn(self, node: Any, *arguments: Argument) -> Any:
-        """Send one command to a node of a cluster (None: the server), when a connection is free."""
+    async def send_in_turn(self, name: str | None, *arguments: Argument) -> Any:
+        """Send one command to a node of a cluster by its name (None: the server), when a connection is free."""
+        node = clients.node_named(self.client, name)
         async with self._gate(node):
             return await self.send(*arguments, **clients.target(node))
 
@@ -118,10 +119,6 @@ class Batcher:
             for command in request.commands:
                 pipeline.execute_command(*command, **options)
             return int((await pipeline.execute())[1])
-
-    def nodes(self) -> list[Any]:
-        """The primaries of a cluster; of a single server, one nameless node."""
-        return list(self.client.get_primaries()) if self._cluster else [None]
 
     # -- by itself
 

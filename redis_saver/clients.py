@@ -194,24 +194,34 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def renewed(client: Any) -> Any:
-    """An asyncio client that was used on an event loop that is over, made fit for another loop.
+def close(client: Any) -> None:
+    """Close a blocking client and all its connections."""
+    client.close()
+    if not is_cluster(client):
+        for pool in _pools(client):
+            pool.disconnect()
 
-    The connections of the old loop died with it. A pool forgets them; a cluster client cannot, so it is made anew.
-    """
-    if is_cluster(client):
-        known = inspect.signature(type(client).__init__).parameters
-        settings = {key: value for key, value in client.connection_kwargs.items() if key in known}
-        settings["ssl"] = "SSL" in client.connection_kwargs["connection_class"].__name__
-        if retry := getattr(client, "retry", None):
-            settings["retry"] = retry
-        return type(client)(startup_nodes=list(client.nodes_manager.startup_nodes.values()), **settings)
-    pools = [client.connection_pool]
-    if keeper := getattr(client.connection_pool, "sentinel_manager", None):
-        pools += [sentinel.connection_pool for sentinel in keeper.sentinels]
-    for pool in pools:
-        pool.reset()
-    return client
+
+async def aclose(client: Any) -> None:
+    """Close an asyncio client and all its connections, on their loop."""
+    await client.aclose()
+    if not is_cluster(client):
+        for pool in _pools(client):
+            await pool.disconnect()
+
+
+async def aclose_idle(client: Any) -> None:
+    """Close the connections of an asyncio client that nobody uses now, on their loop; of a cluster's client, none."""
+    if not is_cluster(client):
+        for pool in _pools(client):
+            await pool.disconnect(inuse_connections=False)
+
+
+def _pools(client: Any) -> list[Any]:
+    """The pools of connections to the server, and to the sentinels that know it."""
+    pool = client.connection_pool
+    manager = getattr(pool, "sentinel_manager", None)
+    return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
 def of_node(cluster: Any, node: Any) -> Any:
@@ -255,7 +265,25 @@ async def asking(cluster: Any, node: Any, arguments: Sequence[Any], options: Map
         return reply
 
 
-def next_position(nodes: list[Any], reply: Any) -> tuple[Any, list[bytes]]:
+def nodes(client: Any) -> list[str | None]:
+    """The names of a cluster's primaries; of a single server, one node without a name."""
+    return [node.name for node in client.get_primaries()] if is_cluster(client) else [None]
+
+
+def node_named(client: Any, name: str | None) -> Any:
+    """The node that has a name, of this client.
+
+    Raises:
+        ConnectionError: The client's own; the node has left the cluster.
+    """
+    if name is None:
+        return None
+    if (node := client.get_node(node_name=name)) is None:
+        raise exceptions_of(client).ConnectionError(f"node {name} has left the cluster while its keys were looked at; call again")
+    return node
+
+
+def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]]:
     """Where a SCAN over several nodes goes on after a reply of the first, and the keys it found.
 
     A cluster client answers with the cursor of each node asked, in a dict; here one is asked at a time.

@@ -13,7 +13,8 @@
     ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
     │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
     ├── ThreadNotMoved         a thread cannot be read or stored as it is, or did not arrive so
-    └── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
+    ├── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
+    └── LoopEnded              the event loop that was to answer ended before it did      (also a RuntimeError)
 
 Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
 """
@@ -83,6 +84,10 @@ class ThreadNotMoved(RedisSaverError):
 
 class WrongThread(RedisSaverError, RuntimeError):
     """A synchronous method was called on a thread whose event loop it would block."""
+
+
+class LoopEnded(RedisSaverError, RuntimeError):
+    """The event loop that a call needs has ended: nothing else can use what is bound to it. Calling again is safe."""
 
 
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from redis_saver import forks
 from redis_saver.parts import Stored, spine
 
 CACHE_BYTES = 64 * 2**20
@@ -67,6 +68,11 @@ class Known:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"cache_bytes={limit!r}: a number of bytes; 0 remembers nothing")
         self._limit = limit
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
         self._threads: OrderedDict[bytes, Seen] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0

@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver import clients, drivers
+from redis_saver.connections import ProcessClient
 from redis_saver.errors import from_reply
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
@@ -24,13 +25,14 @@ class RedisSaver(Saver):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods work too: each runs in a worker thread, so the event loop is never blocked. For a service on
-    asyncio, `AsyncRedisSaver` does without the threads. Safe to share between threads, as its client is.
+    asyncio, `AsyncRedisSaver` does without the threads. Safe to share between threads, as its client is, and fit for use before
+    and after a fork: the child has a client of its own, with the same settings.
     """
 
     asynchronous = False
 
     def _use(self, client: Any) -> None:
-        self._client = client
+        self._connection = ProcessClient(client)
         self._cluster = clients.is_cluster(client)
         self._exceptions: Any = clients.exceptions_of(client)
         self._options = clients.raw_options(client)
@@ -61,10 +63,11 @@ class RedisSaver(Saver):
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
+        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
         try:
-            yield cls(client, serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
+            yield saver
         finally:
-            client.close()
+            saver._connection.close()
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
@@ -72,12 +75,17 @@ class RedisSaver(Saver):
         Raises:
             ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
         """
-        for node in self._nodes():
-            clients.check_version(self._send("HELLO", **clients.target(node)))
+        for name in clients.nodes(self._client):
+            clients.check_version(self._send("HELLO", **clients.target(clients.node_named(self._client, name))))
 
     async def asetup(self) -> None:
         """`setup` for asyncio."""
         await asyncio.to_thread(self.setup)
+
+    @property
+    def _client(self) -> Any:
+        """The client of this process."""
+        return self._connection.client
 
     def _run(self, operation: Operation[T]) -> T:
         return drivers.run(operation, self._exchange)
@@ -156,11 +164,8 @@ class RedisSaver(Saver):
         return clients.of_node(self._client, self._client.get_node_from_key(key))
 
     def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
-        """One page of SCAN; the position is (nodes left to ask, cursor in the first of them)."""
-        nodes, cursor = request.position or (self._nodes(), 0)
+        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
+        nodes, cursor = request.position or (clients.nodes(self._client), 0)
         page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
-        return clients.next_position(nodes, self._send(*page, **clients.target(nodes[0])))
-
-    def _nodes(self) -> list[Any]:
-        """The primaries of a cluster; of a single server, one nameless node."""
-        return list(self._client.get_primaries()) if self._cluster else [None]
+        node = clients.node_named(self._client, nodes[0])
+        return clients.next_position(nodes, self._send(*page, **clients.target(node)))

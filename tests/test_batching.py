@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import re
 import threading
@@ -25,7 +24,7 @@ from make import config, put
 from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, ForeignKey, loads
+from redis_saver import AsyncRedisSaver, ForeignKey, connections, loads
 from redis_saver import clients as clients_module
 from redis_saver.requests import Batch, Call, Command
 from redis_saver.scripts import Script
@@ -155,7 +154,7 @@ async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
 
 async def idle(saver: AsyncRedisSaver) -> None:
     """No connection is in use, no task under way, and each connection answers what it is asked."""
-    batcher = saver._home.batcher
+    batcher = saver._connections.batcher()
     while batcher._under_way:
         await asyncio.sleep(0)
     assert not batcher._queue
@@ -199,12 +198,12 @@ async def test_many_callers_take_few_connections(server: Server) -> None:
                 assert right(await saver.aget_tuple(config(f"n{number}")), number)
 
         await asyncio.gather(*(caller(number % 8) for number in range(200)))
-        assert len(saver._home.batcher.client.connection_pool._available_connections) <= 4
+        assert len(saver._connections.batcher().client.connection_pool._available_connections) <= 4
 
 
 async def test_who_is_alone_is_not_piped(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    monkeypatch.setattr(saver._home.batcher.client, "pipeline", None)
+    monkeypatch.setattr(saver._connections.batcher().client, "pipeline", None)
     assert right(await saver.aget_tuple(config("n3")), 3)
     assert sent.calls == [1]
 
@@ -565,7 +564,7 @@ async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: in
             assert right(one, number) or isinstance(one, asyncio.CancelledError), one
         assert sum(isinstance(one, asyncio.CancelledError) for one in found) == 86
     await idle(saver)
-    await saver._home.batcher.client.aclose()
+    await saver._connections.batcher().client.aclose()
 
 
 async def test_a_client_that_decodes(server: Server) -> None:
@@ -594,7 +593,7 @@ async def test_a_sentinel_s_client(sentinel: Server) -> None:
     async with AsyncRedisSaver.from_conn_string(url) as saver:
         await furnish(saver, 30)
         await all_right(read(saver, *range(30)), *range(30))
-        assert await saver._home.batcher.client.client_kill_filter(_type="normal", skipme=False)
+        assert await saver._connections.batcher().client.client_kill_filter(_type="normal", skipme=False)
         await all_right(read(saver, *range(30)), *range(30))
 
 
@@ -620,7 +619,7 @@ async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipelin
     loop = asyncio.get_running_loop()
     asked = [
         asyncio.run_coroutine_threadsafe(
-            saver._answer_at_home(Call(script(7), saver.keyspace.keys(f"n{number}"), ())), loop
+            saver._answer_here(Call(script(7), saver.keyspace.keys(f"n{number}"), ())), loop
         )
         for number in range(5)
     ]
@@ -628,10 +627,11 @@ async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipelin
     assert sent.calls == [5]
 
 
-def test_a_loop_that_ends_leaves_nobody_waiting(server: Server) -> None:
-    """What was under way for callers of the loop and of another thread is cancelled; the next loop starts afresh."""
-    saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port))
-    settings = saver._home.batcher.client.connection_pool.connection_kwargs
+def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was under way for callers of the loop is cancelled, not what others asked; the next loop starts afresh."""
+    no_retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+    saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port, socket_timeout=2, retry=no_retry))
+    settings = saver._connections.given.connection_pool.connection_kwargs
     outcomes: list[type[BaseException]] = []
 
     def ask() -> None:
@@ -656,6 +656,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server) -> None:
             if all(any(name in data for data in asked) for name in names):
                 all_asked.set()
 
+        await asyncio.to_thread(saver.get_tuple, config("n1"))  # connects
         relay.on_request = hold
         outside.start()
         read(saver, 2, 3)
@@ -663,13 +664,14 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server) -> None:
 
     asyncio.run(main())
     outside.join(20)
-    assert outcomes == [concurrent.futures.CancelledError]
+    assert outcomes == [redis.TimeoutError]  # its own: the relay stands still, as its loop has ended
     settings["port"] = server.port
+    monkeypatch.setattr(connections, "OWN_AFTER", 0.0)
 
     async def again() -> None:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
         await idle(saver)
-        await saver._home.batcher.client.aclose()
+        await saver._connections.batcher().client.aclose()
 
     asyncio.run(again())
 
@@ -724,7 +726,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     clients[source].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *held)
     await all_right(read(clustered, *range(30)), *range(30))
     # With an even number of connections redis-py never says ASKING on the one that it then sends the command on.
-    node = clustered._home.client.get_node(*where)
+    node = clustered._connections.batcher().client.get_node(*where)
     await asyncio.gather(*(node.execute_command("PING") for _ in range(len(node._connections) // 2 * 2 + 2)))
     assert len(node._connections) % 2 == 0
     await all_right(read(clustered, 7), 7)
@@ -735,15 +737,15 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-    before = clustered._home.client.get_node("127.0.0.1", cluster.nodes[source].port)
-    assert await clients_module.asking(clustered._home.client, before, ("EXISTS", keys.index_key), {}) == 1
+    before = clustered._connections.batcher().client.get_node("127.0.0.1", cluster.nodes[source].port)
+    assert await clients_module.asking(clustered._connections.batcher().client, before, ("EXISTS", keys.index_key), {}) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 
 
 async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
     held = asyncio.Event()
-    node = clustered._home.batcher._node_of(Command(("GET", clustered.keyspace.keys("n0").index_key)))
+    node = clustered._connections.batcher()._node_of(Command(("GET", clustered.keyspace.keys("n0").index_key)))
     run = type(node).execute_pipeline
 
     async def hanging(self: Any, commands: Any) -> Any:
@@ -753,7 +755,7 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
 
     monkeypatch.setattr(type(node), "execute_pipeline", hanging)
     tasks = read(clustered, *range(30))
-    batcher = clustered._home.batcher
+    batcher = clustered._connections.batcher()
     there = {
         number
         for number in range(30)

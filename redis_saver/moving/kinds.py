@@ -14,7 +14,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver import clients, codec, listing, names
+from redis_saver import codec, listing, names
 from redis_saver.config import Address
 from redis_saver.errors import ThreadNotMoved
 from redis_saver.moving.places import SaverPlace, special
@@ -46,8 +46,7 @@ class OurPlace(SaverPlace):
     def __init__(self, saver: Saver, name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
-        client: Any = vars(saver)["_home"].client if saver.asynchronous else vars(saver)["_client"]
-        self.failures = clients.failures_of(client)
+        self.failures = saver.failures
 
     def _threads(self) -> Iterable[str]:
         return self.saver._stream(listing.scan_threads(self.saver))  # noqa: SLF001

@@ -10,7 +10,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import clients, drivers
+from redis_saver import drivers
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.requests import Call, T
 from redis_saver.tiers import postgres_runs
@@ -31,7 +31,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     def __init__(self, hot: AsyncRedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
         """As `TwoTiers`."""
         super().__init__(hot, cold, **settings)
-        self._failures = clients.failures_of(hot._home.client)  # noqa: SLF001
+        self._failures = hot.failures
         self._under_way = dict[tuple[Any, ...], asyncio.Future[None]]()
         self._flusher = AsyncFlusher(self)
 

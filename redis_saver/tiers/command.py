@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from redis_saver.clients import failures_of
 from redis_saver.tiers.reaching import Cold, Hot, Reachable, Refused
 from redis_saver.tiers.sync import TieredSaver
 from redis_saver.tiers.telling import Teller, warn
@@ -233,7 +232,7 @@ class _Run:
         """How many records are left after something is done; None: hot cannot tell."""
         try:
             return act()
-        except failures_of(saver.hot._client):  # noqa: SLF001
+        except saver.hot.failures:
             return None
 
     def _go_on(self, saver: TieredSaver) -> None:

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import clients, drivers
+from redis_saver import drivers
 from redis_saver.requests import Call, T
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import postgres_runs
@@ -33,7 +33,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def __init__(self, hot: RedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
         """As `TwoTiers`."""
         super().__init__(hot, cold, **settings)
-        self._failures = clients.failures_of(hot._client)  # noqa: SLF001
+        self._failures = hot.failures
         self._lock, self._under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
         self._flusher, self._process = Flusher(self), os.getpid()
         if self.flushes:

@@ -1,0 +1,57 @@
+"""What a fork of the process makes unusable, and how it is put right in the child.
+
+A child has the parent's memory, but one OS thread only: a lock that another one held stays locked for ever, an event loop that another one ran
+stands still, and connections are shared with the parent. So whatever holds one of these is watched here, and told in the child before
+anything else runs there. It goes on with new locks, loops and connections, made when they are needed.
+
+What was inherited is kept as it is until the child ends. Closing an inherited asyncio connection, which Python does when it is forgotten, would take
+its socket out of the parent's selector: parent and child share that (https://man7.org/linux/man-pages/man7/epoll.7.html).
+
+`os.fork` calls what is registered by `os.register_at_fork`, and so do `multiprocessing`, gunicorn and Celery. A program that forks in C has to call
+`PyOS_AfterFork_Child`, as uWSGI does with `enable-threads`.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+try:
+    from ctypes import py_object, pythonapi
+except ImportError:  # a Python without ctypes: inherited connections are closed, with a warning, when the child ends
+    pythonapi = None  # type: ignore[assignment]
+
+
+class Forkable(Protocol):
+    """What has to be told of a fork."""
+
+    def after_fork(self) -> None:
+        """Be fit for use in the child. Called there first of all, with no other OS thread running: makes no connection and starts nothing."""
+
+
+_watched: dict[int, weakref.ref[Forkable]] = {}
+_kept: list[object] = []
+
+
+def watch(thing: Forkable) -> None:
+    """Call `after_fork` of a thing in each child, as long as there is the thing."""
+    key = id(thing)
+    _watched[key] = weakref.ref(thing, lambda _: _watched.pop(key, None))
+
+
+def keep(thing: object) -> None:
+    """Let a thing never be finalized, not even at the end of this process."""
+    _kept.append(thing)
+    if pythonapi is not None:
+        pythonapi.Py_IncRef(py_object(thing))
+
+
+def _in_child() -> None:
+    for reference in list(_watched.values()):
+        if (thing := reference()) is not None:
+            thing.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
