@@ -279,7 +279,9 @@ def node_named(client: Any, name: str | None) -> Any:
     if name is None:
         return None
     if (node := client.get_node(node_name=name)) is None:
-        raise exceptions_of(client).ConnectionError(f"node {name} has left the cluster while its keys were looked at; call again")
+        raise exceptions_of(client).ConnectionError(
+            f"node {name} has left the cluster while its keys were looked at; call again"
+        )
     return node
 
 

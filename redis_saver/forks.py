@@ -30,6 +30,8 @@ class Forkable(Protocol):
         """Be fit for use in the child. Called there first of all, with no other OS thread running: makes no connection and starts nothing."""
 
 
+generation = 0
+"""How many forks lie between this process and the one that imported this module."""
 _watched: dict[int, weakref.ref[Forkable]] = {}
 _kept: list[object] = []
 
@@ -48,6 +50,8 @@ def keep(thing: object) -> None:
 
 
 def _in_child() -> None:
+    global generation  # noqa: PLW0603
+    generation += 1
     for reference in list(_watched.values()):
         if (thing := reference()) is not None:
             thing.after_fork()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError as OtherCancelled
@@ -126,7 +127,12 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
     if here is (loop or _background.loop()):
         return await coroutine
     future, done = _send(coroutine, loop), here.create_future()
-    future.add_done_callback(lambda _: _soon(here, lambda: done.done() or done.set_result(None)))
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    future.add_done_callback(lambda _: _soon(here, wake))
     try:
         while loop is not None and not (await asyncio.wait([done], timeout=LOOK_EVERY))[0]:
             if not loop.is_running():
@@ -175,8 +181,6 @@ def at_end(act: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
             await act()
 
     generator = until_then()
-    try:
-        generator.__anext__().send(None)  # type: ignore[attr-defined]  # up to the yield, where nothing is awaited
-    except StopIteration:
-        pass
+    with contextlib.suppress(StopIteration):
+        generator.__anext__().send(None)  # up to the yield: nothing is awaited before
     return generator

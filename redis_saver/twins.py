@@ -14,7 +14,12 @@ from typing import Any
 from redis_saver.clients import is_cluster
 
 _OF_ONE_POOL = frozenset(
-    {"maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "himport_registry", "event_dispatcher"}
+    {
+        "maint_notifications_pool_handler",
+        "oss_cluster_maint_notifications_handler",
+        "himport_registry",
+        "event_dispatcher",
+    }
 )
 """What a pool puts into the settings of its connections and belongs to it alone."""
 
@@ -62,7 +67,13 @@ def _cluster(client: Any) -> Any:
     connected = settings.pop("redis_connect_func", None)
     if connected is not None and (own := getattr(client, "user_on_connect_func", None)):
         settings["redis_connect_func"] = own
-    for name in ("retry", "read_from_replicas", "load_balancing_strategy", "reinitialize_steps", "cluster_error_retry_attempts"):
+    for name in (
+        "retry",
+        "read_from_replicas",
+        "load_balancing_strategy",
+        "reinitialize_steps",
+        "cluster_error_retry_attempts",
+    ):
         if value := getattr(client, name, None):
             settings[name] = value
     for name in ("require_full_coverage", "_require_full_coverage", "_dynamic_startup_nodes", "address_remap"):

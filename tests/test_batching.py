@@ -738,7 +738,10 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
     before = clustered._connections.batcher().client.get_node("127.0.0.1", cluster.nodes[source].port)
-    assert await clients_module.asking(clustered._connections.batcher().client, before, ("EXISTS", keys.index_key), {}) == 1
+    assert (
+        await clients_module.asking(clustered._connections.batcher().client, before, ("EXISTS", keys.index_key), {})
+        == 1
+    )
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import drivers
+from redis_saver import drivers, loops
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.errors import LoopEnded
 from redis_saver.requests import Call, T
-from redis_saver.tiers import postgres_runs
+from redis_saver.tiers import cold_connections, postgres_runs
 from redis_saver.tiers.flusher import AsyncFlusher, noting
 from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
 from redis_saver.tiers.saver import TwoTiers, own_error
@@ -22,8 +23,12 @@ from redis_saver.tiers.saver import TwoTiers, own_error
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
 
-    Its methods without an `a` work from threads that run no event loop, as far as those of `cold` do. With write-behind the flusher is a
-    task of the loop on which the saver is used; `await aclose()` at the end, or use it in an `async with`.
+    Used by any number of loops and OS threads, before and after a fork, as far as `cold` can be. One that is bound to a loop (it has a `loop`, as an
+    `AsyncPostgresSaver`) answers the calls of that loop. All other calls, and those of a child, run on the background loop (`redis_saver.loops`), with connections of their
+    own to Postgres, with the same settings. A cold saver of another kind answers them on its loop, and they raise `LoopEnded` where that does not run.
+
+    With write-behind the flusher is a few tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`. In the child of a fork
+    it starts with the first call on the saver.
     """
 
     _hot_class = AsyncRedisSaver
@@ -37,7 +42,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        return await self._flusher.drain(self, timeout)
+        return await self._on_its_loop(self._flusher.drain(self, timeout))
 
     async def aclose(self, timeout: float = 10.0) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
@@ -49,6 +54,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         """Return the saver itself; its flusher is at work from now on."""
         if self.flushes:
             self._flusher.again()
+            await self._on_its_loop(self._flusher.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -56,49 +62,41 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         await self.aclose()
 
     def _run(self, operation: Tiered[T]) -> T:
-        if self.flushes:
-            self.hot._home.loop_for(None).call_soon_threadsafe(self._flusher.start)  # noqa: SLF001
-        try:
-            return drivers.run(operation, self._exchange)
-        except HotFailed as failed:
-            raise own_error(failed) from None
+        return loops.call(self._operate(operation), self._elsewhere())
 
     async def _arun(self, operation: Tiered[T]) -> T:
+        return await self._on_its_loop(self._operate(operation))
+
+    async def _operate(self, operation: Tiered[T]) -> T:
+        """Run an operation where cold answers."""
         if self.flushes:
-            self._flusher.start()
+            await self._flusher.run()
         try:
             return await drivers.arun(operation, self._aexchange)
         except HotFailed as failed:
             raise own_error(failed) from None
 
-    def _exchange(self, request: Any) -> Any:
-        if isinstance(request, Cold):
-            return self._ask_cold_from_outside(request, self.cold)
-        if isinstance(request, Try):
-            reply = None
-            with noting() as noted:
-                reply = (
-                    self._ask_cold_from_outside(request.request, self._carrier_of_cold)
-                    if isinstance(request.request, Cold)
-                    else self._exchange(request.request)
-                )
-            return Tried(reply, noted.error)
-        if isinstance(request, Once):
-            return drivers.run(request.make(), self._exchange)
-        if isinstance(request, Pause):
-            return time.sleep(request.seconds)
-        try:
-            return self.hot._exchange(request)  # noqa: SLF001
-        except self._failures as error:
-            if self.on_hot_error == "bypass":
-                raise HotFailed from error
-            raise
+    async def _on_its_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on this loop, if cold answers here, or where it does."""
+        return await (
+            coroutine if self._is_home(asyncio.get_running_loop()) else loops.acall(coroutine, self._elsewhere())
+        )
 
-    def _ask_cold_from_outside(self, request: Cold, cold: Any) -> Any:
-        if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
-            return asyncio.run_coroutine_threadsafe(delete(*request.arguments), cold.loop).result()
-        answer = getattr(cold, request.method)(*request.arguments, **request.options)
-        return list(answer) if request.method == "list" else answer
+    def _is_home(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the cold saver that was given answers on a loop."""
+        bound = getattr(self.cold, "loop", None)
+        return bound is None or (bound is loop and not self._is_forked)
+
+    def _elsewhere(self) -> asyncio.AbstractEventLoop | None:
+        """Where it answers the others; None: on the background loop."""
+        bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
+        if bound is None or cold_connections.is_renewable(self.cold):
+            return None
+        if self._is_forked:
+            raise LoopEnded(
+                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked from; make it, and the saver in front of it, in this process"
+            )
+        return bound
 
     def _aexchange(self, request: Any) -> Awaitable[Any]:
         return self._ask_hot(request) if type(request) is Call else self._answer(request)
@@ -130,6 +128,8 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
             raise
 
     async def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+        if not self._is_home(asyncio.get_running_loop()) and cold_connections.is_renewable(cold):
+            cold = await cold_connections.arenewed(cold)
         if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
             return await delete(*request.arguments)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)

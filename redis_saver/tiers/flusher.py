@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from redis_saver import drivers
+from redis_saver import drivers, forks, loops
+from redis_saver.errors import LoopEnded
 from redis_saver.tiers import lag
 from redis_saver.tiers.flushing import Flushed, flush
 
@@ -88,23 +89,39 @@ class Flusher:
     def __init__(self, saver: TieredSaver) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
         self._saver = weakref.ref(saver)
+        self._stopped = threading.Event()
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Start with the next call on the saver, unless it was stopped."""
+        stopped, self._stopped = self._stopped.is_set(), threading.Event()
+        if stopped:
+            self._stopped.set()
         self._threads: list[threading.Thread] = []
-        self._stopped = threading.Event()
+        self._lock = threading.Lock()
 
-    def start(self, workers: int) -> None:
-        """Start; also again, after it was stopped, and in the child of a fork."""
-        self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
-            for _ in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+    def start(self) -> None:
+        """Start, unless it is at work or was stopped."""
+        if self._threads or self._stopped.is_set():
+            return
+        with self._lock:
+            saver = self._saver()
+            if self._threads or saver is None:
+                return
+            self._threads = [
+                threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
+                for _ in range(saver.flush_workers)
+            ]
+            for thread in self._threads:
+                thread.start()
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was stopped."""
-        return self._stopped.is_set()
+    def again(self) -> None:
+        """Start after it was stopped, too."""
+        with self._lock:
+            if self._stopped.is_set():
+                self._stopped, self._threads = threading.Event(), []
+        self.start()
 
     def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
@@ -170,22 +187,41 @@ class Flusher:
 
 
 class AsyncFlusher:
-    """Tasks of the event loop."""
+    """Tasks of an event loop."""
 
     def __init__(self, saver: AsyncTieredSaver) -> None:
-        """Begin with `start`. Ends by itself when the saver is no longer used, and with its loop."""
+        """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
         self._saver = weakref.ref(saver)
+        self._stopped = False
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Start with the next call on the saver, unless it was stopped."""
+        self._lock = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = False
 
-    def start(self) -> None:
-        """Start on the running loop, unless it is at work there or was stopped; where it was at work on a loop that is over, it starts anew."""
-        loop = asyncio.get_running_loop()
-        if self._stopped or (self._loop is not None and (self._loop is loop or self._loop.is_running())):
+    async def run(self) -> None:
+        """Start on the running loop, unless it is at work on one that runs, or was stopped.
+
+        Where cold answers on every loop that is the background loop, as others may soon be over.
+        """
+        if self._stopped or (self._loop is not None and self._loop.is_running()):
             return
-        if (saver := self._saver()) is not None:
+        if (saver := self._saver()) is None:
+            return
+        if getattr(saver.cold, "loop", None) is None:
+            await loops.acall(self._start(saver))
+        else:
+            await self._start(saver)
+
+    async def _start(self, saver: AsyncTieredSaver) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._stopped or (self._loop is not None and self._loop.is_running()):
+                return
             self._loop, self._stopping = loop, asyncio.Event()
             self._tasks = [
                 loop.create_task(self._work(self._stopping), name="redis_saver flusher")
@@ -195,17 +231,20 @@ class AsyncFlusher:
     async def stop(self, timeout: float) -> None:
         """End, after what is under way, if that is over in so many seconds."""
         self._stopped = True
-        if self._stopping and self._loop and self._loop is not asyncio.get_running_loop() and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        elif self._stopping and self._loop is asyncio.get_running_loop():
+        if self._loop is not None and self._loop.is_running():
+            with contextlib.suppress(LoopEnded):  # and the flusher with it
+                await loops.acall(self._stop(timeout), self._loop)
+
+    async def _stop(self, timeout: float) -> None:
+        if self._stopping is not None and self._tasks:
             self._stopping.set()
             await _in_time(self._tasks, timeout + _TO_END)
 
     def again(self) -> None:
-        """Start after it was stopped, too."""
-        if self._stopped:
-            self._stopped, self._loop = False, None
-        self.start()
+        """Let it start after it was stopped, too."""
+        with self._lock:
+            if self._stopped:
+                self._stopped, self._loop = False, None
 
     async def _work(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set() and (saver := self._saver()) is not None and saver.behind:

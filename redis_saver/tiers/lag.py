@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from redis_saver import names, scripts
+from redis_saver import forks, names, scripts
 from redis_saver.errors import BacklogFull
 from redis_saver.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Tiered, Tiers
@@ -46,6 +46,11 @@ class Lag:
         self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
         self._most, self._patience = most, patience
         self.min_replicas, self.replica_wait = min_replicas, replica_wait
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin with nothing: what the parent wrote the parent brings to cold, or whoever finds it."""
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
@@ -90,10 +95,6 @@ class Lag:
                 return False
             self._looked = now
             return True
-
-    def after_fork(self) -> None:
-        """In the child of a fork: whoever held the lock is not there."""
-        self._lock = threading.Lock()
 
     def settled(self, thread: str, settled: int, left: int, *, failed: bool) -> None:
         """A turn at a thread is over; where cold took nothing of three in a row, it is out of order, and is left alone for a while."""

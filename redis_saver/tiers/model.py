@@ -153,6 +153,10 @@ class Stats:
     """What the flusher met last."""
     _look: str = field(default="", repr=False)
 
+    def after_fork(self) -> None:
+        """Begin anew: what the parent counted is the parent's."""
+        vars(self).update(vars(Stats()))
+
     def learn(self, found: str) -> None:
         """Take over what a look at hot found, as `lag.look` publishes it, once."""
         which, *numbers = found.split()

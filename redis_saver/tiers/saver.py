@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver import config as configs
+from redis_saver import forks
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
@@ -112,9 +113,11 @@ class TwoTiers(Interface, Generic[Hot]):
         _check("replica_wait", replica_wait, 0.001)
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
+        self._generation = forks.generation
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.carrier, self._carrier_of_cold = carriers(hot, cold)
         self.counts = Stats()
+        forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
         self.empty: dict[str, Leave] = {}
         self.flush_workers, self.flushes = flush_workers, flusher and mode == "write-behind"
@@ -139,6 +142,11 @@ class TwoTiers(Interface, Generic[Hot]):
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone.serde = clone.hot.serde
         return clone
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from the one in which the saver was made."""
+        return self._generation != forks.generation
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from concurrent.futures import Future
@@ -13,19 +12,34 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import drivers
+from redis_saver import drivers, forks
 from redis_saver.requests import Call, T
 from redis_saver.sync import RedisSaver
-from redis_saver.tiers import postgres_runs
+from redis_saver.tiers import cold_connections, postgres_runs
 from redis_saver.tiers.flusher import Flusher, noting
 from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
 from redis_saver.tiers.saver import TwoTiers, own_error
+
+
+class _SingleFlight:
+    """What OS threads of this process do at this moment, which others wait for."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Whoever was at work is not in the child."""
+        self.lock, self.under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
 
 
 class TieredSaver(TwoTiers[RedisSaver]):
     """A `RedisSaver` in front of any saver. Its `a...` methods run in worker threads.
 
     With write-behind, `close` it at the end, or use it in a `with`.
+
+    It is fit for use before and after a fork, if `cold` is. A `PostgresSaver` is: in the child it gets connections of its own, with the settings of those it
+    had. The flusher starts with the first call on the saver in the child.
     """
 
     _hot_class = RedisSaver
@@ -34,10 +48,10 @@ class TieredSaver(TwoTiers[RedisSaver]):
         """As `TwoTiers`."""
         super().__init__(hot, cold, **settings)
         self._failures = hot.failures
-        self._lock, self._under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
-        self._flusher, self._process = Flusher(self), os.getpid()
+        self._single_flight = _SingleFlight()
+        self._flusher = Flusher(self)
         if self.flushes:
-            self._flusher.start(self.flush_workers)
+            self._flusher.start()
 
     def flush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes.
@@ -65,8 +79,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     def __enter__(self) -> Self:
         """Return the saver itself; after `close` its flusher is at work again."""
-        if self.flushes and self._flusher.is_stopped:
-            self._flusher.start(self.flush_workers)
+        if self.flushes:
+            self._flusher.again()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,21 +88,12 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self.close()
 
     def _run(self, operation: Tiered[T]) -> T:
-        if self._process != os.getpid():
-            self._after_fork()
+        if self.flushes:
+            self._flusher.start()
         try:
             return drivers.run(operation, self._exchange)
         except HotFailed as failed:
             raise own_error(failed) from None
-
-    def _after_fork(self) -> None:
-        """In the child of a fork: the threads that were at work, and what they held, are not there."""
-        self._process = os.getpid()
-        self._lock, self._under_way = threading.Lock(), {}
-        if self.behind:
-            self.behind.after_fork()
-        if self.flushes:
-            self._flusher.start(self.flush_workers)
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""
@@ -141,21 +146,24 @@ class TieredSaver(TwoTiers[RedisSaver]):
             raise
 
     def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+        if self._is_forked and cold_connections.is_renewable(cold):
+            cold = cold_connections.renewed(cold)
         if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
             return delete(*request.arguments)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
 
     def _once(self, request: Once) -> Any:
-        with self._lock:
-            under_way = self._under_way.get(request.key)
+        flight = self._single_flight
+        with flight.lock:
+            under_way = flight.under_way.get(request.key)
             if under_way is None:
-                mine = self._under_way[request.key] = Future()
+                mine = flight.under_way[request.key] = Future()
         if under_way is not None:
             return under_way.result()
         try:
             return drivers.run(request.make(), self._exchange)
         finally:
-            with self._lock:
-                del self._under_way[request.key]
+            with flight.lock:
+                del flight.under_way[request.key]
             mine.set_result(None)
