@@ -21,6 +21,7 @@ import redis.sentinel
 from redis.backoff import ExponentialBackoff
 from redis.connection import parse_url
 
+from redis_saver import forks
 from redis_saver.errors import ServerTooOld
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -84,6 +85,7 @@ def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> An
         raise ImportError("memory:// needs the embedded server: pip install 'redis-saver[memory]'") from error
     name = url.partition("://")[2]
     server = _memory.setdefault(name, fakeredis.FakeServer()) if name else fakeredis.FakeServer()
+    forks.hold(server.lock)
     return (fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis)(server=server, **options)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from redis_saver import clients, forks, loops, twins
@@ -51,7 +50,9 @@ class _Bound:
 
     def __init__(self, client: Any) -> None:
         self.batcher = Batcher(client)
-        self.ending: AsyncGenerator[None, None] | None = None
+        self.ending: loops.Ending | None = None
+        self.is_given = False
+        """Whether the client is somebody else's."""
 
 
 class LoopClients:
@@ -72,13 +73,15 @@ class LoopClients:
         self._first = loops.running()
         self._seen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
         self._bound: dict[asyncio.AbstractEventLoop, _Bound] = {}
+        self._at_last = weakref.finalize(self, _close_made, self._bound)
         forks.watch(self)
 
     def after_fork(self) -> None:
         """Leave the parent's loops and connections alone; the child's first loop is the next that comes."""
-        forks.keep((self.given, self._bound, self._first))
+        forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._lock, self._first = False, threading.Lock(), None
         self._seen, self._bound = weakref.WeakKeyDictionary(), {}
+        self._at_last = weakref.finalize(self, _close_made, self._bound)
 
     def batcher(self) -> Batcher | None:
         """What sends on the running loop; None where the call is to go to the background loop."""
@@ -94,6 +97,8 @@ class LoopClients:
         Other loops close theirs when they end. Whoever goes on using the saver connects anew.
         """
         if (bound := self._bound.pop(asyncio.get_running_loop(), None)) is not None:
+            if bound.ending is not None:
+                bound.ending.forget()
             await clients.aclose(bound.batcher.client)
         for loop, bound in list(self._bound.items()):
             if loops.is_background(loop):
@@ -111,24 +116,29 @@ class LoopClients:
     def _bind(self, loop: asyncio.AbstractEventLoop) -> _Bound:
         with self._lock:
             for ended in [each for each in self._bound if each.is_closed()]:
-                del self._bound[ended]
+                if (ending := self._bound.pop(ended).ending) is not None:
+                    ending.forget()
             is_given = self._given_is_free and loop is self._first
-            client = self.given if is_given else twins.twin(self.given)
+            bound = _Bound(self.given if is_given else twins.twin(self.given))
+            bound.is_given = is_given
             self._given_is_free = self._given_is_free and not is_given
-            bound = self._bound[loop] = _Bound(client)
-        mine = weakref.ref(self)
+            self._bound[loop] = bound
+        of_loops = self._bound
 
         async def end() -> None:
-            if (loop_clients := mine()) is not None:
-                loop_clients._unbind(loop, client)  # noqa: SLF001
-            elif is_given:  # nobody uses it here any more, but its owner may
-                return
-            await clients.aclose(client)
+            if of_loops.get(loop) is bound:
+                del of_loops[loop]
+            await clients.aclose(bound.batcher.client)
 
-        bound.ending = loops.at_end(end)
+        bound.ending = loops.Ending(end)
         return bound
 
-    def _unbind(self, loop: asyncio.AbstractEventLoop, client: Any) -> None:
-        bound = self._bound.get(loop)
-        if bound is not None and bound.batcher.client is client:
-            del self._bound[loop]
+
+def _close_made(bound: dict[asyncio.AbstractEventLoop, _Bound]) -> None:
+    """Close the connections that were made for a `LoopClients` that is no longer used; the client that was given is somebody else's."""
+    for each in list(bound.values()):
+        if each.ending is not None:
+            if each.is_given:
+                each.ending.forget()
+            else:
+                each.ending.now()

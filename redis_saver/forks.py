@@ -14,8 +14,9 @@ its socket out of the parent's selector: parent and child share that (https://ma
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 try:
     from ctypes import py_object, pythonapi
@@ -33,6 +34,10 @@ class Forkable(Protocol):
 generation = 0
 """How many forks lie between this process and the one that imported this module."""
 _watched: dict[int, weakref.ref[Forkable]] = {}
+_guards: dict[int, weakref.ref[Any]] = {}
+_held: list[Any] = []
+_forking = threading.Lock()
+"""One fork at a time: what is held is held for it."""
 _kept: list[object] = []
 
 
@@ -42,6 +47,12 @@ def watch(thing: Forkable) -> None:
     _watched[key] = weakref.ref(thing, lambda _: _watched.pop(key, None))
 
 
+def hold(lock: Any) -> None:
+    """Hold a lock during each fork, as long as there is the lock: so what it guards is whole in the child, and nobody else has the lock there."""
+    key = id(lock)
+    _guards[key] = weakref.ref(lock, lambda _: _guards.pop(key, None))
+
+
 def keep(thing: object) -> None:
     """Let a thing never be finalized, not even at the end of this process."""
     _kept.append(thing)
@@ -49,13 +60,28 @@ def keep(thing: object) -> None:
         pythonapi.Py_IncRef(py_object(thing))
 
 
+def _before() -> None:
+    _forking.acquire()
+    for key in sorted(_guards):
+        if (guard := _guards.get(key)) is not None and (lock := guard()) is not None:
+            lock.acquire()
+            _held.append(lock)
+
+
+def _release() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
 def _in_child() -> None:
     global generation  # noqa: PLW0603
     generation += 1
+    _release()
     for reference in list(_watched.values()):
         if (thing := reference()) is not None:
             thing.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)

@@ -33,12 +33,18 @@ class _Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], None] | None = None
+        self.closing: set[asyncio.Task[Any]] = set()
+        """Tasks of the loop that are to be done before it ends."""
+        self.endings: set[Ending] = set()
+        """What is to be done at the end of all loops of this process."""
         forks.watch(self)
 
     def after_fork(self) -> None:
         """Start another loop when one is needed."""
         forks.keep(self._loop)
+        forks.keep((self.closing, self.endings))
         self._lock, self._loop, self._thread, self._stop = threading.Lock(), None, None, None
+        self.closing, self.endings = set(), set()
 
     def is_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether this is the background loop."""
@@ -69,6 +75,8 @@ class _Background:
             self._stop = stopping.set
             started.set_result(asyncio.get_running_loop())
             await stopping.wait()
+            if self.closing:
+                await asyncio.wait(self.closing, timeout=END_TIMEOUT)
 
         try:
             asyncio.run(serve())
@@ -167,20 +175,42 @@ def _ended() -> LoopEnded:
     )
 
 
-def at_end(act: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
-    """Await something at the end of the running loop, or when the answer is forgotten, whichever is first.
+class Ending:
+    """Something that is awaited at the end of the running loop, or before, by `now`.
 
-    That is what asyncio does with an asynchronous generator that is not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls). Where a loop is
+    The former is what asyncio does with an asynchronous generator that is not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls). Where a loop is
     closed without that, nothing is done.
+
+    Until then it is referred to from here: Python's garbage collector, on another OS thread, would close connections halfway.
     """
 
-    async def until_then() -> AsyncGenerator[None, None]:
+    def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Note what to await."""
+        self._loop, self._forgotten = asyncio.get_running_loop(), False
+        self._generator = self._until_then(act)
+        with contextlib.suppress(StopIteration):
+            self._generator.__anext__().send(None)  # up to the yield: nothing is awaited before
+        _background.endings.add(self)
+
+    def now(self) -> None:
+        """Await it as soon as the loop gets to it; from any OS thread."""
+        _soon(self._loop, self._begin)
+
+    def forget(self) -> None:
+        """Do nothing at the end."""
+        self._forgotten = True
+        _background.endings.discard(self)
+
+    def _begin(self) -> None:
+        task = self._loop.create_task(self._generator.aclose())
+        if is_background(self._loop):
+            _background.closing.add(task)
+            task.add_done_callback(_background.closing.discard)
+
+    async def _until_then(self, act: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            await act()
-
-    generator = until_then()
-    with contextlib.suppress(StopIteration):
-        generator.__anext__().send(None)  # up to the yield: nothing is awaited before
-    return generator
+            _background.endings.discard(self)
+            if not self._forgotten:
+                await act()

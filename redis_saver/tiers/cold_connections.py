@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import copy
 import threading
-from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -41,7 +40,7 @@ class _Renewed:
 
     def __init__(self) -> None:
         self.of: dict[int, tuple[Any, Any]] = {}
-        self.ending: list[AsyncGenerator[None, None]] = []
+        self.ending: list[loops.Ending] = []
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
         forks.watch(self)
 
@@ -91,7 +90,7 @@ async def arenewed(cold: C) -> C:
             else:
                 made = await type(given).connect(**_settings(given))
             _renewed.of[id(given)] = (given, made)
-            _renewed.ending.append(loops.at_end(made.close))
+            _renewed.ending.append(loops.Ending(made.close))
         made = _renewed.of[id(given)][1]
     return _on(cold, conn=made, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
 
