@@ -4,7 +4,7 @@
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[4] doubts     sorted set  <prefix>:{<thread>}:doubts
--- ARGV[1] token      the flusher's own
+-- ARGV[1] token      the flusher's own; who asks again with that of its last turn goes on with that
 -- ARGV[2] length     milliseconds for which no other may
 -- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
@@ -61,6 +61,8 @@ until #members < 2 * PAGE or #answer > most + 2 or is_buried
 if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
+elseif held[1] == token then -- of a turn that was not settled, and there is nothing to do in it
+  redis.call('HSET', flush, 'until', '0')
 end
 answer[1] = bases
 return answer

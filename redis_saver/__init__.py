@@ -3,6 +3,7 @@
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.errors import (
     BacklogFull,
+    BacklogWarning,
     ForeignKey,
     NotReplicated,
     RedisSaverError,
@@ -24,6 +25,7 @@ __all__ = [
     "AsyncRedisSaver",
     "AsyncTieredSaver",
     "BacklogFull",
+    "BacklogWarning",
     "ForeignKey",
     "NotReplicated",
     "Pruned",

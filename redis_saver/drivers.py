@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis_saver.errors import RedisSaverError
 from redis_saver.requests import Argument, Call, Command, Page, Request, Stream, T
 
 R = TypeVar("R")
@@ -13,61 +12,83 @@ R = TypeVar("R")
 
 
 def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
-    """Run an operation to its result. An error of ours is raised where the operation asked, so that it can mend what it is about."""
+    """Run an operation to its result.
+
+    An error is raised in the operation, where it asked, whoever it is from: so it can mend what the error is about, and release what it
+    holds. Only where the caller itself is stopped (KeyboardInterrupt, a cancelled task) the operation is closed, and cannot ask for anything any more.
+    """
     step, given = operation.send, None
-    while True:
-        try:
-            request = step(given)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            step, given = operation.send, exchange(request)
-        except RedisSaverError as error:
-            step, given = operation.throw, error
+    try:
+        while True:
+            try:
+                request = step(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                step, given = operation.send, exchange(request)
+            except Exception as error:  # noqa: BLE001 - it is raised in there
+                step, given = operation.throw, error
+    finally:
+        operation.close()
 
 
 async def arun(operation: Generator[R, Any, T], exchange: Callable[[R], Awaitable[Any]]) -> T:
     """`run`, asynchronously."""
     step, given = operation.send, None
-    while True:
-        try:
-            request = step(given)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            step, given = operation.send, await exchange(request)
-        except RedisSaverError as error:
-            step, given = operation.throw, error
+    try:
+        while True:
+            try:
+                request = step(given)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                step, given = operation.send, await exchange(request)
+            except Exception as error:  # noqa: BLE001 - it is raised in there
+                step, given = operation.throw, error
+    finally:
+        operation.close()
 
 
 def pages(stream: Stream[T], exchange: Callable[[Request], Any]) -> Iterator[Sequence[T]]:
-    """Run a stream, page by page."""
-    reply = None
-    while True:
-        try:
-            step = stream.send(reply)
-        except StopIteration:
-            return
-        if isinstance(step, Page):
-            yield step.items
-            reply = None
-        else:
-            reply = exchange(step)
+    """Run a stream, page by page. Errors are raised in it, as in `run`; it is closed when nobody wants more pages."""
+    step, given = stream.send, None
+    try:
+        while True:
+            try:
+                request = step(given)
+            except StopIteration:
+                return
+            step, given = stream.send, None
+            if isinstance(request, Page):
+                yield request.items
+                continue
+            try:
+                given = exchange(request)
+            except Exception as error:  # noqa: BLE001 - it is raised in there
+                step, given = stream.throw, error
+    finally:
+        stream.close()
 
 
 async def apages(stream: Stream[T], exchange: Callable[[Request], Awaitable[Any]]) -> AsyncIterator[Sequence[T]]:
     """`pages`, asynchronously."""
-    reply = None
-    while True:
-        try:
-            step = stream.send(reply)
-        except StopIteration:
-            return
-        if isinstance(step, Page):
-            yield step.items
-            reply = None
-        else:
-            reply = await exchange(step)
+    step, given = stream.send, None
+    try:
+        while True:
+            try:
+                request = step(given)
+            except StopIteration:
+                return
+            step, given = stream.send, None
+            if isinstance(request, Page):
+                yield request.items
+                continue
+            try:
+                given = await exchange(request)
+            except Exception as error:  # noqa: BLE001 - it is raised in there
+                step, given = stream.throw, error
+    finally:
+        stream.close()
 
 
 def wire(request: Call | Command) -> Sequence[Argument]:

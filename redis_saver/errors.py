@@ -16,6 +16,8 @@
     ├── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
     └── LoopEnded              the event loop that was to answer ended before it did      (also a RuntimeError)
 
+    BacklogWarning             a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
+
 Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
 """
 
@@ -60,6 +62,10 @@ class ThreadBusy(RedisSaverError):
 
 class BacklogFull(RedisSaverError):
     """A write-behind `TieredSaver` has written as much as it may before cold gets it. Nothing was written."""
+
+
+class BacklogWarning(RuntimeWarning):
+    """A `with` over a write-behind `TieredSaver` ended before cold had everything. What it lacks is kept in Redis, for any other flusher."""
 
 
 class NotReplicated(RedisSaverError):

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server, which loses a reply, or lets a test step in before a command."""
+"""A TCP proxy before a server, which loses a request or its reply, or lets a test step in before a command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
-        self._marker, self._countdown, self._half = b"", 0, False
+        self._marker, self._countdown, self._half, self._drops = b"", 0, False, False
         self._steps: list[tuple[bytes, Callable[[], object]]] = []
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,7 +37,12 @@ class Proxy:
 
         The connection breaks instead of the reply, or after one half of it. `lost` counts the replies lost from now on.
         """
-        self.lost, self._marker, self._countdown, self._half = 0, marker, position, half
+        self.lost, self._marker, self._countdown, self._half, self._drops = 0, marker, position, half, False
+
+    def drop_request(self, marker: bytes, position: int = 1) -> None:
+        """Lose that request itself: the connection breaks, and the server has not executed it."""
+        self.lose_reply(marker, position)
+        self._drops = True
 
     def before(self, marker: bytes, step: Callable[[], object]) -> None:
         """Call `step`, once, before the next request that contains `marker` is passed on."""
@@ -70,6 +75,9 @@ class Proxy:
                     waiting[1]()
                 if self._countdown and self._marker in request:
                     self._countdown -= 1
+                    if self._countdown == 0 and self._drops:
+                        self.lost += 1
+                        break
                     if self._countdown == 0:
                         doomed.set()
                 server.sendall(request)

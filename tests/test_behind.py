@@ -437,7 +437,7 @@ async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
     behind = (await tiers.saver(**BEHIND)).behind
     for number in range(2000):
-        behind.settled(f"{number}", 0, 1, failed=True)
+        behind.settled(f"{number}", 0, 1, psycopg.OperationalError("down"))
     assert behind.due() is None
 
 

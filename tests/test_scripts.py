@@ -68,7 +68,7 @@ def test_only_what_every_server_has(name: str) -> None:
     assert not text.startswith("#!")
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
     core = {
-        "EXISTS", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
+        "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
         "RENAME", "SET", "TIME", "UNLINK", "ZADD", "ZCARD", "ZLEXCOUNT", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYRANK", "ZREVRANGEBYLEX",
         "ZSCORE",
     }  # fmt: skip

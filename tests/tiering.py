@@ -149,12 +149,14 @@ class Tiers:
                         raw.hset(key, field, b"%s %d %s" % (tries, int(due) - milliseconds, error))
 
     def fails(self, face: Face, script: Any = None) -> Any:
-        """Let hot fail, in all or in one script, until the answer is called."""
+        """Let hot fail, in all or from one script on, until the answer is called."""
         hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"
-        works = getattr(hot, name)
+        works, has_failed = getattr(hot, name), script is None
 
         def exchange(request: Any) -> Any:
-            if script is None or getattr(request, "script", None) is script:
+            nonlocal has_failed
+            has_failed |= getattr(request, "script", None) is script
+            if has_failed:
                 raise redis.ConnectionError("on purpose")
             return works(request)
 

@@ -48,7 +48,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         """Stop the flusher, as `TieredSaver.close`."""
         deadline = time.monotonic() + timeout
         await self._flusher.stop(timeout)
-        return await self.aflush(max(0.0, deadline - time.monotonic())) if self.flushes else 0
+        return self._closed(await self.aflush(max(0.0, deadline - time.monotonic())) if self.flushes else 0)
 
     async def __aenter__(self) -> Self:
         """Return the saver itself; its flusher is at work from now on."""
@@ -57,9 +57,12 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
             await self._on_its_loop(self._flusher.run())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close."""
-        await self.aclose()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close. Where something is left, a `BacklogWarning` says so."""
+        left = 0
+        with noting() as noted:
+            left = await self.aclose()
+        self._leave(left, noted.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
         return loops.call(self._operate(operation), self._elsewhere())

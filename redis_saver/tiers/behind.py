@@ -63,13 +63,11 @@ def _store(
 ) -> Tiered[bool]:
     """Run an operation that stores a record, by the script that notes it, too."""
     yield from behind.room()
-    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
-        wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
-        if where.checkpoint_id:
-            wanted.append(config.to_config(*where[:2], where.checkpoint_id))
-        for one in wanted:
-            yield from reading.get_tuple(tiers, one)
-        stored = yield from _tried(tiers, where, operation(), script, last)
+    try:
+        stored = yield from _brought_back_and_tried(tiers, where, operation, script, last)
+    except BaseException:
+        behind.note(where.thread_id, 0)  # it may be there all the same
+        raise
     tiers.empty.pop(where.thread_id, None)
     if stored is None:
         tiers.counts.waited += 1
@@ -77,6 +75,20 @@ def _store(
     behind.note(where.thread_id, stored)
     yield from _replicated(tiers, behind, where.thread_id)
     return True
+
+
+def _brought_back_and_tried(
+    tiers: Tiers, where: config.Address, operation: Callable[[], Operation[Any]], script: Script, last: bytes
+) -> Tiered[int | None]:
+    """As `_tried`; where that is refused, once more after what hot lacks was brought back."""
+    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
+        wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
+        if where.checkpoint_id:
+            wanted.append(config.to_config(*where[:2], where.checkpoint_id))
+        for one in wanted:
+            yield from reading.get_tuple(tiers, one)
+        stored = yield from _tried(tiers, where, operation(), script, last)
+    return stored
 
 
 def _replicated(tiers: Tiers, behind: Behind, thread: str) -> Tiered[None]:
@@ -115,8 +127,12 @@ def _tried(
 
 def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
     """Delete a thread in hot; False where it has to be deleted in cold first."""
-    if not (yield from flushing.bury(tiers, thread)):
-        return False
+    try:
+        if not (yield from flushing.bury(tiers, thread)):
+            return False
+    except BaseException:
+        behind.note(thread, 0)  # it may be so all the same
+        raise
     behind.note(thread, 1)
     yield from _replicated(tiers, behind, thread)
     return True

@@ -8,12 +8,13 @@ from uuid import uuid4
 
 from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import RedisSaverError, ThreadDamaged
 from redis_saver.requests import Call, Operation
 from redis_saver.tiers import flushing, model
 from redis_saver.tiers.adopting import bring_adopted
 from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, busy, flush_now
-from redis_saver.tiers.model import DOUBTS_KEPT, Cold, Pause, Tiered, Tiers, by_choice
+from redis_saver.tiers.leases import release
+from redis_saver.tiers.model import DOUBTS_KEPT, Cold, HotFailed, Pause, Tiered, Tiers, Try, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
@@ -73,6 +74,9 @@ def put_in_doubt(
             else:
                 yield from mend(tiers, thread, damage)
             continue
+        except Exception:
+            yield release(keys, token)  # the write is given up, and cold was not told of it
+            raise
         if in_cold == _BEHIND:
             if need == "nothing":
                 yield from bury(tiers, thread)
@@ -105,12 +109,30 @@ def trust(tiers: Tiers, thread: str, doubt: Doubt, needed: bytes) -> Operation[N
     yield Call(scripts.TRUST, tiers.hot.keyspace.tier_keys(thread).writing, (doubt.token, doubt.newest, needed))
 
 
+def end(tiers: Tiers, thread: str, doubt: Doubt, operation: Tiered[None]) -> Tiered[None]:
+    """End a doubt by an operation over hot, unless hot is to be bypassed.
+
+    Where that fails, hot forgets the thread, if it can be told so at once: cold has what was written, and nobody else knows that this writer is done.
+    """
+
+    def or_forget() -> Tiered[None]:
+        try:
+            yield from operation
+        except Exception as error:
+            if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
+                keys = tiers.hot.keyspace.tier_keys(thread)
+                yield Try(Call(scripts.TRUST, keys.writing, (doubt.token, b"", NOWHERE)))
+            raise
+
+    yield from by_choice(tiers, or_forget())
+
+
 def change(tiers: Tiers, thread: str, cold: Cold | None) -> Tiered[None]:
     """Change a thread in cold, and give it up in hot."""
     doubt = yield from put_in_doubt(tiers, thread, ALL)
     if cold:
         yield cold
-    yield from by_choice(tiers, given_up(tiers, thread, doubt))
+    yield from end(tiers, thread, doubt, given_up(tiers, thread, doubt))
 
 
 def given_up(tiers: Tiers, thread: str, doubt: Doubt) -> Operation[None]:

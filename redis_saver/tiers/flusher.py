@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import queue
 import threading
@@ -38,6 +39,9 @@ _SHORTEST, _LONGEST = 0.05, 1.0
 
 _TO_END = 1.0
 """Seconds that are left to end what was begun when the time is up."""
+_LOOKS = 3
+"""How often in a row hot may fail to say what is left, before a drain gives up."""
+_LOG = logging.getLogger("redis_saver")
 
 
 class noting:  # noqa: N801 - used like a function
@@ -60,13 +64,39 @@ class noting:  # noqa: N801 - used like a function
 
 def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
     """Note what came of a turn at a thread; answers how many records cold need not get any more."""
-    failed = [error] if error else list(done.failed) if done else []
+    failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
-        saver.counts.last_error = f"{type(failed[0]).__name__}: {failed[0]}"
+        saver.counts.last_error = lag.said(failed)
+    for refused in done.refused if done else ():
+        _LOG.warning(
+            "cold will not take a record of thread %r, which is kept in Redis and tried again: %s",
+            thread,
+            lag.said(refused),
+        )
     settled = done.brought + done.spared if done else 0
     if saver.behind:  # else it flushes, when asked to, what others left
-        saver.behind.settled(thread, settled, done.left if done else 1, failed=bool(failed))
+        saver.behind.settled(thread, settled, done.left if done else 1, failed)
     return settled
+
+
+class _Looks:
+    """Looks of a drain, one after the other, of which some may fail."""
+
+    def __init__(self, saver: Any, left: Callable[[], float]) -> None:
+        self._saver, self._left, self._failed = saver, left, 0
+
+    def have_failed(self, error: Exception | None) -> bool:
+        """Whether this one did, and is to be tried again.
+
+        Raises:
+            Exception: It is the third in a row, or the time is up.
+        """
+        self._failed = self._failed + 1 if error else 0
+        if error:
+            self._saver.counts.last_error = lag.said(error)
+            if self._failed == _LOOKS or not self._left():
+                raise error
+        return bool(error)
 
 
 def _left_of(timeout: float | None) -> Callable[[], float]:
@@ -136,7 +166,7 @@ class Flusher:
                 with noting() as noted:
                     saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
                 if noted.error:
-                    saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
+                    saver.counts.last_error = lag.said(noted.error)
             thread, pause = saver.behind.due(), saver.behind.every / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
@@ -154,11 +184,13 @@ class Flusher:
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
         left, pauses = _left_of(timeout), _pauses()
+        looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
         while True:
-            found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
-            if not found.records or not left():
+            with noting() as noted:
+                found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
+            if not looks.have_failed(noted.error) and (not found.records or not left()):
                 return found.records
-            if self._bring_all(saver, found.threads, left):
+            if not noted.error and self._bring_all(saver, found.threads, left):
                 pauses = _pauses()
             else:
                 time.sleep(min(left(), next(pauses)))
@@ -252,7 +284,7 @@ class AsyncFlusher:
                 with noting() as noted:
                     saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
                 if noted.error:
-                    saver.counts.last_error = f"{type(noted.error).__name__}: {noted.error}"
+                    saver.counts.last_error = lag.said(noted.error)
             thread, pause = saver.behind.due(), saver.behind.every / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
@@ -271,11 +303,13 @@ class AsyncFlusher:
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
         left, pauses = _left_of(timeout), _pauses()
+        looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
         while True:
-            found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
-            if not found.records or not left():
+            with noting() as noted:
+                found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
+            if not looks.have_failed(noted.error) and (not found.records or not left()):
                 return found.records
-            if await self._bring_all(saver, found.threads, left):
+            if not noted.error and await self._bring_all(saver, found.threads, left):
                 pauses = _pauses()
             else:
                 await asyncio.sleep(min(left(), next(pauses)))

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -23,14 +22,15 @@ from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import model, sparing
 from redis_saver.tiers.carrying import opened
 from redis_saver.tiers.giving import calls_for, to_put, versions_of_values
+from redis_saver.tiers.leases import release
 from redis_saver.tiers.model import Cold, HotFailed, Pause, Record, Tiered, Tiers, Try
 
 RECORDS_A_TURN = 50
-TURN = 60_000
-"""Milliseconds for which no other flusher works on the thread."""
+TURN = 30_000
+"""Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that come late."""
-LONGEST_PAUSE = 30
+LONGEST_PAUSE = 10
 """Seconds after which what cold would not take is tried again, at the latest."""
 _LATE = -1
 
@@ -45,6 +45,8 @@ class Flushed(NamedTuple):
     """Records that cold need not get."""
     failed: Sequence[Exception]
     """What cold, or reading from hot, raised."""
+    refused: Sequence[Exception] = ()
+    """Those of them that came for the first time, about records that cold would not take while it took others."""
 
 
 def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
@@ -107,13 +109,31 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
     """Bring some of what cold does not have of a thread there. None: another flusher is at it, or a writer that goes to cold first.
 
+    Where hot fails, the turn is released, and the next attempt of this process goes on with it in any case. Where this is stopped in the middle of a call
+    of cold, nobody knows when that is over: then the turn has to run out.
+
     Args:
         tiers: The saver.
         thread: The thread.
         at_once: Also what is to be tried again only later.
         seconds: No record is begun after so many.
     """
-    began, token, keys = time.monotonic(), uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
+    keys, turn = tiers.hot.keyspace.tier_keys(thread), _Turn(tiers, thread)
+    token = tiers.leases.token(keys.flush)
+    try:
+        return (yield from _take_turn(turn, token, at_once=at_once, seconds=seconds))
+    except BaseException as error:
+        if not turn.is_asking_cold:
+            tiers.leases.keep(keys.flush, token)
+            if isinstance(error, Exception):
+                yield release(keys, token)
+        raise
+
+
+def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
+    """What `flush` does, by this token."""
+    began, tiers, thread = time.monotonic(), turn.tiers, turn.thread
+    keys = tiers.hot.keyspace.tier_keys(thread)
     taken = yield Call(
         scripts.TAKE,
         (keys.data_key, keys.dirty, keys.flush, keys.doubts),
@@ -122,10 +142,10 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     if taken == 1:
         return None
     bases, there, unsettled, *raw = taken
-    turn = _Turn(tiers, thread, [Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+    turn.take([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not turn.records:
         return Flushed(there, 0, 0, ())
-    seconds = min(seconds, TURN / 2000)
+    seconds = min(seconds, TURN / 3000)  # the rest is for the last call of cold
     spares = tiers.behind is not None and tiers.behind.history == "latest" and not unsettled
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
     yield from turn.run(*until, spares=spares)
@@ -135,11 +155,15 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
         pause = min(LONGEST_PAUSE, 2**record.tries) * 1000
         failed += (record.member, pause, names.encode(f"{type(error).__name__}: {error}"[:500]))
     latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
-    left = yield Call(
+    settle = Call(
         scripts.SETTLE,
         (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.doubts),
         (token, len(turn.done), len(turn.failed), DELETIONS_KEPT, turn.gaps, *brought, *failed, *latest),
     )
+    try:
+        left = yield settle
+    except Exception:  # noqa: BLE001 - who came late must not miss that. Where it was settled, and that is not known, all of this turn is done again
+        left = yield settle
     if left != _LATE and tiers.behind:
         for escaped, (raw_id, versions) in turn.latest.items():
             place = (thread, names.name_of(escaped))
@@ -151,21 +175,30 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     counts.retries += len(turn.failed)
     counts.flush_seconds += time.monotonic() - began
     errors = [error for _, error in turn.failed]
-    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors)
+    refused = [error for record, error in turn.failed if turn.done and not record.tries]
+    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors, refused)
 
 
 class _Turn:
     """One flusher's turn at a thread."""
 
-    def __init__(self, tiers: Tiers, thread: str, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
-        self._tiers, self._thread, self.records, self._bases = tiers, thread, records, bases
+    def __init__(self, tiers: Tiers, thread: str) -> None:
+        self.tiers, self.thread = tiers, thread
+        self.records: Sequence[Record] = ()
+        self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
+        self.is_asking_cold = False
+        """Whether a call of cold is under way; true for ever where this was stopped in it."""
         self.done: list[Record] = []
         self.failed: list[tuple[Record, Exception]] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
         self.spared = 0
         self.gaps = b"0"
+
+    def take(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
+        """Take over what there is to do, and what cold got last."""
+        self.records, self._bases = records, bases
 
     def run(self, until: float, until_by_clock: float, *, spares: bool) -> Tiered[None]:
         """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
@@ -174,7 +207,7 @@ class _Turn:
         """
         plan = sparing.Plan({}, set())
         if spares:
-            plan = yield from sparing.plan(self._tiers, self._thread, self.records)
+            plan = yield from sparing.plan(self.tiers, self.thread, self.records)
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
                 return
@@ -214,31 +247,38 @@ class _Turn:
         """Delete the thread in cold: what that had got is no base any more."""
         self._bases = {}
         self.latest.clear()
-        return (yield Try(Cold("delete_thread", (self._thread,)))).error  # type: ignore[no-any-return]
+        return (yield from self._ask_cold(Cold("delete_thread", (self.thread,))))
+
+    def _ask_cold(self, call: Cold) -> Tiered[Exception | None]:
+        """Let cold do something; answers the error, if there is one."""
+        self.is_asking_cold = True
+        error = (yield Try(call)).error
+        self.is_asking_cold = False
+        return error  # type: ignore[no-any-return]
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Give cold what it was spared of a namespace, and that is needed now."""
-        hot, data = self._tiers.carrier, self._tiers.hot.keyspace.keys(self._thread).data_key
+        hot, data = self.tiers.carrier, self.tiers.hot.keyspace.keys(self.thread).data_key
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@gaps"))):
             return None
-        asked = listing.query(config.to_config(self._thread, ns, ""), None, None, None)
+        asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
         for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):
-            for call in calls_for(self._opened(found), self._thread):
-                if (error := (yield Try(call)).error) is not None:
-                    return error  # type: ignore[no-any-return]
+            for call in calls_for(self._opened(found), self.thread):
+                if (error := (yield from self._ask_cold(call))) is not None:
+                    return error
         self._filled_up.add(ns)
         return None
 
     def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
-        if not isinstance(self._tiers.carrier.serde, ClosedSerializer):
+        if not isinstance(self.tiers.carrier.serde, ClosedSerializer):
             return found
         with decoding("{}", config.address(found.config)):
-            return opened(found, self._tiers.hot.serde)
+            return opened(found, self.tiers.hot.serde)
 
     def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.place
-        hot = self._tiers.carrier
-        found = yield from reading.get_tuple(hot, config.to_config(self._thread, ns, checkpoint_id))
+        hot = self.tiers.carrier
+        found = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
         if found is None:  # it was pruned or deleted meanwhile
             return None
         found = self._opened(found)
@@ -246,10 +286,10 @@ class _Turn:
         before = yield from self._versions_in_cold(ns, escaped)
         versions = versions_of_values(found.checkpoint)
         new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
-        error = (yield Try(to_put(found, self._thread, new))).error
+        error = yield from self._ask_cold(to_put(found, self.thread, new))
         if error is None:
             self.latest[escaped] = (names.component(checkpoint_id), versions)
-        return error  # type: ignore[no-any-return]
+        return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
         """Of the checkpoint that cold got last in a namespace: it has their values."""
@@ -258,9 +298,9 @@ class _Turn:
         if (base := self._bases.get(escaped)) is None:
             return {}
         base_id = names.name_of(base)
-        known = self._tiers.behind.versions((self._thread, ns), base_id) if self._tiers.behind else None
+        known = self.tiers.behind.versions((self.thread, ns), base_id) if self.tiers.behind else None
         if known is None:
-            found = yield from reading.get_tuple(self._tiers.carrier, config.to_config(self._thread, ns, base_id))
+            found = yield from reading.get_tuple(self.tiers.carrier, config.to_config(self.thread, ns, base_id))
             known = versions_of_values(found.checkpoint) if found else {}
         return known
 
@@ -268,19 +308,19 @@ class _Turn:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
         ns, checkpoint_id, task = names.components(record.member[1:])
-        where = config.to_config(self._thread, ns, checkpoint_id)
-        hot, place = self._tiers.carrier, f"thread {self._thread!r}"
+        where = config.to_config(self.thread, ns, checkpoint_id)
+        hot, place = self.tiers.carrier, f"thread {self.thread!r}"
         writes = codec.decode_writes((names.component(task), record.writes), place)
         given = [codec.load_write(hot.serde, write, place)[1:] for write in writes]
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
             given = yield from self._filled(record.member, writes, given)
-        return (yield Try(Cold("put_writes", (where, given, task, writes[0].task_path)))).error  # type: ignore[no-any-return]
+        return (yield from self._ask_cold(Cold("put_writes", (where, given, task, writes[0].task_path))))
 
     def _filled(
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
-        keys, hot, place = self._tiers.hot.keyspace.keys(self._thread), self._tiers.carrier, f"thread {self._thread!r}"
+        keys, hot, place = self.tiers.hot.keyspace.keys(self.thread), self.tiers.carrier, f"thread {self.thread!r}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records = yield Command(("HMGET", keys.data_key, *fields))
         special = [

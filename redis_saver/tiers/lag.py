@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import threading
 import time
@@ -14,16 +15,21 @@ from uuid import uuid4
 from redis_saver import forks, names, scripts
 from redis_saver.errors import BacklogFull
 from redis_saver.requests import Batch, Call, Command, Operation, Scan
-from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Tiered, Tiers
+from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
-LONGEST_LOOK = 60_000
-"""Milliseconds for which no other process looks, should the one that does die."""
+LONGEST_LOOK = 20_000
+"""Milliseconds for which no other process looks, should the one that does die. While it lives it says now and then that it goes on."""
 PUBLISHED_FOR = 3_600_000
 """Milliseconds for which the result of a look is kept for other processes."""
-LONGEST_BACKOFF = 30.0
+LONGEST_BACKOFF = 10.0
 """Seconds between two tries, at the most, while cold takes nothing at all."""
+CATCH_UP = LONGEST_BACKOFF + LOOK_EVERY
+"""Seconds, and three times `flush_every` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
+calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
+TAKE_OVER = 30.0
+"""Seconds more where a process died in the middle of a turn or a look: the longest of their leases."""
 THREADS_A_BATCH = 500
 
 
@@ -96,17 +102,24 @@ class Lag:
             self._looked = now
             return True
 
-    def settled(self, thread: str, settled: int, left: int, *, failed: bool) -> None:
-        """A turn at a thread is over; where cold took nothing of three in a row, it is out of order, and is left alone for a while."""
+    def settled(self, thread: str, settled: int, left: int, failed: Exception | None) -> None:
+        """A turn at a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
+
+        That is logged once, and its end.
+        """
         now = time.monotonic()
         with self._lock:
             self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
             if left:
                 self._wait(thread, now + 2 * self.every if failed or not settled else 0.0)
             if settled:
+                if self._outages >= _OUTAGE:
+                    _LOG.warning("the flusher brings threads to cold again")
                 self._outages = 0
             elif failed:
                 self._outages += 1
+                if self._outages == _OUTAGE:
+                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", said(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
@@ -150,6 +163,22 @@ class Lag:
 
 _OUTAGE, _DOUBLINGS = 3, 10
 _LOOK_AGAIN = 0.05
+_LOG = logging.getLogger("redis_saver")
+
+
+def said(error: Exception) -> str:
+    """An error in one line, for logs and `Stats.last_error`."""
+    text = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
+    return f"{type(error).__name__}: {text}"
+
+
+def what_is_left(stats: Stats) -> str:
+    """Why a drain has ended before cold has everything, as the last look found it."""
+    return (
+        f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They are kept in Redis, for the flusher of "
+        f"another process, or the next. The oldest is {stats.oldest_seconds:.0f} seconds old"
+        + (f"; last error: {stats.last_error}" if stats.last_error else "")
+    )
 
 
 class Found(NamedTuple):
@@ -161,11 +190,19 @@ class Found(NamedTuple):
     set_aside: int
 
 
-def look(tiers: Tiers) -> Operation[Found]:
-    """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is."""
-    keyspace, position = tiers.hot.keyspace, None
+def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
+    """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is.
+
+    Args:
+        tiers: The saver.
+        is_in_turn: Whether no other process is to look meanwhile.
+    """
+    keyspace, position, said = tiers.hot.keyspace, None, time.monotonic()
     threads: dict[str, None] = {}
     while True:
+        if is_in_turn and time.monotonic() - said > LONGEST_LOOK / 4000:
+            yield Command(("PEXPIRE", keyspace.scanning, LONGEST_LOOK))
+            said = time.monotonic()
         position, keys = yield Scan(keyspace.dirty_pattern, position)
         threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
         if position is None:
@@ -183,15 +220,23 @@ def look(tiers: Tiers) -> Operation[Found]:
     return Found(found, records, oldest, aside)
 
 
-def look_in_turn(tiers: Tiers) -> Operation[list[str]]:
-    """As `look`, if it is time for that and no other process does it."""
+def look_in_turn(tiers: Tiers) -> Tiered[list[str]]:
+    """As `look`, if it is time for that and no other process does it. Who meets an error lets others look, and does so itself when it asks again."""
     keyspace, began = tiers.hot.keyspace, time.monotonic()
-    if not (yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (b"1", LONGEST_LOOK, b"1"))):
-        yield from read_published(tiers)
-        return []
-    found = yield from look(tiers)
-    pause = max(LOOK_EVERY, 20 * (time.monotonic() - began))
-    yield Command(("PEXPIRE", keyspace.scanning, int(1000 * pause)))
+    token, is_looking = tiers.leases.token(keyspace.scanning), False
+    try:
+        is_looking = bool((yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (token, LONGEST_LOOK, b"1"))))
+        if not is_looking:
+            yield from read_published(tiers)
+            return []
+        found = yield from look(tiers, is_in_turn=True)
+        pause = max(LOOK_EVERY, 20 * (time.monotonic() - began))
+        yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (b"", int(1000 * pause), b""))
+    except BaseException as error:
+        tiers.leases.keep(keyspace.scanning, token)
+        if is_looking and isinstance(error, Exception):
+            yield Try(Command(("UNLINK", keyspace.scanning)))
+        raise
     return found.threads
 
 

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from redis_saver import config, names
 from redis_saver.context import Context
 from redis_saver.errors import RedisSaverError
-from redis_saver.requests import Call, Request, T
+from redis_saver.requests import Call, Command, Request, T
 
 WRITER_GONE = 300_000
 """Milliseconds after which a writer that has not ended its doubt is gone. Writing to cold must not take longer."""
@@ -39,7 +39,7 @@ class Cold(NamedTuple):
 class Try(NamedTuple):
     """A request that may fail. Reply: a `Tried`."""
 
-    request: Cold | Call
+    request: Cold | Call | Command
 
 
 class Tried(NamedTuple):
@@ -188,6 +188,16 @@ class Behind(Protocol):
         """Know them from now on."""
 
 
+class Leases(Protocol):
+    """What operations see of the leases that a process may hold (`leases.Leases`)."""
+
+    def token(self, key: bytes) -> str:
+        """The token to ask for a lease with."""
+
+    def keep(self, key: bytes, token: str) -> None:
+        """Let the next attempt ask with it."""
+
+
 class Tiers(Protocol):
     """What operations see of the saver."""
 
@@ -200,6 +210,10 @@ class Tiers(Protocol):
     verified: set[tuple[str, str]]
     """Threads and namespaces whose newest checkpoint was compared with cold's."""
     counts: Stats
+
+    @property
+    def leases(self) -> Leases:
+        """Which this process may hold."""
 
     @property
     def behind(self) -> Behind | None:

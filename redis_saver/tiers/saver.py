@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
+import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,12 +15,14 @@ from typing_extensions import Self
 from redis_saver import config as configs
 from redis_saver import forks
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.errors import BacklogWarning
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import operations, threads
 from redis_saver.tiers.carrying import carriers
-from redis_saver.tiers.lag import Lag
+from redis_saver.tiers.lag import Lag, said, what_is_left
+from redis_saver.tiers.leases import Leases
 from redis_saver.tiers.model import (
     ColdHistory,
     HotFailed,
@@ -31,6 +35,7 @@ from redis_saver.tiers.model import (
 )
 
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
+_LOG = logging.getLogger("redis_saver")
 
 
 class TwoTiers(Interface, Generic[Hot]):
@@ -116,7 +121,7 @@ class TwoTiers(Interface, Generic[Hot]):
         self._generation = forks.generation
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.carrier, self._carrier_of_cold = carriers(hot, cold)
-        self.counts = Stats()
+        self.counts, self.leases = Stats(), Leases()
         forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
         self.empty: dict[str, Leave] = {}
@@ -151,6 +156,21 @@ class TwoTiers(Interface, Generic[Hot]):
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""
         return copy.copy(self.counts)
+
+    def _closed(self, left: int) -> int:
+        """Log what `close` has left behind; answers how many records that is."""
+        if left:
+            _LOG.warning("%s", what_is_left(self.counts))
+        return left
+
+    def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
+        """Say at the end of a `with` what `close` has left behind, or met; but an error that is on its way out stays what it is."""
+        if error is None and failed is not None:
+            raise failed
+        if failed is not None:
+            _LOG.warning("it cannot be said whether cold has everything: %s", said(failed))
+        elif left and error is None:
+            warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
 
     def _stream(self, stream: Tiered[list[T]]) -> Iterator[T]:
         yield from self._run(stream)

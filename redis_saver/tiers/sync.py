@@ -71,11 +71,11 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def close(self, timeout: float = 10.0) -> int:
         """Stop the flusher, after it has brought to cold what it can in so many seconds. Answers what is left, as `flush`.
 
-        What is left is in hot, and any other process, or the next one, brings it to cold.
+        What is left is in hot, and any other process, or the next one, brings it to cold. How much that is is logged (`redis_saver`, WARNING).
         """
         deadline = time.monotonic() + timeout
         self._flusher.stop(timeout)
-        return self.flush(max(0.0, deadline - time.monotonic())) if self.flushes else 0
+        return self._closed(self.flush(max(0.0, deadline - time.monotonic())) if self.flushes else 0)
 
     def __enter__(self) -> Self:
         """Return the saver itself; after `close` its flusher is at work again."""
@@ -83,9 +83,12 @@ class TieredSaver(TwoTiers[RedisSaver]):
             self._flusher.again()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close. Where something is left, a `BacklogWarning` says so."""
+        left = 0
+        with noting() as noted:
+            left = self.close()
+        self._leave(left, noted.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
         if self.flushes:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import behind
-from redis_saver.tiers.doubts import ALL, Doubt, change, erased, given_up, put_in_doubt
+from redis_saver.tiers.doubts import ALL, Doubt, change, end, erased, given_up, put_in_doubt
 from redis_saver.tiers.giving import calls_for
-from redis_saver.tiers.model import Cold, Tiered, Tiers, by_choice
+from redis_saver.tiers.leases import release
+from redis_saver.tiers.model import Cold, Tiered, Tiers
 from redis_saver.tiers.reading import list_checkpoints
 
 
@@ -19,7 +20,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
         return
     doubt = yield from put_in_doubt(tiers, thread, ALL, need="nothing")
     yield Cold("delete_thread", (thread,))
-    yield from by_choice(tiers, erased(tiers, thread, doubt))
+    yield from end(tiers, thread, doubt, erased(tiers, thread, doubt))
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
@@ -33,7 +34,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     yield Cold("delete_thread", (target,))
     for one in reversed(found):
         yield from calls_for(one, target)
-    yield from by_choice(tiers, given_up(tiers, target, doubt))
+    yield from end(tiers, target, doubt, given_up(tiers, target, doubt))
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
@@ -49,12 +50,17 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
         if thread not in concerned and (yield Call(scripts.RUNS, tiers.hot.keyspace.keys(thread), members)):
             concerned.add(thread)
-    for thread in sorted(concerned):
-        doubt = yield from put_in_doubt(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
-        doubts.append((thread, doubt))
+    try:
+        for thread in sorted(concerned):
+            doubt = yield from put_in_doubt(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
+            doubts.append((thread, doubt))
+    except Exception:
+        for thread, doubt in doubts:
+            yield release(tiers.hot.keyspace.tier_keys(thread), doubt.token)
+        raise
     yield Cold("delete_for_runs", (run_ids,))
     for thread, doubt in doubts:
-        yield from by_choice(tiers, given_up(tiers, thread, doubt))
+        yield from end(tiers, thread, doubt, given_up(tiers, thread, doubt))
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None]:

@@ -14,9 +14,9 @@ from redis_saver.parts import digest
 from redis_saver.requests import Operation
 from redis_saver.scripts import Script
 from redis_saver.tiers import behind, instead
-from redis_saver.tiers.doubts import NOWHERE, put_in_doubt, trust
+from redis_saver.tiers.doubts import NOWHERE, end, put_in_doubt, trust
 from redis_saver.tiers.giving import versions_of_values, writes_of
-from redis_saver.tiers.model import WHOLE, Cold, Tiered, Tiers, by_choice, for_cold
+from redis_saver.tiers.model import WHOLE, Cold, Tiered, Tiers, for_cold
 
 
 def put(
@@ -101,4 +101,4 @@ def _write(
                 return
         yield from trust(tiers, thread, doubt, NOWHERE)
 
-    yield from by_choice(tiers, then())
+    yield from end(tiers, thread, doubt, then())
