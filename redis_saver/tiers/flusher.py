@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import queue
 import threading
@@ -41,7 +40,6 @@ _TO_END = 1.0
 """Seconds that are left to end what was begun when the time is up."""
 _LOOKS = 3
 """How often in a row hot may fail to say what is left, before a drain gives up."""
-_LOG = logging.getLogger("redis_saver")
 
 
 class noting:  # noqa: N801 - used like a function
@@ -67,15 +65,11 @@ def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | No
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
         saver.counts.last_error = lag.said(failed)
-    for refused in done.refused if done else ():
-        _LOG.warning(
-            "cold will not take a record of thread %r, which is kept in Redis and tried again: %s",
-            thread,
-            lag.said(refused),
-        )
     settled = done.brought + done.spared if done else 0
     if saver.behind:  # else it flushes, when asked to, what others left
-        saver.behind.settled(thread, settled, done.left if done else 1, failed)
+        saver.behind.settled(
+            thread, settled, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
+        )
     return settled
 
 

@@ -45,8 +45,8 @@ class Flushed(NamedTuple):
     """Records that cold need not get."""
     failed: Sequence[Exception]
     """What cold, or reading from hot, raised."""
-    refused: Sequence[Exception] = ()
-    """Those of them that came for the first time, about records that cold would not take while it took others."""
+    is_refused: bool = False
+    """Whether it is likely that cold is there, and will not take a record: it took others, or this was not the first try."""
 
 
 def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
@@ -175,8 +175,8 @@ def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tie
     counts.retries += len(turn.failed)
     counts.flush_seconds += time.monotonic() - began
     errors = [error for _, error in turn.failed]
-    refused = [error for record, error in turn.failed if turn.done and not record.tries]
-    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors, refused)
+    is_refused = any(turn.done or record.tries for record, _ in turn.failed)
+    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors, is_refused)
 
 
 class _Turn:

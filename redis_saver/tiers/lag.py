@@ -60,6 +60,7 @@ class Lag:
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
+        self._refused: set[str] = set()
         self._lock = threading.Lock()
         self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
 
@@ -102,19 +103,28 @@ class Lag:
             self._looked = now
             return True
 
-    def settled(self, thread: str, settled: int, left: int, failed: Exception | None) -> None:
+    def settled(
+        self, thread: str, settled: int, left: int, failed: Exception | None, *, is_refused: bool = False
+    ) -> None:
         """A turn at a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
 
-        That is logged once, and its end.
+        The first and the last of such an outage are logged, and a thread of which cold refuses a record while it takes others; not each try.
         """
         now = time.monotonic()
         with self._lock:
             self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
             if left:
                 self._wait(thread, now + 2 * self.every if failed or not settled else 0.0)
+            else:
+                self._refused.discard(thread)
+            if failed and is_refused and (settled or not self._outages) and thread not in self._refused:
+                if len(self._refused) >= MOST_NOTED:
+                    self._refused.clear()
+                self._refused.add(thread)
+                _LOG.warning("cold does not take a record of thread %r, which is tried again: %s", thread, said(failed))
+            if settled and self._outages >= _OUTAGE:
+                _LOG.warning("the flusher brings threads to cold again")
             if settled:
-                if self._outages >= _OUTAGE:
-                    _LOG.warning("the flusher brings threads to cold again")
                 self._outages = 0
             elif failed:
                 self._outages += 1
