@@ -24,6 +24,7 @@ Written behind, hot acknowledges and cold lags (`behind.py`, `lua/lib_behind.lua
   cold first, too. Whatever hot does not know to be complete goes that way. It is both only where a flusher or a writer came late: then what is
   written through is noted, too (`mark_again`), and nobody flushes before its writer is done, or gone.
 - **Flushers** (`flusher.py`, `flushing.py`) take turns at a thread. A record is struck off only as it was when it was taken, so what is written
-  again meanwhile stays. Whoever is late finds its turn taken by another, and has what it may have done to cold done again.
+  again meanwhile stays. Whoever is late finds its turn taken by another, and has what it may have done to cold done again. Who meets an error releases its
+  turn, or goes on with it by its token (`leases.py`): `lag.CATCH_UP` and `lag.TAKE_OVER` say when cold has everything.
 - **Deletions** are records too, the first of their thread. Until cold has deleted it, what cold has is not believed.
 """
