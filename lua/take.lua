@@ -27,7 +27,11 @@ local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
 for _, doubt in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
   local age = now - tonumber(string.sub(doubt, 1, 15))
-  if age >= 0 and age < gone then return 1 end
+  if age >= 0 and age < gone then
+    redis.call('HDEL', flush, '')
+    if held[1] == token then redis.call('HSET', flush, 'until', '0') end
+    return 1
+  end
 end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 local unsettled = held[1] or redis.call('HEXISTS', flush, 'late') == 1
@@ -61,7 +65,7 @@ until #members < 2 * PAGE or #answer > most + 2 or is_buried
 if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
-elseif held[1] == token then -- of a turn that was not settled, and there is nothing to do in it
+elseif held[1] == token then -- of a turn that was not settled, and now there is nothing to do in it
   redis.call('HSET', flush, 'until', '0')
 end
 answer[1] = bases

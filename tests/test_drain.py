@@ -285,6 +285,19 @@ async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: T
     assert (await flushed(tiers, other)).left == 0
 
 
+async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
+    """Who goes on with its turn finds that somebody is writing the thread to cold."""
+    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
+    await written(face)
+    (await stopped(tiers, face, scripts.TAKE)).close()
+    seconds, micros = tiers.target.raw.time()
+    doubt = b"%015d-" % (seconds * 1000 + micros // 1000) + b"*" * 16 + b"writer"
+    tiers.target.raw.zadd(keys_of(tiers).doubts, {doubt: 0})
+    assert await flushed(tiers, face) is None
+    tiers.target.raw.zrem(keys_of(tiers).doubts, doubt)
+    assert (await flushed(tiers, other)).left == 0
+
+
 async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
     """So that who came late, and may have done harm to cold, learns that."""
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
@@ -341,7 +354,7 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
 
 
 async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lag, "LONGEST_LOOK", 0)
+    monkeypatch.setattr(lag, "LONGEST_LOOK", -1)
     face = await tiers.face(**BEHIND)
     await written(face)
     operation, sent = lag.look(face.saver, is_in_turn=True), list[Any]()

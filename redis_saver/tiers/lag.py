@@ -207,12 +207,12 @@ def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
         tiers: The saver.
         is_in_turn: Whether no other process is to look meanwhile.
     """
-    keyspace, position, said = tiers.hot.keyspace, None, time.monotonic()
+    keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
     threads: dict[str, None] = {}
     while True:
-        if is_in_turn and time.monotonic() - said > LONGEST_LOOK / 4000:
+        if is_in_turn and time.monotonic() - told > LONGEST_LOOK / 4000:
             yield Command(("PEXPIRE", keyspace.scanning, LONGEST_LOOK))
-            said = time.monotonic()
+            told = time.monotonic()
         position, keys = yield Scan(keyspace.dirty_pattern, position)
         threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
         if position is None:
