@@ -333,7 +333,7 @@ async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
         await looked(tiers, face, fails=fails)
     assert await looked(tiers, other) == ["thread"]
     assert await looked(tiers, face) == []  # one of all, and not again at once
-    tiers.later(int(1000 * lag.LOOK_EVERY))
+    tiers.later(3_600_000)
     assert await looked(tiers, face) == ["thread"]
 
 
