@@ -5,10 +5,9 @@ A lease whose reply was lost is held by a token. Who asks again with that token 
 
 from __future__ import annotations
 
-import os
 from uuid import uuid4
 
-from redis_saver import names, scripts
+from redis_saver import forks, names, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers.model import MOST_NOTED, Try
 
@@ -17,20 +16,25 @@ class Leases:
     """The tokens of leases that this process may hold without using them, by the key in Redis."""
 
     def __init__(self) -> None:
-        self._tokens: dict[tuple[int, bytes], str] = {}
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Hold nothing: it is the parent that does."""
+        self._tokens: dict[bytes, str] = {}
 
     def token(self, key: bytes) -> str:
         """The token to ask with: that of an attempt that was kept, else a new one.
 
-        It is given to one caller only, so no two workers hold a lease by one token; nor do two processes, as a fork's child has another id.
+        It is given to one caller only, so no two workers hold a lease by one token; nor do two processes, after a fork.
         """
-        return self._tokens.pop((os.getpid(), key), None) or uuid4().hex
+        return self._tokens.pop(key, None) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
         """Let the next attempt go on with what this token may hold."""
         if len(self._tokens) >= MOST_NOTED:
             self._tokens.clear()
-        self._tokens[os.getpid(), key] = token
+        self._tokens[key] = token
 
 
 def release(keys: names.TierKeys, token: str) -> Try:
