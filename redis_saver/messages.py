@@ -42,8 +42,9 @@ PLAIN: Final = (
 )
 """With these and no default the packer refuses whatever pydantic might change, and keys that are no strings."""
 
-_FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError)
-"""What a message that is not plain makes the generated code raise: a field that is gone, a value the packer refuses."""
+_FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
+"""What a message that is not plain makes the generated code raise: a field that is gone, a value the packer refuses. The last where another OS
+thread is changing it."""
 
 _CLASSES: Final = (
     lc.HumanMessage,

@@ -5,7 +5,8 @@
  *
  * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
  * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
- * across that; `pack`, which could not do without, has no garbage collected meanwhile.
+ * across that; `pack`, which could not do without, has no garbage collected meanwhile. `snapshot` calls Python, and looks then only into
+ * copies that are its own.
  *
  * What there is to know of a class of messages is said once, by `learn`, which trusts compiled.py; of its fields with a Kind each, a
  * tuple as in plain.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
@@ -22,7 +23,7 @@
 #error "relies on CPython's lock: Python does this here"
 #endif
 
-enum { DEEPEST = 64, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
+enum { DEEPEST = 64, DEEPEST_COPY = 1024, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
 enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
 
 /* What LangChain's constructor and validators may change. */
@@ -484,6 +485,86 @@ static PyObject *unchanged(PyObject *module, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(count);
 }
 
+/* -- copying */
+
+typedef struct {
+    State *state;
+    PyObject *message; /* called with a message, answers what it is packed as */
+    int deepest;
+} Copier;
+
+static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status);
+
+/* A list or dict of what one holds, or a tuple; whatever methods its class may have. NULL with UNKNOWN or FAILED. In one step: no garbage is
+ * collected. */
+static PyObject *shallow(PyObject *value, Status *status) {
+    PyObject *copy = NULL, *key, *item;
+    Py_ssize_t position = 0;
+    int collecting = PyGC_Disable();
+    *status = FAILED;
+    if (PyTuple_CheckExact(value)) copy = PySequence_List(value);
+    else if (PyList_Check(value)) copy = PyList_GetSlice(value, 0, PyList_Size(value));
+    else if (PyDict_CheckExact(value)) copy = PyDict_Copy(value);
+    else if ((copy = PyDict_New()))
+        /* Its own order may be another one. */
+        while (copy && PyDict_Next(value, &position, &key, &item)) {
+            if (!PyUnicode_CheckExact(key)) *status = UNKNOWN; /* to be hashed by who knows whom */
+            if (*status == UNKNOWN || PyDict_SetItem(copy, key, item)) Py_CLEAR(copy);
+        }
+    if (collecting) PyGC_Enable();
+    if (copy) *status = OK;
+    return copy;
+}
+
+/* Copies what is in a list or dict that nobody else has, so that other code may run meanwhile. */
+static Status copy_items(PyObject *container, Copier *copier, int depth) {
+    PyObject *key = NULL, *item, *copy;
+    Py_ssize_t position = 0;
+    Status status = OK;
+    int is_dict = PyDict_CheckExact(container);
+    while (is_dict ? PyDict_Next(container, &position, &key, &item)
+                   : position < PyList_Size(container) && (item = PyList_GetItem(container, position++))) {
+        if (!(copy = copied(item, copier, depth, &status))) return status;
+        if (copy == item) {
+            Py_DECREF(copy);
+        } else if (is_dict) {
+            int failed = PyDict_SetItem(container, key, copy);
+            Py_DECREF(copy);
+            if (failed) return FAILED;
+        } else if (PyList_SetItem(container, position - 1, copy)) return FAILED;
+    }
+    return OK;
+}
+
+/* What there is to pack in place of a value; NULL with UNKNOWN or FAILED. */
+static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)) return Py_NewRef(value);
+    if (PyList_Check(value) || PyDict_Check(value) || PyTuple_CheckExact(value)) {
+        *status = UNKNOWN;
+        /* A class of another class may be that of an enumeration. */
+        if (depth >= DEEPEST_COPY || (PyObject *)Py_TYPE(type) != (PyObject *)&PyType_Type) return NULL;
+        PyObject *copy = shallow(value, status);
+        if (!copy) return NULL;
+        if (depth + 1 > copier->deepest) copier->deepest = depth + 1;
+        if ((*status = copy_items(copy, copier, depth + 1)) != OK) Py_CLEAR(copy);
+        return copy;
+    }
+    if (!find_plan(copier->state, (PyObject *)type)) return Py_NewRef(value);
+    PyObject *packed = PyObject_CallFunctionObjArgs(copier->message, value, NULL);
+    if (!packed) *status = FAILED;
+    return packed;
+}
+
+static PyObject *snapshot(PyObject *module, PyObject *args) {
+    Copier copier = {PyModule_GetState(module), NULL, 0};
+    PyObject *value;
+    Status status = OK;
+    if (!PyArg_ParseTuple(args, "OO:snapshot", &value, &copier.message)) return NULL;
+    PyObject *copy = copied(value, &copier, 0, &status);
+    return copy ? Py_BuildValue("(Ni)", copy, copier.deepest) : not_ok(status);
+}
+
 /* -- reading */
 
 typedef struct {
@@ -815,6 +896,9 @@ static PyMethodDef methods[] = {
     {"unchanged", unchanged, METH_VARARGS,
      "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
      "`pack` told."},
+    {"snapshot", snapshot, METH_VARARGS,
+     "snapshot(value, message)\n--\n\nWhat `redis_saver.snapshot` says of a value; `message` is called with each message in it. None where "
+     "that is not to be told here."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,
      "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "

@@ -112,7 +112,7 @@ def _cut(value: Any) -> list[bytes]:
     elif type(value) is dict and len(value) > 1 and set(map(type, value)) == {str}:
         elements, encode_each, sizes = list(value.items()), _encode_items, _item_sizes
     else:
-        return [road.encode(value)]
+        return [encode(value)]
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
     if count > SHORTEST // _SMALL and all(map(_slight, sample)):
         # They may well be small, and many: neither the whole nor each element is to be encoded to see that.

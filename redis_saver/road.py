@@ -9,28 +9,63 @@ which `langgraph-checkpoint` does not promise. If one is gone, or is no longer w
 
 from __future__ import annotations
 
-import functools
 import logging
+import threading
 from collections.abc import Callable
-from types import CellType, FunctionType
-from typing import Any
+from types import CellType, FunctionType, NoneType
+from typing import Any, Final
 
 import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver import compiled
-from redis_saver.messages import DECODERS, ENCODERS, KEY_LENGTH
+from redis_saver.messages import DECODERS, KEY_LENGTH
+from redis_saver.snapshot import snapshot
+
+_BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
+"""Types of values that may be packed in one step."""
+_DEEPEST: Final = 5000
+"""So many containers may be nested, with those in objects within objects: each takes some of the C stack."""
 
 
-def _default(value: Any) -> Any:
-    """What the packer calls for a value it does not know."""
-    encode = ENCODERS.get(type(value))
-    if encode is not None:
-        data = compiled.payload(value, encode)
-        if data is not None:
-            return ormsgpack.Ext(5, data)
-    return _ordinary_default(value)
+class _Nesting(threading.local):
+    """How deep the value is nested in which a value is found that this OS thread is packing."""
+
+    depth = 0
+
+
+_nesting = _Nesting()
+
+
+def encode(value: Any) -> bytes:
+    """The bytes of a value, which other OS threads may change meanwhile. `jsonplus._msgpack_enc`, except that it finds messages.
+
+    What needs no Python code to be packed is packed in one step, in which no other OS thread runs. Anything else is copied
+    first (`redis_saver.snapshot`). Objects are asked for what they hold, and that comes here again: so all is packed in one step or
+    copied, at every depth. (One frame for each object, as there: so they nest as deep.)
+
+    Raises:
+        MsgpackEncodeError: It cannot be encoded.
+    """
+    if type(value) in _BUILT_IN:
+        try:
+            return ormsgpack.packb(value, None, _ONE_STEP)
+        except ormsgpack.MsgpackEncodeError:
+            pass
+    copy, depth = snapshot(value)
+    _nesting.depth += depth
+    try:
+        if _nesting.depth > _DEEPEST:
+            raise ormsgpack.MsgpackEncodeError(f"more than {_DEEPEST} containers are nested; one may hold itself")
+        return ormsgpack.packb(copy, _default, _option)
+    finally:
+        _nesting.depth -= depth
+
+
+def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
+    """A function of `jsonplus`, with another one bound for what it calls to encode a value."""
+    return FunctionType(function.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
 
 
 def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
@@ -56,6 +91,15 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
     return hook
 
 
+def _calls_encode(function: Any) -> bool:
+    """Whether a function can be copied, and will call what is bound for it to call."""
+    return (
+        type(function) is FunctionType
+        and "_msgpack_enc" in function.__code__.co_names
+        and not (function.__code__.co_freevars or function.__defaults__ or function.__kwdefaults__)
+    )
+
+
 def _known() -> bool:
     """Whether all that is copied or relied on is what it was."""
     serializer = JsonPlusSerializer(pickle_fallback=False)
@@ -67,9 +111,7 @@ def _known() -> bool:
     return (
         (jsonplus.EXT_PYDANTIC_V2, jsonplus.EXT_DELTA_SNAPSHOT) == (5, 7)
         and serializer._custom_unpack_ext_hook is False  # noqa: SLF001
-        and type(ordinary) is FunctionType
-        and "_msgpack_enc" in ordinary.__code__.co_names
-        and not (ordinary.__code__.co_freevars or ordinary.__defaults__ or ordinary.__kwdefaults__)
+        and all(map(_calls_encode, (ordinary, JsonPlusSerializer.dumps_typed)))
         and jsonplus._msgpack_enc.__code__.co_names == ("ormsgpack", "packb", "_msgpack_default", "_option")  # noqa: SLF001
         and "ext_hook" in hook.__code__.co_freevars
         and not (hook.__defaults__ or hook.__kwdefaults__)
@@ -79,17 +121,15 @@ def _known() -> bool:
     )
 
 
-encode: Callable[[Any], bytes]
-"""`jsonplus._msgpack_enc`, except that it finds messages. (A partial is no Python frame: values nest as deep as there.)"""
 delta_snapshot: type | None
 
 try:
     delta_snapshot = vars(jsonplus)["_DeltaSnapshot"]
-    encode = functools.partial(ormsgpack.packb, default=_default, option=jsonplus._option)  # noqa: SLF001
-    _ordinary_default = FunctionType(
-        jsonplus._msgpack_default.__code__,  # noqa: SLF001
-        {**vars(jsonplus), "_msgpack_enc": encode},
-    )
+    _option: int = jsonplus._option  # noqa: SLF001
+    _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
+    """With these and no default the packer runs no Python code: it refuses keys that might have some (`datetime`, `Enum`), and strings of
+    which an error is made first, where garbage may be collected before Python 3.12."""
+    _default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
 except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
     KNOWN = False
@@ -99,6 +139,6 @@ else:
 if not KNOWN:
     logging.getLogger(__name__).warning(
         "FastSerializer cannot use the functions of this langgraph-checkpoint (%s): it encodes as JsonPlusSerializer does, "
-        "only slower than it could, and long values are stored whole. A newer redis-saver may know this release.",
+        "only slower than it could, long values are stored whole, and a value must not change while it is stored. A newer redis-saver may know this release.",
         _why,
     )

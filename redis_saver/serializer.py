@@ -7,14 +7,21 @@ Most of what a chat's checkpoint holds are LangChain's messages; those that are 
 That relies on names that `langgraph-checkpoint` keeps to itself, and may change in any release. So all of it is looked at
 on import (`redis_saver.road`). Where something is missing or is not what it was, `FastSerializer` leaves everything to
 `JsonPlusSerializer`: it is slower then, but what it writes and reads is right, and the import does not fail.
+
+A graph's code may change a value in another OS thread while it is encoded here. `JsonPlusSerializer` may crash the interpreter then;
+what this module has does not (`SafeSerializer`), and `safe` makes it of what users bring.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import ormsgpack
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver import chats, pieces, road
@@ -22,7 +29,33 @@ from redis_saver.columns import header, header_length, list_length
 from redis_saver.pieces import Pieces
 
 
-class FastSerializer(JsonPlusSerializer):
+class SafeSerializer(JsonPlusSerializer):
+    """A `JsonPlusSerializer` for values that other OS threads change while they are encoded: it never crashes the interpreter.
+
+    What is encoded of such a value is a mix of moments: each list, dict and set in it is what it was at some moment, and two of
+    them may be of two. It can always be decoded. Whoever needs one moment for all of it hands over a copy. Where an object cannot be
+    asked while it changes (its `model_dump` raises, or iterating over it), that is an error, as for a value that is not known.
+
+    Of the builds of CPython with the interpreter's lock; those without are not supported.
+    """
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Encode a value: its type and its bytes.
+
+        Raises:
+            MsgpackEncodeError: It cannot be encoded; with `pickle_fallback`, whatever pickle raises.
+        """
+        if isinstance(obj, bytearray):
+            return "bytearray", bytes(memoryview(obj))
+        return _dumps_typed(self, obj)  # type: ignore[no-any-return]
+
+
+_dumps_typed: Any = JsonPlusSerializer.dumps_typed
+if road.KNOWN:
+    _dumps_typed = road.with_encode(_dumps_typed, pieces.encode)
+
+
+class FastSerializer(SafeSerializer):
     """A `JsonPlusSerializer` that is faster at messages.
 
     Output, allowlists, events, settings and the warnings on reading are the same. What pydantic warns of on writing, fields
@@ -45,16 +78,6 @@ class FastSerializer(JsonPlusSerializer):
             _hasten(clone)
         return clone
 
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Encode a value: its type and its bytes."""
-        if not road.KNOWN or obj is None or isinstance(obj, (bytes, bytearray)):
-            return super().dumps_typed(obj)
-        try:
-            return "msgpack", pieces.encode(obj)
-        except ormsgpack.MsgpackEncodeError:
-            # The ordinary road raises the error, or pickles.
-            return super().dumps_typed(obj)
-
     def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
         """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `Pieces.same`).
 
@@ -70,12 +93,12 @@ class FastSerializer(JsonPlusSerializer):
 
         A subclass with a `dumps_typed` of its own, which may encrypt, gets one piece of that.
         """
-        own = type(self).dumps_typed is not FastSerializer.dumps_typed or "dumps_typed" in vars(self)
+        own = type(self).dumps_typed is not SafeSerializer.dumps_typed or "dumps_typed" in vars(self)
         if road.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
             try:
                 return pieces.cut(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):
-                # It cannot be encoded, or another thread is changing it: `dumps_typed` answers or raises what is right.
+                # It cannot be encoded, or another OS thread is changing it: `dumps_typed` answers or raises what is right.
                 pass
         kind, data = self.dumps_typed(obj)
         return Pieces(kind, [data])
@@ -118,6 +141,42 @@ class FastSerializer(JsonPlusSerializer):
         """Whether this reads as it was made to: a subclass, or a hook that was put in later, may read otherwise."""
         own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
         return self._hook is not None and self._unpack_ext_hook is self._hook and not own
+
+
+S = TypeVar("S", bound=SerializerProtocol)
+C = TypeVar("C", bound=BaseCheckpointSaver[Any])
+
+
+def safe(serializer: S) -> S:
+    """A serializer that encodes and decodes what another one does, and bears values that other OS threads change (`SafeSerializer`).
+
+    It is a copy where that is to be had: of any `JsonPlusSerializer`, also of a subclass that has a `dumps_typed` of its own and
+    calls its parent's, and of an `EncryptedSerializer` around one. What another serializer does with such values is up to it.
+    """
+    if isinstance(serializer, EncryptedSerializer):
+        if (inner := safe(serializer.serde)) is serializer.serde:
+            return serializer
+        wrapper: Any = copy.copy(serializer)
+        wrapper.serde = inner
+        return wrapper  # type: ignore[no-any-return]
+    if not isinstance(serializer, JsonPlusSerializer) or isinstance(serializer, SafeSerializer):
+        return serializer
+    kind: Any = type(serializer)
+    made: Any = copy.copy(serializer)
+    # Behind a subclass, in front of JsonPlusSerializer: what the subclass calls as its parent's method is the safe one.
+    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__slots__": ()}
+    own = kind is not JsonPlusSerializer
+    made.__class__ = type(kind)(kind.__name__, (kind, SafeSerializer), about) if own else SafeSerializer
+    return made  # type: ignore[no-any-return]
+
+
+def with_safe_serializer(saver: C) -> C:
+    """A saver of anybody's, or a copy of it whose serializer is safe."""
+    if (serde := safe(saver.serde)) is saver.serde:
+        return saver
+    saver = copy.copy(saver)
+    saver.serde = serde
+    return saver
 
 
 def takes_views(serializer: Any) -> bool:
