@@ -12,7 +12,7 @@ from redis_saver import compression as compressions
 from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
 from redis_saver.names import Keyspace
-from redis_saver.serializer import FastSerializer
+from redis_saver.serializer import FastSerializer, safe
 
 
 class Base(Interface):
@@ -40,7 +40,9 @@ class Base(Interface):
             client: A `redis.Redis` (a Sentinel's `master_for` too), a `redis.RedisCluster`, or valkey-py's twins; for an
                 `AsyncRedisSaver` those of `redis.asyncio`. With `decode_responses=True` too.
             serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
-                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next.
+                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next. A
+                `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is copied, and made to bear that a graph changes a
+                value in another OS thread while it is stored (`docs/changing-state.md`).
             prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
             ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
@@ -55,7 +57,7 @@ class Base(Interface):
         """
         clients.check(client, asynchronous=self.asynchronous)
         self.failures = clients.failures_of(client)
-        super().__init__(serde=serde)
+        super().__init__(serde=None if serde is None else safe(serde))
         self.compression = compressions.check(compression)
         self.known = Known(cache_bytes)
         self.keyspace = Keyspace(prefix)

@@ -169,5 +169,8 @@ def decoding(what: str, *named: object) -> _Wrapping:
 
 def encoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
-    remedy = "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one."
+    remedy = (
+        "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one; or a copy, if another "
+        "OS thread was changing it."
+    )
     return _Wrapping(UnserializableValue, "cannot encode " + what, named, remedy)

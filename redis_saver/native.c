@@ -23,7 +23,7 @@
 #error "relies on CPython's lock: Python does this here"
 #endif
 
-enum { DEEPEST = 64, DEEPEST_COPY = 1024, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
+enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
 enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
 
 /* What LangChain's constructor and validators may change. */

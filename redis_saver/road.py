@@ -29,13 +29,20 @@ _DEEPEST: Final = 5000
 """So many containers may be nested, with those in objects within objects: each takes some of the C stack."""
 
 
-class _Nesting(threading.local):
-    """How deep the value is nested in which a value is found that this OS thread is packing."""
+_TRIES: Final = 4
+"""So often an object is asked for what it holds, if it cannot say because another OS thread is changing it."""
+
+
+class _Packing(threading.local):
+    """What this OS thread is packing."""
 
     depth = 0
+    """How deep that is nested in other values."""
+    changed: str = ""
+    """Why it will fail, where that is because of a change."""
 
 
-_nesting = _Nesting()
+_packing = _Packing()
 
 
 def encode(value: Any) -> bytes:
@@ -43,7 +50,7 @@ def encode(value: Any) -> bytes:
 
     What needs no Python code to be packed is packed in one step, in which no other OS thread runs. Anything else is copied
     first (`redis_saver.snapshot`). Objects are asked for what they hold, and that comes here again: so all is packed in one step or
-    copied, at every depth. (One frame for each object, as there: so they nest as deep.)
+    copied, at every depth.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
@@ -54,13 +61,34 @@ def encode(value: Any) -> bytes:
         except ormsgpack.MsgpackEncodeError:
             pass
     copy, depth = snapshot(value)
-    _nesting.depth += depth
+    _packing.depth += depth + 1
     try:
-        if _nesting.depth > _DEEPEST:
-            raise ormsgpack.MsgpackEncodeError(f"more than {_DEEPEST} containers are nested; one may hold itself")
+        if _packing.depth > _DEEPEST:
+            raise ormsgpack.MsgpackEncodeError(f"values are nested more than {_DEEPEST} deep; one may hold itself")
         return ormsgpack.packb(copy, _default, _option)
+    except ormsgpack.MsgpackEncodeError as error:
+        if not _packing.changed:
+            raise
+        raise ormsgpack.MsgpackEncodeError(_packing.changed) from error
     finally:
-        _nesting.depth -= depth
+        _packing.depth -= depth + 1
+        if not _packing.depth:
+            _packing.changed = ""
+
+
+def _default(value: Any) -> Any:
+    """What the packer calls for a value it does not know; whatever is raised here, the packer raises that the type is not known."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ordinary_default(value)
+        except BaseException as error:
+            # "dictionary changed size during iteration", which in pydantic's Rust is a panic.
+            is_change = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
+            if not is_change and type(error).__name__ != "PanicException":
+                raise
+            if not left:
+                _packing.changed = f"{type(value).__name__} cannot be encoded: {error}"
+                raise
 
 
 def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
@@ -129,7 +157,7 @@ try:
     _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
     """With these and no default the packer runs no Python code: it refuses keys that might have some (`datetime`, `Enum`), and strings of
     which an error is made first, where garbage may be collected before Python 3.12."""
-    _default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
+    _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
 except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
     KNOWN = False

@@ -83,5 +83,5 @@ def _copied(item: Any, kind: type) -> list[Any] | dict[Any, Any] | None:
     if issubclass(kind, list):
         return list(list.__iter__(item))
     if issubclass(kind, dict):
-        return dict(dict.items(item))
+        return dict(list(dict.items(item)))  # first the list: to hash a key may run Python code
     return None
