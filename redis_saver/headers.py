@@ -71,15 +71,29 @@ class Links(NamedTuple):
     """The header's bytes up to here."""
 
 
-@lru_cache(maxsize=512)
+_LONGEST_KEPT = 8192
+"""Bytes that names may have in all for their part to be remembered."""
+
+
 def _names_part(of: tuple[str, ...]) -> tuple[bytes, bytes]:
     """The field and the bytes of the part with some names; it is never empty."""
+    return (_kept_part if sum(map(len, of)) + len(of) <= _LONGEST_KEPT else _part)(of)
+
+
+def _part(of: tuple[str, ...]) -> tuple[bytes, bytes]:
     part = b"".join(map(names.component, of)) or b"\0"
     return PLAIN + digest(part), part
 
 
-@lru_cache(maxsize=512)
+_kept_part = lru_cache(maxsize=512)(_part)
+
+
 def _names_in(part: bytes) -> tuple[str, ...]:
+    return _kept_names(part) if len(part) <= _LONGEST_KEPT else tuple(names.components(part))
+
+
+@lru_cache(maxsize=512)
+def _kept_names(part: bytes) -> tuple[str, ...]:
     return tuple(names.components(part))
 
 

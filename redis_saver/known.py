@@ -31,7 +31,8 @@ class Version:
     def __init__(self, field: bytes, stored: Stored) -> None:
         """Note where it is stored, and how."""
         self.field, self.stored = field, stored
-        self.size = stored.size + (len(stored.parts) + 2) * _OVERHEAD
+        # The field is made of the namespace and the channel, by which it is found.
+        self.size = stored.size + (len(stored.parts) + 2) * _OVERHEAD + 2 * len(field)
         """The memory it takes, about."""
         if stored.pieces:
             self.size += stored.pieces.size
@@ -95,7 +96,7 @@ class Known:
             if not entries:
                 return
             self._threads[thread] = entries
-            size = sum(version.size for version in entries.values())
+            size = len(thread) + sum(version.size for version in entries.values())
             self._size += size
             self._sizes[thread] = size
             while self._size > self._limit:

@@ -9,14 +9,38 @@ from __future__ import annotations
 
 import re
 import struct
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Sized
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 INDEX, DATA, DIRTY, DOUBTS = b"index", b"data", b"dirty", b"doubts"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
 _PACKED = struct.Struct(">IQ")
+
+LONGEST_KEPT = 256
+"""Characters (or bytes) that a name may have for something about it to be remembered in this process; longer ones are rare, and a cache of them
+would hold as many bytes as users like."""
+_MOST_KEPT = 4096
+N = TypeVar("N", bound=Sized)
+T = TypeVar("T")
+
+
+class _Kept(dict[N, T]):
+    """What a function answers for each name, remembered of so many short ones. To look one up is one step in C."""
+
+    def __init__(self, function: Callable[[N], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, name: N) -> T:
+        found = self._function(name)
+        if len(name) <= LONGEST_KEPT:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            self[name] = found
+        return found
 
 
 def encode(name: str) -> bytes:
@@ -29,13 +53,19 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-@lru_cache(maxsize=4096)
 def component(name: str) -> bytes:
     """A name as a part of a field or member: escaped so that it holds no NUL, then a NUL."""
+    return _COMPONENTS[name]
+
+
+def _component(name: str) -> bytes:
     raw = encode(name)
     if b"\0" in raw or b"\1" in raw:
         raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
     return raw + b"\0"
+
+
+_COMPONENTS = _Kept(_component)
 
 
 def name_of(component: bytes) -> str:
@@ -64,7 +94,7 @@ def version_text(channel: str, version: object) -> bytes:
         TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
     """
     if isinstance(version, str):
-        return _text_of(version)
+        return _TEXTS[version]
     if isinstance(version, int):
         return b"i%d" % version
     if isinstance(version, float):
@@ -80,16 +110,21 @@ def entry(channel: str, version: object) -> bytes:
     return component(channel) + version_text(channel, version)
 
 
-@lru_cache(maxsize=4096)
 def _text_of(version: str) -> bytes:
     if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:
         return b"v" + _PACKED.pack(packed, rest)
     return b"s" + encode(version)
 
 
-@lru_cache(maxsize=4096)
+_TEXTS = _Kept(_text_of)
+
+
 def version_from(text: bytes) -> str | int | float:
     """The inverse of `version_text`."""
+    return _VERSIONS[text]
+
+
+def _version_from(text: bytes) -> str | int | float:
     kind, rest = text[:1], text[1:]
     if kind == b"v":
         counter, random = _PACKED.unpack(rest)
@@ -101,6 +136,9 @@ def version_from(text: bytes) -> str | int | float:
     if kind == b"f":
         return float(rest)
     raise ValueError(f"no channel version: {text!r}")
+
+
+_VERSIONS = _Kept(_version_from)
 
 
 class Keys(NamedTuple):
@@ -132,7 +170,6 @@ class TierKeys(NamedTuple):
         return self[:5]
 
 
-@lru_cache(maxsize=4096)
 def _tag(stem: bytes, thread_id: str) -> bytes:
     """What all keys of a thread begin with."""
     raw = encode(thread_id)
@@ -157,6 +194,7 @@ class Keyspace:
             raise ValueError(f"prefix={prefix!r}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
+        self._tags = _Kept(partial(_tag, self._stem))
         self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """What SCAN matches to find the threads' keys."""
         self.dirty_pattern = self.pattern[:-1] + DIRTY
@@ -168,18 +206,18 @@ class Keyspace:
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread; with a token, those of a copy of it that is being made."""
-        tag, ending = _tag(self._stem, thread_id), b"." + token.encode() if token else b""
+        tag, ending = self._tags[thread_id], b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""
         index, data, doubts, dirty = self.reading_keys(thread_id)
-        tag = _tag(self._stem, thread_id)
+        tag = self._tags[thread_id]
         return TierKeys(index, data, doubts, tag + b"lease", dirty, tag + b"flush", tag + b"replicated")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
         """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""
-        tag = _tag(self._stem, thread_id)
+        tag = self._tags[thread_id]
         return tag + INDEX, tag + DATA, tag + DOUBTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:

@@ -29,17 +29,13 @@ _DEEPEST: Final = 5000
 """So many containers may be nested, with those in objects within objects: each takes some of the C stack."""
 
 
-_TRIES: Final = 4
-"""So often an object is asked for what it holds, if it cannot say because another OS thread is changing it."""
-
-
 class _Packing(threading.local):
     """What this OS thread is packing."""
 
     depth = 0
     """How deep that is nested in other values."""
-    changed: str = ""
-    """Why it will fail, where that is because of a change."""
+    why = ""
+    """Why it fails, if that is known: the packer says of all that `default` raises that the type is not known."""
 
 
 _packing = _Packing()
@@ -62,33 +58,35 @@ def encode(value: Any) -> bytes:
             pass
     copy, depth = snapshot(value)
     _packing.depth += depth + 1
+    if _packing.depth > _DEEPEST:
+        _packing.why = f"values are nested more than {_DEEPEST} deep; one may hold itself"
     try:
-        if _packing.depth > _DEEPEST:
-            raise ormsgpack.MsgpackEncodeError(f"values are nested more than {_DEEPEST} deep; one may hold itself")
-        return ormsgpack.packb(copy, _default, _option)
+        return ormsgpack.packb(copy, None if _packing.why else _default, _option)
     except ormsgpack.MsgpackEncodeError as error:
-        if not _packing.changed:
+        if not _packing.why:
             raise
-        raise ormsgpack.MsgpackEncodeError(_packing.changed) from error
+        raise ormsgpack.MsgpackEncodeError(_packing.why) from error
     finally:
         _packing.depth -= depth + 1
         if not _packing.depth:
-            _packing.changed = ""
+            _packing.why = ""
 
 
-def _default(value: Any) -> Any:
-    """What the packer calls for a value it does not know; whatever is raised here, the packer raises that the type is not known."""
-    for left in reversed(range(_TRIES)):
-        try:
-            return _ordinary_default(value)
-        except BaseException as error:
-            # "dictionary changed size during iteration", which in pydantic's Rust is a panic.
-            is_change = isinstance(error, RuntimeError) and not isinstance(error, RecursionError)
-            if not is_change and type(error).__name__ != "PanicException":
-                raise
-            if not left:
-                _packing.changed = f"{type(value).__name__} cannot be encoded: {error}"
-                raise
+def _default(value: Any, tries: int = 4) -> Any:
+    """What the packer calls for a value it does not know. One that another OS thread is changing is asked again what it holds."""
+    try:
+        return _ordinary_default(value)
+    except RecursionError:
+        _packing.why = f"{type(value).__name__} is nested too deep, or holds itself"
+        raise
+    except BaseException as error:
+        # "dictionary changed size during iteration": a RuntimeError, and in pydantic's Rust a panic.
+        if not isinstance(error, RuntimeError) and type(error).__name__ != "PanicException":
+            raise
+        if tries == 1:
+            _packing.why = f"{type(value).__name__} cannot be encoded: {error}"
+            raise
+    return _default(value, tries - 1)
 
 
 def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:

@@ -61,6 +61,7 @@ class Lag:
         self._order: list[tuple[float, str]] = []
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
         self._refused: set[str] = set()
+        self._bytes = 0
         self._lock = threading.Lock()
         self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
 
@@ -165,12 +166,17 @@ class Lag:
     def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
         """Know them from now on."""
         with self._lock:
-            self._versions[place] = (checkpoint_id, versions)
-            self._versions.move_to_end(place)
-            if len(self._versions) > MOST_NOTED:
-                self._versions.popitem(last=False)
+            if (last := self._versions.pop(place, None)) is not None:
+                self._bytes -= _size(last[1])
+            if sum(map(len, place)) <= names.LONGEST_KEPT:
+                self._versions[place] = (checkpoint_id, versions)
+                self._bytes += _size(versions)
+            while len(self._versions) > MOST_NOTED or self._bytes > _MOST_BYTES:
+                self._bytes -= _size(self._versions.popitem(last=False)[1][1])
 
 
+_MOST_BYTES = 32 * 2**20
+"""Of memory, about, for the channel versions that are known."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _LOOK_AGAIN = 0.05
 _LOG = logging.getLogger("redis_saver")
@@ -189,6 +195,11 @@ def what_is_left(stats: Stats) -> str:
         f"another process, or the next. The oldest is {stats.oldest_seconds:.0f} seconds old"
         + (f"; last error: {stats.last_error}" if stats.last_error else "")
     )
+
+
+def _size(versions: Mapping[str, Any]) -> int:
+    """About as many bytes of memory as channel versions take."""
+    return sum(map(len, versions)) + 200 * len(versions)
 
 
 class Found(NamedTuple):

@@ -18,7 +18,8 @@ WRITER_GONE = 300_000
 DOUBTS_KEPT = 30 * 24 * 3600 * 1000
 """Milliseconds that a doubt is kept longer than its thread would be."""
 MOST_NOTED = 10_000
-"""Threads of which something is noted in this process, at the most: what is forgotten is asked again."""
+"""Threads of which something is noted in this process, at the most, and only where their names are short (`names.LONGEST_KEPT`): what
+is forgotten is asked again."""
 LEAVE = 60_000
 """Milliseconds that a reader may take to bring a checkpoint back."""
 

@@ -81,9 +81,10 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     if tiers.verify == "on_open" and place in tiers.verified:
         return True
     newest = yield Cold("get_tuple", (for_cold(config.to_config(*place, "")),))
-    if len(tiers.verified) >= MOST_NOTED:
-        tiers.verified.clear()
-    tiers.verified.add(place)
+    if sum(map(len, place)) <= names.LONGEST_KEPT:
+        if len(tiers.verified) >= MOST_NOTED:
+            tiers.verified.clear()
+        tiers.verified.add(place)
     ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
     if ours == its or (tiers.behind and (its is None or (ours is not None and its < ours))):  # cold may lag behind
         return True
@@ -118,10 +119,11 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         tiers.counts.bypasses += 1
     found = yield Cold("get_tuple", (for_cold(given),))
     if found is None and leave and not where.checkpoint_id:
-        if len(tiers.empty) >= MOST_NOTED:
-            tiers.empty.clear()
         others = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        tiers.empty[thread] = Leave(token, newest_of(where.checkpoint_ns) if others else WHOLE)
+        if len(thread) + len(where.checkpoint_ns) <= names.LONGEST_KEPT:
+            if len(tiers.empty) >= MOST_NOTED:
+                tiers.empty.clear()
+            tiers.empty[thread] = Leave(token, newest_of(where.checkpoint_ns) if others else WHOLE)
     if found is None or not leave:
         return _Fetched(found)
 
