@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
 import itertools
 import pickle
 import re
+import tracemalloc
 from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
@@ -40,6 +42,7 @@ from langchain_core.messages import (
     ToolMessage,
     ToolMessageChunk,
 )
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -50,7 +53,7 @@ from make import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
 
-from redis_saver import UndecodableValue, UnserializableValue, codec, names
+from redis_saver import TieredSaver, UndecodableValue, UnserializableValue, codec, names
 from redis_saver.names import Keyspace
 
 # -- values
@@ -783,3 +786,44 @@ async def test_prune(saver: Face) -> None:
         else:
             left[name] = 1
         assert {one.thread_id: one.checkpoints for one in await saver.threads()} == left
+
+
+# -- what is remembered of them
+
+
+class Nothing(BaseCheckpointSaver[str]):
+    """A cold saver that has nothing, and remembers nothing."""
+
+    def get_tuple(self, config: Any) -> None:
+        return None
+
+    def list(self, config: Any, **options: Any) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize("target_name", ["redis62"])
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
+    """A hundred of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
+    face = target.face(cache_bytes=0)
+    tiers = Face(TieredSaver(target.face().saver, Nothing(), verify="on_open"))
+
+    async def use(number: int) -> None:
+        name = f"{number} " + "x" * 2**19
+        await face.get_tuple(config(name, name, name))
+        await tiers.get_tuple(config(name, name))
+        if number % 10 == 0:
+            await put(face, config(), {name: 1}, versions={name: "1" + name})
+            assert name in (await face.get_tuple(config())).checkpoint["channel_values"]
+
+    await use(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 101):
+            await use(number)
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 5 * 2**20
