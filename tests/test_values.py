@@ -804,7 +804,7 @@ class Nothing(BaseCheckpointSaver[str]):
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
-    """A hundred of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
+    """Forty of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
     face = target.face(cache_bytes=0)
     tiers = Face(TieredSaver(target.face().saver, Nothing(), verify="on_open"))
 
@@ -820,7 +820,7 @@ async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> No
     gc.collect()
     tracemalloc.start()
     try:
-        for number in range(1, 101):
+        for number in range(1, 41):
             await use(number)
         gc.collect()
         held = tracemalloc.get_traced_memory()[0]
