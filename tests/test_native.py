@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 import types
+from collections import OrderedDict
 from typing import Any
 
 import langchain_core.messages as lc
@@ -15,7 +16,7 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, changed, messages, often, outcome
+from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
 
 from redis_saver import chats, columns, compiled
 from redis_saver import messages as single
@@ -300,6 +301,8 @@ def test_nothing_is_leaked() -> None:
                 native.payload(one)
         native.make(kinds, fields)
         native.make(kinds, (*fields[:-1], ()))
+        native.snapshot({"a": [*value, (1, {2: [3]})], 3: OrderedDict(a=[1]), "b": [Mapping({4: []})]}, id)
+        native.snapshot([OrderedDict(a=[1], b=({},)), Sequence([[1]])], id)
         for payload in payloads:
             native.read(payload)
 
