@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -36,7 +37,7 @@ def checkpoint(number: int, value: Any) -> Any:
     }, {"n": version}  # fmt: skip
 
 
-def config(thread: str) -> Any:
+def config(thread: str = "t") -> Any:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
@@ -211,6 +212,8 @@ def main() -> int:
     parser.add_argument("histories", type=int)
     parser.add_argument("--postgres")
     given = parser.parse_args()
+    logging.getLogger("redis_saver").setLevel(logging.ERROR)  # children leave records to their parent
+    logging.getLogger("asyncio").addFilter(lambda record: "Executing " not in str(record.msg))  # the machine is slow
     failed = 0
     for seed in range(given.first, given.first + given.histories):
         connections.OWN_AFTER = random.Random(seed).choice((0.0, 0.002, 1.0))
