@@ -56,7 +56,7 @@ if meta and #others == 0 and need ~= 'nothing' then
   end
 elseif meta and need == 'all' and found[6] == '1' then -- what is here is not believed any more where all the others are gone
   for _, other in ipairs(others) do
-    local age = now - tonumber(string.sub(other, 1, 15))
+    local age = now - (tonumber(string.sub(other, 1, 15)) or 0)
     if string.sub(other, 33) ~= token and age >= 0 and age < gone then return { 5, 0, 0 } end
   end
 end

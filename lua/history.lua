@@ -6,7 +6,7 @@
 -- ARGV[2] id         where to begin, escaped: the target, or where the last page ended; '' for the newest
 -- ARGV[3] target     '1' where id is the target, whose own writes and values do not count, '0' on a later page
 -- ARGV[4] limit      how many ancestors at the most
--- ARGV[5] budget     stop behind the ancestor with which the answer has this many bytes
+-- ARGV[5] budget     stop behind the ancestor with which the answer has this many bytes, or four times as many were looked at
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 -- ARGV[8..]          pairs: a channel, as it is, and escaped
@@ -79,14 +79,16 @@ if target == '1' then
   id = header and links(header).parent or ''
 end
 
-local parts, bytes = new_parts(true), 0
-local page = { '', parts.flat }
+local parts, bytes, looked = new_parts(true), 0, 0
+local page, visited = { '', parts.flat }, {}
 while id ~= '' and open > 0 do
-  if #page > limit + 1 or bytes + parts.bytes >= budget then
+  -- An ancestor of itself is for the caller to find, who knows the pages before this one, too.
+  if #page > limit + 1 or bytes + parts.bytes >= budget or looked >= 4 * budget or visited[id] then
     page[1] = id
     break
   end
-  local header, of, found, all
+  visited[id] = true
+  local header, of, found, all, size
   header, problem = read_header(index, data, ns, id)
   if problem then return problem end
   if not header then break end -- pruned
@@ -94,8 +96,9 @@ while id ~= '' and open > 0 do
   found, problem = seeds_in(of)
   if problem then return problem end
 
-  all, problem = pending_writes(index, data, ns, id)
+  all, problem, size = pending_writes(index, data, ns, id)
   if problem then return problem end
+  looked = looked + #header + size
   local writes = {}
   for i = 1, #all, 2 do
     for _, needle in pairs(remaining) do

@@ -30,7 +30,7 @@ local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[
 local now, busy, left = redis.call('TIME'), false, {}
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
-  if now - tonumber(string.sub(doubt, 1, 15)) < oldest then busy = true else left[#left + 1] = doubt end
+  if now - (tonumber(string.sub(doubt, 1, 15)) or 0) < oldest then busy = true else left[#left + 1] = doubt end
 end
 local behind = redis.call('EXISTS', dirty) == 1
 if #left > 0 and not behind then

@@ -17,6 +17,16 @@ local function above(a, b)
   return #a > #b
 end
 
+-- Where the first of the two names in a member of the index ends.
+local function name_ends(member)
+  local first = string.find(member, '%z')
+  if not first or first == #member or string.byte(member, #member) ~= 0 then
+    reading = 'the index'
+    damaged()
+  end
+  return first
+end
+
 -- Finds up to limit checkpoints, newest first: those of one namespace, where the bounds are c..., or of all, where they are
 -- i...; the root's are in the order of its namespace alone, and are merged with the others here.
 -- Returns a list of {id, namespace, where to go on below it}.
@@ -25,7 +35,7 @@ local function newest_first(index, upper, lower, limit)
   if string.sub(upper, 2, 2) == 'c' then
     local members = redis.call('ZREVRANGEBYLEX', index, upper, lower, 'LIMIT', 0, limit)
     for i = 1, #members do
-      local first = string.find(members[i], '%z')
+      local first = name_ends(members[i])
       found[i] = { string.sub(members[i], first + 1), string.sub(members[i], 2, first), members[i] }
     end
     return found
@@ -40,7 +50,7 @@ local function newest_first(index, upper, lower, limit)
       found[#found + 1] = { id, '\0', 'i' .. id }
       root = root + 1
     else
-      local first = string.find(member, '%z')
+      local first = name_ends(member)
       found[#found + 1] = { string.sub(member, 2, first), string.sub(member, first + 1), member }
       other = other + 1
     end
@@ -83,10 +93,14 @@ end
 
 -- The field of the value of entry i (from 1) of a checkpoint.
 -- names: of names_in; tokens: the versions, unpacked.
+-- A version is in a header once, and in the field of each of its channels: so a few bytes might make fields without end.
+local MOST_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
 local function value_field(ns, names, tokens, slots, i)
   local high, low = string.byte(slots, 2 * i - 1, 2 * i)
   local token = low and tokens[high * 256 + low + 1]
-  if not token or not names[i] then error('DAMAGED ' .. reading .. ' cannot be read') end
+  if not token or not names[i] then damaged() end
+  named_bytes = named_bytes + #names[i] + #token
+  if named_bytes > MOST_NAMED then damaged() end
   return 'b' .. ns .. names[i] .. token
 end
 
@@ -106,8 +120,12 @@ local function read_values(data, ns, header, parts)
   local of = links(header)
   local names, problem = names_in(data, of.names, parts)
   if problem then return nil, problem end
-  local tokens, fields = unpack_frames(of.tokens), {}
-  for i = 1, #of.flags do fields[i] = value_field(ns, names, tokens, of.slots, i) end
+  local tokens, fields, named = unpack_frames(of.tokens), {}, {}
+  for i = 1, #of.flags do
+    fields[i] = value_field(ns, names, tokens, of.slots, i)
+    if named[names[i]] then damaged() end -- a channel twice: its value would be answered twice, too
+    named[names[i]] = true
+  end
   local values = fetch(data, fields)
   for i = 1, #fields do
     if values[i] then

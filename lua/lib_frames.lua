@@ -2,10 +2,14 @@
 
 local reading = 'a packed record' -- what to name where one cannot be read
 
+local function damaged()
+  error('DAMAGED ' .. reading .. ' cannot be read')
+end
+
 -- Returns (first, last, next): where the frame that begins at pos has its bytes, and where the next frame begins.
 local function frame(packed, pos)
   local _, colon, length = string.find(packed, '^(%d+):', pos)
-  if not colon or colon + length > #packed then error('DAMAGED ' .. reading .. ' cannot be read') end
+  if not colon or colon + length > #packed then damaged() end
   return colon + 1, colon + length, colon + length + 1
 end
 

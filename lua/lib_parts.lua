@@ -46,8 +46,9 @@ local function as_stray(kind, digests)
   return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
 end
 
--- The fields of the children in a list of parts, whose digests begin at pos.
+-- The fields of the children in a list of parts, whose digests begin at pos. A child may be named twice.
 local function children(list, pos)
+  if not in_parts(list) or pos > #list or (#list - pos + 1) % 16 > 0 then damaged() end
   local kind, fields, n = string.sub(list, 1, 1), {}, 0
   for at = pos, #list, 16 do
     n = n + 1
@@ -57,21 +58,25 @@ local function children(list, pos)
 end
 
 -- Reads what a stored value is made of, if anything, into parts (of new_parts): lists of parts, and with leaves the bytes
--- too. Where parts is lenient, it takes what is there. Returns a problem or nil.
+-- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where parts is lenient, it takes
+-- what is there. Returns a problem or nil.
 local function read_parts(data, value, parts)
   if not in_parts(value) then return nil end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}
-    if parts.leaves or string.byte(list[1] or '', 1) == 110 then -- 'n'
+    if parts.leaves or string.byte(list[1], 1) == 110 then -- 'n'
       for i = 1, #list do
-        if not parts.seen[list[i]] then wanted[#wanted + 1] = list[i] end
+        if not parts.seen[list[i]] then
+          parts.seen[list[i]] = true
+          wanted[#wanted + 1] = list[i]
+        end
       end
     end
     local found = fetch(data, wanted)
     for i = 1, #wanted do
       if not found[i] and not parts.lenient then return gone(data, wanted[i]) end
-      if found[i] and not parts.seen[wanted[i]] then
+      if found[i] then
         add_part(parts, wanted[i], found[i])
         if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
       end

@@ -36,7 +36,7 @@ local function put_task(index, data, argv, last, is_home)
   if regular ~= '' and not stored then
     store(member, regular, 0)
     added = tonumber(count)
-  elseif regular ~= '' then
+  elseif regular ~= '' and stored ~= regular then -- else it is sent again
     local seen, parts = {}, { stored }
     each_write(stored, function(idx) seen[idx] = true end)
     each_write(regular, function(idx, first, behind)

@@ -1,5 +1,10 @@
 -- Shared by the scripts (included, see redis_saver/scripts.py): opening a thread, its deadline, its counters.
 
+-- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
+local function is_ttl(field)
+  return not field or field == '' or #field <= 15 and string.find(field, '^%d+$')
+end
+
 -- Opens a thread and finds what is wrong with it before anything is written.
 -- ...: fields of the data to read with it.
 -- Returns (meta, problem, found): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
@@ -28,7 +33,11 @@ local function open_thread(index, data, ...)
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
   local _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+)$')
-  if not rev then return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read') end
+  -- Numbers of 15 digits and less can be counted on with; the revision, microseconds of a clock, has one more.
+  local is_sound = rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
+  if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
+    return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
+  end
   local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2], dirty = fields[3] }
   return meta, nil, fields
 end
@@ -38,9 +47,9 @@ local function new_thread(now)
   return { rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
 end
 
--- What @state is to hold.
+-- What @state is to hold. No count is below 0: where one was changed from outside, the thread is not to be lost for that.
 local function state_of(meta)
-  return string.format('%s %.0f %.0f %.0f', meta.rev, meta.bytes, meta.blobs, meta.writes)
+  return string.format('%s %.0f %.0f %.0f', meta.rev, math.max(0, meta.bytes), math.max(0, meta.blobs), math.max(0, meta.writes))
 end
 
 -- Moves a thread on to its next revision.

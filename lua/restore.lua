@@ -27,6 +27,12 @@ if redis.call('HGET', lease, 'token') ~= token then return 0 end
 redis.call('UNLINK', lease)
 local meta, problem = open_thread(index, data)
 if problem then return problem end
+local members, bytes, count = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1'), 0, 0
+reading = 'a record of pending writes' -- before anything is written, as one that cannot be read ends this
+for i = 1, #members do
+  local record = redis.call('HGET', data, members[i]) or ''
+  bytes, count = bytes + #record, count + math.floor(#unpack_frames(record) / 5)
+end
 local argv = {}
 for i = 5 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
 local missing = put_checkpoint(index, data, argv, not meta)
@@ -34,11 +40,10 @@ if missing.err then return missing end
 if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought back to ' .. data .. ' is not whole') end
 meta, problem = open_thread(index, data)
 if problem then return problem end
-for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')) do
-  local record = redis.call('HGET', data, member) or ''
-  meta.bytes, meta.writes = meta.bytes - #record, meta.writes - #unpack_frames(record) / 5
-  redis.call('ZREM', index, member)
-  redis.call('HDEL', data, member)
+meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count
+for i = 1, #members do
+  redis.call('ZREM', index, members[i])
+  redis.call('HDEL', data, members[i])
 end
 for i = 1, n do
   local member, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i]

@@ -73,7 +73,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for i = ASIDE + 1, BASES, 3 do
   local _, _, tries, due = string.find(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0 0 ', '^(%d+) (%d+) ')
-  if tonumber(due) <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
+  tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
+  if due <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
   redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
 end
 redis.call('HDEL', flush, 'token', 'until')

@@ -23,10 +23,10 @@ local PAGE, BUDGET, LONGEST, size = 200, 4000000, 600000, 0 -- members; bytes; m
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
-local remaining = held[1] and held[1] ~= token and tonumber(held[2]) - now or 0
+local remaining = held[1] and held[1] ~= token and (tonumber(held[2]) or 0) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
 for _, doubt in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
-  local age = now - tonumber(string.sub(doubt, 1, 15))
+  local age = now - (tonumber(string.sub(doubt, 1, 15)) or 0)
   if age >= 0 and age < gone then
     redis.call('HDEL', flush, '')
     if held[1] == token then redis.call('HSET', flush, 'until', '0') end
@@ -43,9 +43,10 @@ repeat
     if #answer > most + 2 or is_buried then break end
     local member = members[i]
     local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
-    if tonumber(due) <= now or tonumber(due) > now + LONGEST or at_once == '1' then
+    tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
+    if due <= now or due > now + LONGEST or at_once == '1' then
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
-      answer[#answer + 1] = { member, members[i + 1], tonumber(tries), record }
+      answer[#answer + 1] = { member, members[i + 1], tries, record }
       if record then size = size + #record end
       if size > BUDGET then most = 0 end
       if string.byte(member) == 99 then -- c

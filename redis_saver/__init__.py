@@ -5,6 +5,7 @@ from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
     ForeignKey,
+    LimitExceeded,
     NotReplicated,
     RedisSaverError,
     ServerTooOld,
@@ -15,6 +16,7 @@ from redis_saver.errors import (
     UnserializableValue,
     WrongThread,
 )
+from redis_saver.limits import Limits
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
 from redis_saver.threads import ThreadInfo
@@ -27,6 +29,8 @@ __all__ = [
     "BacklogFull",
     "BacklogWarning",
     "ForeignKey",
+    "LimitExceeded",
+    "Limits",
     "NotReplicated",
     "Pruned",
     "RedisSaver",

@@ -14,6 +14,7 @@ from redis_saver.batching import Batcher
 from redis_saver.connections import LoopClients
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
+from redis_saver.limits import Limits
 from redis_saver.requests import Call, Command, Operation, Replicas, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 from redis_saver.sync import KEYS_A_SCAN
@@ -44,6 +45,7 @@ class AsyncRedisSaver(Saver):
         ttl: TTL = None,
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -51,7 +53,15 @@ class AsyncRedisSaver(Saver):
         The arguments are those of `RedisSaver.from_conn_string`.
         """
         client = clients.connect(url, asynchronous=True, **options)
-        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
+        saver = cls(
+            client,
+            serde=serde,
+            prefix=prefix,
+            ttl=ttl,
+            compression=compression,
+            cache_bytes=cache_bytes,
+            limits=limits,
+        )
         try:
             yield saver
         finally:

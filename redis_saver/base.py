@@ -11,6 +11,7 @@ from redis_saver import clients, expiry
 from redis_saver import compression as compressions
 from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
+from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer, safe
 
@@ -33,6 +34,7 @@ class Base(Interface):
         ttl: expiry.TTL = None,
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
@@ -50,6 +52,7 @@ class Base(Interface):
                 `zstd`). Every saver reads them, whatever its own setting.
             cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
                 what it knows to be the same. 0: nothing.
+            limits: How large names, values and numbers of things may be; more raises `LimitExceeded`.
 
         Raises:
             ImportError: `compression` without its extra.
@@ -60,6 +63,7 @@ class Base(Interface):
         super().__init__(serde=None if serde is None else safe(serde))
         self.compression = compressions.check(compression)
         self.known = Known(cache_bytes)
+        self.limits = limits
         self.keyspace = Keyspace(prefix)
         self.expiry = expiry.parse(ttl)
         self._use(client)

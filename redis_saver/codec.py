@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import compression, cutting, headers, names
 from redis_saver import parts as parted
@@ -19,6 +18,7 @@ from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import first, pack, unpack
 from redis_saver.known import Place, Version, names_of
+from redis_saver.limits import Allowance
 from redis_saver.parts import ZSTD, Stored
 from redis_saver.serializer import takes_views
 
@@ -52,15 +52,28 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
         else:
             encoded = dumps_pieces(context.serde, value, before.pieces if before else None)
             if (stored := cutting.cut(encoded, kind, before)) is not None:
+                _check_parts(context, stored, channel)
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
             said, data = encoded.type, b"".join(encoded.pieces)
+    context.limits.check("value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
     named, data = _shortened(context, said, data)
     return Stored(b"%d:%b%b" % (len(named), named, data), {})
 
 
-def decode_value(context: Context, stored: bytes, parts: Parts, channel: str, place: object) -> Any:
+def _check_parts(context: Context, stored: Stored, channel: str) -> None:
+    """Check a value in parts against the saver's limits: its bytes as they are read, its parts, the levels of these."""
+    check, levels = context.limits.check, stored.levels
+    check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
+    count = sum([len(level.fields) for level in levels])
+    check("parts", count, "the value of channel {!r} has {} parts", channel)
+    check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of parts", channel)
+
+
+def decode_value(
+    context: Context, stored: bytes, parts: Parts, channel: str, place: object, allowance: Allowance
+) -> Any:
     """The inverse of `encode_value`.
 
     Args:
@@ -69,8 +82,9 @@ def decode_value(context: Context, stored: bytes, parts: Parts, channel: str, pl
         parts: Its parts, and maybe others.
         channel: The channel, for the message.
         place: Whose value it is, for the message.
+        allowance: What it may become.
     """
-    return _decoded(context, stored, parts, channel, place)[0]
+    return _decoded(context, stored, parts, channel, place, allowance)[0]
 
 
 def _decoded(
@@ -79,6 +93,7 @@ def _decoded(
     parts: Parts,
     channel: str,
     place: object,
+    allowance: Allowance,
     *,
     last: Stored | None = None,
     keeps: bool = False,
@@ -91,6 +106,7 @@ def _decoded(
         parts: Its parts.
         channel: Its channel.
         place: Whose it is.
+        allowance: What it may become.
         last: The version that was seen last; what is the same at the front of both is not decoded again.
         keeps: Whether the second answer is kept, so that it is worth knowing more of it.
     """
@@ -99,8 +115,8 @@ def _decoded(
             named, start = first(stored)
             in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
-            return context.serde.loads_typed(_lengthened(named, data)), None
-        whole = last if last and last.value == stored else parted.join(stored, parts, last)
+            return context.serde.loads_typed(_lengthened(named, data, allowance)), None
+        whole = last if last and last.value == stored else parted.join(stored, parts, allowance, last)
         loads_pieces = getattr(type(context.serde), "loads_pieces", None)
         if loads_pieces is None or not keeps:
             return context.serde.loads_typed(parted.given(whole)), whole
@@ -119,9 +135,9 @@ def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
     return (names.encode(said), data) if context.compression is None else compression.smaller(names.encode(said), data)
 
 
-def _lengthened(named: bytes, data: bytes) -> tuple[str, bytes]:
+def _lengthened(named: bytes, data: bytes, allowance: Allowance) -> tuple[str, bytes]:
     """The inverse of `_shortened`, whatever the saver's setting."""
-    named, data = compression.original(named, data)
+    named, data = compression.original(named, data, allowance)
     return names.decode(named), data
 
 
@@ -147,23 +163,34 @@ def count_writes(record: bytes, thread: str) -> int:
         return len(unpack(record)) // 5
 
 
-def load_write(serde: SerializerProtocol, write: Write, place: object) -> PendingWrite:
+def load_write(context: Context, write: Write, place: object, allowance: Allowance) -> PendingWrite:
     """A pending write as LangGraph takes it."""
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
-        return write.task_id, write.channel, serde.loads_typed(_lengthened(write.type, write.data))
+        return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
 
 
 def encode_writes(
     context: Context, writes: Sequence[tuple[str, Any]], task_path: str
 ) -> tuple[list[bytes], dict[int, bytes]]:
-    """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index."""
-    path = names.encode(task_path)
+    """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index.
+
+    Raises:
+        UnserializableValue: The serializer does not know a value.
+        LimitExceeded: There are too many, or one is too long.
+    """
+    limits, path = context.limits, names.encode(task_path)
+    limits.check("writes", len(writes), "put_writes was given {} writes")
+    limits.check_names([path], "a task path")
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
         with encoding("a write to channel {!r}", channel):
-            named, data = _shortened(context, *context.serde.dumps_typed(value))
-        record = pack([b"%d" % index, path, names.encode(channel), named, data])
+            said, data = context.serde.dumps_typed(value)
+        limits.check("value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+        named, data = _shortened(context, said, data)
+        channel_name = names.encode(channel)
+        limits.check_names([channel_name], "a channel")
+        record = pack([b"%d" % index, path, channel_name, named, data])
         if index >= 0:
             regular.append(record)
         else:
@@ -171,14 +198,19 @@ def encode_writes(
     return regular, special
 
 
-def as_parts(flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
-    """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ..."""
+def as_parts(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
+    """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ...
+
+    Each is compared with the digest in its name, which takes a twentieth of the time of reading its value: so no bit of a part flips
+    unnoticed.
+    """
     if not flat:
         return {}
-    parts = dict(zip(flat[::2], flat[1::2], strict=True))
     with decoding("a part of a value of thread {!r}", thread):
+        parts = dict(zip(flat[::2], flat[1::2], strict=True))
+        allowance = Allowance(context.limits, f"thread {thread!r}")
         for field, stored in parts.items():
-            part = compression.decompress(stored) if field[:1] == ZSTD else stored
+            part = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
             if field[1:] != parted.digest(part):
                 raise ValueError("its bytes are not what its name says")
             parts[field] = part
@@ -203,15 +235,30 @@ def decode_tuple(
         had: Versions that were seen before.
         used: Takes the values that are in parts, and the names.
     """
+    with decoding("a checkpoint of thread {!r}", thread_id):
+        return _decode_tuple(context, thread_id, stored, parts, had, used)
+
+
+def _decode_tuple(
+    context: Context,
+    thread_id: str,
+    stored: Sequence[Any],
+    parts: Parts,
+    had: Mapping[Place, Version],
+    used: dict[Place, Version] | None,
+) -> CheckpointTuple:
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.name_of(raw_ns), names.name_of(raw_id))
+    allowance = Allowance(context.limits, where)
     parent, checkpoint, metadata, named = headers.decode(context.serde, header, where.checkpoint_id or "", parts, where)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
             seen = had.get((where.checkpoint_ns, channel))
             last, keeps = seen.stored if seen else None, used is not None
-            found[channel], in_parts = _decoded(context, value, parts, channel, where, last=last, keeps=keeps)
+            found[channel], in_parts = _decoded(
+                context, value, parts, channel, where, allowance, last=last, keeps=keeps
+            )
             if in_parts and used is not None:
                 field = names.blob(where.checkpoint_ns, names.entry(channel, version))
                 unchanged = seen and seen.field == field and seen.stored is in_parts
@@ -220,7 +267,7 @@ def decode_tuple(
         names_seen = had.get((where.checkpoint_ns, None))
         is_same = names_seen and names_seen.field == named
         used[where.checkpoint_ns, None] = names_seen if names_seen and is_same else names_of(named, parts[named])
-    pending = [load_write(context.serde, write, where) for write in decode_writes(writes, where)]
+    pending = [load_write(context, write, where, allowance) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),
         checkpoint=checkpoint,

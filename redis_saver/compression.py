@@ -6,6 +6,8 @@ import threading
 from importlib import import_module
 from typing import Any
 
+from redis_saver.limits import Allowance
+
 NAMES = ("zstd",)
 SHORTEST = 1024
 """Bytes below which a value is not compressed."""
@@ -43,8 +45,16 @@ def compress(data: bytes) -> bytes:
     return compressor.compress(data)  # type: ignore[no-any-return]
 
 
-def decompress(data: bytes) -> bytes:
-    """The inverse of `compress`."""
+def decompress(data: bytes, allowance: Allowance) -> bytes:
+    """The inverse of `compress`. What it becomes is compared with what is allowed before there is memory for it.
+
+    Raises:
+        LimitExceeded: It becomes too long.
+        ValueError: It does not say how long it becomes, as all that `compress` makes does.
+    """
+    if (size := _zstandard().frame_content_size(data)) < 0:
+        raise ValueError("a zstd frame that does not tell its size")
+    allowance.unfold("value_bytes", size)
     if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
         decompressor = _of_thread.decompressor = _zstandard().ZstdDecompressor()
     return decompressor.decompress(data)  # type: ignore[no-any-return]
@@ -57,6 +67,6 @@ def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
     return kind, data
 
 
-def original(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
+def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
     """The inverse of `smaller`; takes what was never compressed as it is."""
-    return (kind[len(_MARK) :], decompress(data)) if kind.startswith(_MARK) else (kind, data)
+    return (kind[len(_MARK) :], decompress(data, allowance)) if kind.startswith(_MARK) else (kind, data)

@@ -8,6 +8,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver.expiry import Expiry
 from redis_saver.known import Known
+from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
 
 
@@ -19,6 +20,7 @@ class Context(Protocol):
     expiry: Expiry
     compression: str | None
     known: Known
+    limits: Limits
 
 
 def default_ttl(context: Context) -> int | bytes:

@@ -12,7 +12,7 @@ from uuid import uuid4
 from redis_saver import codec, headers, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, default_ttl
-from redis_saver.errors import ThreadBusy
+from redis_saver.errors import ThreadBusy, decoding
 from redis_saver.names import Keys
 from redis_saver.pruning import ATTEMPTS
 from redis_saver.reading import BYTES_A_PAGE
@@ -28,13 +28,16 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     """Make the target what the source is now."""
     if source == target:
         return
+    context.limits.check_name(target, "a thread")
     for _ in range(ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
         if (seen := (yield from survey(context, source))) is None:
             return
         held = yield from holdings(context, source, seen)
-        fields = _fields(seen, held, (yield from write_members(context, source)))
+        writes = yield from write_members(context, source)
+        with decoding("what thread {!r} holds", source):
+            fields = _fields(seen, held, writes)
         counted = yield from _stage(context, source, target, seen, held, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
@@ -89,27 +92,34 @@ def _stage(
         values = yield Call(scripts.FETCH, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
         pairs: list[Argument] = []
         members: list[bytes] = []
-        for field, stored in zip(left, values, strict=False):
-            if stored is None and field[:1] == b"b" and field not in required:
-                continue  # a channel that has no value
-            if stored is None:
-                yield from _check_lost(context, source, seen, held, field)
-                return None
-            value = stored
-            if field[:1] == b"c":
-                ns, checkpoint_id = names.components(field[1:])
-                if not stored.startswith(seen.links[ns, checkpoint_id].raw):
-                    return None  # put again meanwhile, with other values
-                value = headers.copied(context.serde, stored, source, target)
-            elif field[:1] == b"b":
-                if held.roots.get(field) != (value if parted.in_parts(value) else None):
-                    return None  # it has other parts by now
-                blobs += 1
-            elif field[:1] == b"w":
-                writes += codec.count_writes(value, source)
-            size += len(value)
-            pairs += (field, value)
-            members += fields[field]
+        lost: bytes | None = None
+        with decoding("what thread {!r} holds", source):
+            if not values:
+                raise ValueError("a page of no values")
+            for field, stored in zip(left, values, strict=False):
+                if stored is None and field[:1] == b"b" and field not in required:
+                    continue  # a channel that has no value
+                if stored is None:
+                    lost = field
+                    break
+                value = stored
+                if field[:1] == b"c":
+                    ns, checkpoint_id = names.components(field[1:])
+                    if not stored.startswith(seen.links[ns, checkpoint_id].raw):
+                        return None  # put again meanwhile, with other values
+                    value = headers.copied(context.serde, stored, source, target)
+                elif field[:1] == b"b":
+                    if held.roots.get(field) != (value if parted.in_parts(value) else None):
+                        return None  # it has other parts by now
+                    blobs += 1
+                elif field[:1] == b"w":
+                    writes += codec.count_writes(value, source)
+                size += len(value)
+                pairs += (field, value)
+                members += fields[field]
+        if lost is not None:
+            yield from _check_lost(context, source, seen, held, lost)
+            return None
         pages += 1
         left = left[len(values) :]
         if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):

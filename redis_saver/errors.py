@@ -5,6 +5,7 @@
     │   └── UndecodableValue   the serializer refused stored bytes                        (also a ValueError)
     ├── ForeignKey             a key of ours holds something that is not ours
     ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
+    ├── LimitExceeded          more than `Limits` allow: to be written, or unfolded        (also a ValueError)
     ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
     ├── ThreadBusy             others were at the thread all the time
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
@@ -50,6 +51,13 @@ class ForeignKey(RedisSaverError):
 
 class UnserializableValue(RedisSaverError, TypeError):
     """A value the serializer cannot turn into bytes. Nothing was written."""
+
+
+class LimitExceeded(RedisSaverError, ValueError):
+    """A name, a value or a number of things is larger than the saver's `Limits`. A write sent nothing; a read left all as it is.
+
+    It says nothing about damage: what was written with larger limits is read with larger limits.
+    """
 
 
 class ThreadNotFound(RedisSaverError, LookupError):
@@ -107,7 +115,15 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
     ),
 }
+_STOPPED_REMEDY = (
+    "it was overwritten from outside, or by a program that is not sound. Restore the thread from a backup, or give it up with "
+    "delete_thread(). If nobody else writes there, please report this"
+)
 _IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
+_STOPPED = re.compile(
+    r"""(?:user_script|\[string "[^"\n]*"\]):\d+: (attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
+)
+"""What Lua says, on any of the servers, where a script meets something that no saver stores."""
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 
@@ -128,11 +144,19 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
     """The error that is meant by the text of an error reply of a script of ours; None where it is not ours."""
-    if (match := _CODE.search(text)) is None:
+    if (match := _CODE.search(text)) is not None:
+        kind, remedy = _REMEDIES[match[1]]
+        said = match[2]
+    elif "WRONGTYPE" in text:
+        kind, remedy = _REMEDIES["FOREIGNKEY"]
+        said = "a key is of another type than those of redis_saver"
+    elif (match := _STOPPED.search(text)) is not None:
+        kind, remedy = ThreadDamaged, _STOPPED_REMEDY
+        said = f"the script met something that redis_saver does not store: {match[1]}"
+    else:
         return None
-    kind, remedy = _REMEDIES[match[1]]
     where = " and ".join(key.decode("utf-8", "backslashreplace") for key in keys)
-    return kind(f"{match[2]} (in {where}): {remedy}.")
+    return kind(f"{said} (in {where}): {remedy}.")
 
 
 class _Wrapping:

@@ -1,10 +1,16 @@
-"""Byte strings packed one after the other as `<length>:<bytes>`: what a script can follow without decoding msgpack."""
+"""Byte strings packed one after the other as `<length>:<bytes>`: what a script can follow without decoding msgpack.
+
+What is read may be damaged, or made by somebody who means harm: a length is digits and nothing else (`int` takes a sign, blanks and
+underscores, too), so that each step goes forward, and what is unpacked is never more than what was packed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 _SHORT = [b"%d:" % length for length in range(512)]
+_LONGEST_LENGTH = 20
+"""Characters of a length with its colon; more than any string needs that fits into memory."""
 
 
 def pack(parts: Iterable[bytes]) -> bytes:
@@ -25,11 +31,14 @@ def unpack(packed: bytes) -> list[bytes]:
     parts = []
     position, end = 0, len(packed)
     while position < end:
-        start = packed.index(b":", position) + 1
-        position = start + int(packed[position : start - 1])
+        colon = packed.index(b":", position, position + _LONGEST_LENGTH)
+        if not (length := packed[position:colon]).isdigit():
+            raise _no_length(length)
+        start = colon + 1
+        position = start + int(length)
         parts.append(packed[start:position])
     if position != end:
-        raise ValueError(f"packed record of {end} bytes ends in the middle of a part")
+        raise _too_short(packed)
     return parts
 
 
@@ -39,10 +48,13 @@ def first(packed: bytes) -> tuple[bytes, int]:
     Raises:
         ValueError: There is none.
     """
-    start = packed.index(b":") + 1
-    end = start + int(packed[: start - 1])
+    colon = packed.index(b":", 0, _LONGEST_LENGTH)
+    if not (length := packed[:colon]).isdigit():
+        raise _no_length(length)
+    start = colon + 1
+    end = start + int(length)
     if end > len(packed):
-        raise ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")
+        raise _too_short(packed)
     return packed[start:end], end
 
 
@@ -54,9 +66,20 @@ def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
     """
     parts = []
     for _ in range(count):
-        start = packed.index(b":", position) + 1
-        position = start + int(packed[position : start - 1])
+        colon = packed.index(b":", position, position + _LONGEST_LENGTH)
+        if not (length := packed[position:colon]).isdigit():
+            raise _no_length(length)
+        start = colon + 1
+        position = start + int(length)
         if position > len(packed):
-            raise ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")
+            raise _too_short(packed)
         parts.append(packed[start:position])
     return parts, position
+
+
+def _no_length(found: bytes) -> ValueError:
+    return ValueError(f"packed record has {found!r} where a length should be")
+
+
+def _too_short(packed: bytes) -> ValueError:
+    return ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")

@@ -21,14 +21,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver import names
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
+from redis_saver.limits import Allowance
 from redis_saver.parts import PLAIN, digest
 
 ABSENT, PRESENT, HELD = b"0", b"1", b"-"
 """Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
 
-_RUN, _ABOUT = 2, 11
+_RUN, _ABOUT, _FRAMES = 2, 11, 13
 _SEEN, _SEEN_SHORT = b"=", b"~"
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
+_NEVER_IN_BODY = frozenset({"channel_values", "channel_versions", "id"})
 MOST_NAMES = 65535
 
 
@@ -203,8 +205,10 @@ def decode(
     """The inverse of all of that; `place` says whose header it is, for the message."""
     with decoding("the header of {}", place):
         parent, time, _, named, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
-        rest = serde.loads_typed((names.decode(kind), body))
-        metadata = serde.loads_typed((names.decode(about_kind), about))
+        rest = _mapping(serde.loads_typed((names.decode(kind), body)))
+        if not _NEVER_IN_BODY.isdisjoint(rest):
+            raise ValueError("the body of a checkpoint holds what stands beside it")
+        metadata = _mapping(serde.loads_typed((names.decode(about_kind), about)))
         listed, versions = _names_in(parts[named]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
@@ -215,7 +219,13 @@ def decode(
             checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
         checkpoint.update(rest)
         of = names.name_of(parent) if parent else None
-        return Header(of, cast("Checkpoint", checkpoint), metadata, named)
+        return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), named)
+
+
+def _mapping(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"a {type(found).__name__} where a dict was stored")
+    return found
 
 
 def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
@@ -236,12 +246,17 @@ def decode_time(links: bytes, thread: str) -> str:
         return names.decode(take(links, 0, 2)[0][1])
 
 
-def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str) -> Links:
-    """The links of a header, or of as much of it as `survey` answers; the part with its names is among the parts."""
+def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
+    """The links of a header, or of as much of it as `survey` answers; the part with its names is among the parts.
+
+    Raises:
+        LimitExceeded: The entries, each with a version that is there once, become more than is allowed.
+    """
     with decoding("the header of a checkpoint of thread {!r}", thread):
         (parent, time, run, named, flags, slots, tokens, held), end = take(links, 0, 8)
         channels, versions = parts[named].split(b"\0"), unpack(tokens)
         numbers = struct.unpack(f">{len(flags)}H", slots)
+        allowance.unfold("value_bytes", len(parts[named]) + sum([len(versions[slot]) for slot in numbers]))
         entries = [
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
@@ -264,13 +279,15 @@ def metadata(serde: SerializerProtocol, header: bytes, where: object) -> dict[st
     """The metadata of a header alone; `where` says whose, for the message."""
     with decoding("the metadata of {}", where):
         *_, kind, data = unpack(header)
-        return cast("dict[str, Any]", serde.loads_typed((names.decode(kind), data)))
+        return _mapping(serde.loads_typed((names.decode(kind), data)))
 
 
 def copied(serde: SerializerProtocol, header: bytes, source: str, target: str) -> bytes:
     """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
     with decoding("a header of thread {!r}", source):
         parts = unpack(header)
+        if len(parts) != _FRAMES:
+            raise ValueError(f"a header of {len(parts)} frames")
     parts[_RUN] = b""
     about = metadata(serde, header, f"a checkpoint of thread {source!r}")
     if about.get("thread_id") == source:

@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver import codec, config, headers, names, scripts
 from redis_saver.config import Address
 from redis_saver.context import Context, refresh_arguments
+from redis_saver.errors import decoding
 from redis_saver.filters import compile_filter
 from redis_saver.reading import BYTES_A_PAGE
 from redis_saver.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
@@ -82,7 +83,7 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         if left is not None and not asked.matches:
             size = min(left, size)
         arguments = (upper, lower, size, BYTES_A_PAGE, what, *refresh_arguments(context))
-        following, parts, *stored = yield Call(scripts.LIST, keys, arguments)
+        following, parts, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
             chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
             yield from load(context, chosen[:left])
@@ -95,16 +96,31 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         upper = b"(" + following
 
 
+def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
+    """A page as `lua/list.lua` answers it: where to go on below (nothing at the end), the parts, the checkpoints.
+
+    Raises:
+        UndecodableValue: It is none, or does not go on below `upper`, where it began.
+    """
+    with decoding("a page of the checkpoints of thread {!r}", thread):
+        following, parts, *stored = answer
+        if not isinstance(following, bytes) or (following and b"(" + following >= upper):
+            raise ValueError(f"the checkpoints below {upper!r} go on at {following!r}")
+        if following and not stored:
+            raise ValueError("a page of no checkpoints, and another behind it")
+        return following, parts, stored
+
+
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
     """The address of a checkpoint that `list` answered, if its metadata match."""
-    where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
-    if matches is None or matches(headers.metadata(context.serde, stored[2], where)):
-        return where
-    return None
+    with decoding("a checkpoint of thread {!r}", thread):
+        where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
+        metadata = None if matches is None else headers.metadata(context.serde, stored[2], where)
+    return where if matches is None or metadata is None or matches(metadata) else None
 
 
 def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
-    parts = codec.as_parts(flat, thread)
+    parts = codec.as_parts(context, flat, thread)
     return [codec.decode_tuple(context, thread, one, parts) for one in stored if one is not None]
 
 
@@ -115,7 +131,10 @@ def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
         thread = wanted[0].thread_id
-        parts, *stored = yield Call(scripts.LOAD, context.keyspace.keys(thread), arguments)
+        answer = yield Call(scripts.LOAD, context.keyspace.keys(thread), arguments)
+        with decoding("checkpoints of thread {!r}", thread):
+            parts, first, *others = answer
+            stored = [first, *others]
         yield Page(_tuples(context, thread, stored, parts))
         wanted = wanted[len(stored) :]
 
@@ -168,8 +187,11 @@ class _Newest:
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:
-        following, _, *stored = page
-        self.stored = stored[::-1]
+        following, _, stored = _page(page, self.thread, self.upper)
+        with decoding("a page of the checkpoints of thread {!r}", self.thread):
+            if not all(isinstance(name, bytes) for one in stored for name in one[:2]):
+                raise TypeError("a checkpoint without a name")
+            self.stored = stored[::-1]
         self.upper = b"(" + following
         self.size = CHECKPOINTS_A_PAGE
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from redis_saver import names
 from redis_saver.frames import take
+from redis_saver.limits import Allowance
 from redis_saver.pieces import Pieces
 
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
@@ -107,22 +108,26 @@ def in_parts(value: bytes) -> bool:
     return value[:1] in _KINDS
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes], last: Stored | None = None) -> Stored:
+def join(value: bytes, parts: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
     """A value as it is stored, from its root and the parts below it.
+
+    A few lists that name each other again and again may stand for any number of parts. So each level is counted before it is made.
 
     Args:
         value: The root.
-        parts: Parts by field, these among them, not compressed.
+        parts: Parts by field, these among them, not compressed; each is what its name says (`codec.as_parts`), so no list is below itself.
+        allowance: What the value may become.
         last: Another version of it. It saves work, and changes nothing else.
 
     Raises:
         PartMissing: A part is not among them.
-        ValueError: The root is damaged.
+        LimitExceeded: It becomes too long, or has too many parts.
+        ValueError: The root, or a list of parts, is damaged.
     """
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("the bytes of its root are not what its digest says")
     start = take(value, _FRAMES, 2)[1]
-    fields, same = tuple(children(value[:1], value[start:])), 0
+    fields, same, count = tuple(children(value[:1], value[start:])), 0, 0
     levels, kept = list[Level](), list[int]()
     others = chain(reversed(last.levels if last else ()), repeat(NO_LEVEL))
     before = next(others)
@@ -131,15 +136,19 @@ def join(value: bytes, parts: Mapping[bytes, bytes], last: Stored | None = None)
             same += _alike(fields[same:], before.fields[same:])
             found = (*before.bytes[:same], *map(parts.__getitem__, fields[same:]))
             kept.append(same)
+            count += len(fields)
             if fields[0][:1] != LIST:
                 break
             counts = tuple([len(one) // DIGEST for one in found])
             levels.append(Level(fields, found, counts))
+            allowance.unfold("parts", count + sum(counts))
+            allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
             # Below lists that are the same, all is.
             fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
     except KeyError as error:
         raise PartMissing(error.args[0]) from error
+    allowance.unfold("value_bytes", sum(map(len, found)))
     all_levels = (Level(fields, found), *levels[::-1])
     used, size = by_field(all_levels, kept[::-1], last)
     return Stored(value, used, all_levels, size=size)
@@ -185,7 +194,13 @@ def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
-    """The fields in a list of parts."""
+    """The fields in a list of parts.
+
+    Raises:
+        ValueError: It is no list of parts.
+    """
+    if kind not in _KINDS or not digests or len(digests) % DIGEST:
+        raise ValueError(f"no list of parts: {len(digests)} bytes behind the kind {kind!r}")
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 

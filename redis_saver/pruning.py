@@ -19,7 +19,7 @@ from redis_saver import headers, names, scripts
 from redis_saver import parts as parted
 from redis_saver.config import Address
 from redis_saver.context import Context
-from redis_saver.errors import ThreadBusy, ThreadDamaged, from_text
+from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 from redis_saver.listing import THREADS_A_BATCH, collect, scan_threads
 from redis_saver.reading import walk
 from redis_saver.requests import Batch, Call, Operation
@@ -79,7 +79,9 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
         if kept is None:
             keys = context.keyspace.keys(thread)
             context.known.forget(keys.data_key)
-            total = total.plus((yield Call(scripts.WIPE, keys, (b"count" if dry_run else b"sound",))))
+            counted = yield Call(scripts.WIPE, keys, (b"count" if dry_run else b"sound",))
+            with decoding("the counters of thread {!r}", thread):
+                total = total.plus(counted)
         else:
             total = total.plus((yield from _prune_thread(context, thread, kept, dry_run)))
     return total
@@ -110,14 +112,17 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
         seen = yield from survey(context, thread)
         if seen is None:
             return total
-        keep = _kept(seen, kept)
+        with decoding("the names of the checkpoints of thread {!r}", thread):
+            keep = _kept(seen, kept)
         needed = keep
         while needed:  # what is kept for others stays in the lists, so it is to be whole too
             needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
             keep |= needed
         writes = yield from write_members(context, thread)
         held = yield from holdings(context, thread, seen)
-        plan = _plan(seen, held, set(seen.links) - keep, writes) + [[stray] for stray in _stray_writes(seen, writes)]
+        with decoding("what thread {!r} holds", thread):
+            plan = _plan(seen, held, set(seen.links) - keep, writes)
+            plan += [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else total.plus(removed)
         if done:
@@ -132,7 +137,9 @@ def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[N
             return
         victims = {place for place, links in seen.links.items() if links.run in runs}
         held = yield from holdings(context, thread, seen)
-        plan = _plan(seen, held, victims, (yield from write_members(context, thread)))
+        writes = yield from write_members(context, thread)
+        with decoding("what thread {!r} holds", thread):
+            plan = _plan(seen, held, victims, writes)
         if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
             return
     raise _busy(thread)
@@ -177,9 +184,9 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
         links = seen.links[ns, checkpoint_id]
         if not links.parent or (ns, links.parent) in keep:
             continue  # what the parent needs is found from the parent
-        empty = [
-            headers.channel_of(entry) for entry in headers.own_entries(links.entries) if entry[:1] == headers.ABSENT
-        ]
+        with decoding("the channels of a checkpoint of thread {!r}", thread):
+            own = headers.own_entries(links.entries)
+            empty = [headers.channel_of(entry) for entry in own if entry[:1] == headers.ABSENT]
         if not empty:
             continue
         ancestors, _ = yield from walk(context, Address(thread, ns, checkpoint_id), empty)
@@ -251,7 +258,8 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
             freed[place].append(name)
     for names_of in freed.values():
         names_of[:] = [name for name in names_of if name not in live]
-    gone = sorted(dead - live, key=lambda part: -_height(part, held.lists))
+    heights = _heights(dead - live, held.lists)
+    gone = sorted(dead - live, key=lambda part: -heights[part])
 
     plan: list[list[bytes]] = []
     for place in order:
@@ -261,13 +269,19 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
     return [*plan, [STRAY]] if dead or held.strays else plan
 
 
-def _height(part: bytes, lists: Mapping[bytes, bytes]) -> int:
-    """How many levels of lists a part has. A list goes before what is below it, so that one that is there is whole."""
-    height = 0
-    while part in lists:
-        height += 1
-        part = lists[part][: 1 + parted.DIGEST]
-    return height
+def _heights(parts: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
+    """How many levels of lists each part has. A list goes before what is below it, so that one that is there is whole."""
+    heights: dict[bytes, int] = {}
+    for part in parts:
+        path, below = list[bytes](), part
+        while below in lists and below not in heights:
+            path.append(below)
+            below = lists[below][: 1 + parted.DIGEST]
+        height = heights.setdefault(below, 0)
+        for one in reversed(path):
+            height += 1
+            heights[one] = height
+    return heights
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
@@ -291,6 +305,7 @@ def _carry_out(
         removed = yield Call(scripts.REMOVE, keys, (revision, b"1" if dry_run else b"0", *step))
         if removed is None:
             return total, False
-        *counted, revision = removed
-        total = total.plus(counted)
+        with decoding("what was removed of thread {!r}", thread):
+            *counted, revision = removed
+            total = total.plus(counted)
     return total, True

@@ -11,8 +11,9 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, Pend
 from redis_saver import codec, config, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, refresh_arguments
-from redis_saver.errors import ThreadDamaged, UndecodableValue
+from redis_saver.errors import ThreadDamaged, UndecodableValue, decoding
 from redis_saver.known import Place, Version
+from redis_saver.limits import Allowance
 from redis_saver.requests import Argument, Call, Operation
 
 ANCESTORS_A_PAGE = 200
@@ -81,10 +82,11 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         parts: dict[bytes, bytes] = {}
         for version in had.values():
             parts.update(version.stored.parts)
-        parts.update(codec.as_parts(stored[5], thread))
         used: dict[Place, Version] = {}
         try:
-            found = codec.decode_tuple(context, thread, stored, parts, had, used)
+            with decoding("a checkpoint of thread {!r}", thread):
+                parts.update(codec.as_parts(context, stored[5], thread))
+                found = codec.decode_tuple(context, thread, stored, parts, had, used)
         except UndecodableValue as error:
             if not had or not isinstance(error.__cause__, parted.PartMissing):
                 raise
@@ -118,21 +120,25 @@ def walk(
         arguments += refresh
         for escaped, channel in remaining.items():
             arguments += (names.encode(channel), escaped)
-        position, of_page, *page = yield Call(scripts.HISTORY, keys, arguments)
-        parts.update(codec.as_parts(of_page, thread))
-        for raw_id, raw_seeds, raw_writes in page:
-            if raw_id in seen:
-                which = names.name_of(raw_id)
-                raise ThreadDamaged(
-                    f"checkpoint {which!r} of thread {thread!r} is an ancestor of itself; delete the thread"
-                )
-            seen.add(raw_id)
-            pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
-            wanted = set(remaining.values())
-            seeds = {remaining.pop(escaped): value for escaped, value in pairs}
-            writes = codec.decode_writes(raw_writes, f"an ancestor in thread {thread!r}")
-            writes = [write for write in writes if write.channel in wanted]
-            found.append(Ancestor(names.name_of(raw_id), seeds, writes))
+        answer = yield Call(scripts.HISTORY, keys, arguments)
+        with decoding("the ancestors of a checkpoint of thread {!r}", thread):
+            position, of_page, *page = answer
+            parts.update(codec.as_parts(context, of_page, thread))
+            if position and not page:
+                raise ValueError("a page of no ancestors, and another behind it")
+            for raw_id, raw_seeds, raw_writes in page:
+                if raw_id in seen:
+                    which = names.name_of(raw_id)
+                    raise ThreadDamaged(
+                        f"checkpoint {which!r} of thread {thread!r} is an ancestor of itself; delete the thread"
+                    )
+                seen.add(raw_id)
+                pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
+                wanted = set(remaining.values())
+                seeds = {remaining.pop(escaped): value for escaped, value in pairs}
+                writes = codec.decode_writes(raw_writes, f"an ancestor in thread {thread!r}")
+                writes = [write for write in writes if write.channel in wanted]
+                found.append(Ancestor(names.name_of(raw_id), seeds, writes))
         if not position:
             break
         target = b"0"
@@ -146,13 +152,14 @@ def get_delta_channel_history(
     where = config.address(given)
     ancestors, parts = yield from walk(context, where, channels, refresh_arguments(context))
     place = f"thread {where.thread_id!r}"
+    allowance = Allowance(context.limits, place)
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
     for ancestor in reversed(ancestors):
         for write in ancestor.writes:
-            writes[write.channel].append(codec.load_write(context.serde, write, place))
+            writes[write.channel].append(codec.load_write(context, write, place, allowance))
         for channel, value in ancestor.seeds.items():
-            seeds[channel] = codec.decode_value(context, value, parts, channel, place)
+            seeds[channel] = codec.decode_value(context, value, parts, channel, place, allowance)
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": writes[channel]} for channel in channels}
     for channel, seed in seeds.items():
         histories[channel]["seed"] = seed

@@ -19,7 +19,7 @@ import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver import compiled
+from redis_saver import compiled, nesting
 from redis_saver.messages import DECODERS, KEY_LENGTH
 from redis_saver.snapshot import snapshot
 
@@ -95,7 +95,7 @@ def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
 
 
 def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
-    """A hook that answers what an ordinary one does, and is called for nested values, too."""
+    """A hook that answers what an ordinary one does, is called for nested values, too, and refuses what nests too deep."""
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
 
@@ -109,7 +109,7 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
                     message = decode(data)
                 if message is not None:
                     return message
-        return inner(code, data)
+        return nesting.decode(inner, code, data)
 
     free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
     cells = tuple(CellType(hook) if name == "ext_hook" else cell for name, cell in free)

@@ -10,6 +10,7 @@ from redis_saver import parts as parted
 from redis_saver.context import Context
 from redis_saver.errors import decoding
 from redis_saver.frames import unpack
+from redis_saver.limits import Allowance
 from redis_saver.reading import BYTES_A_PAGE
 from redis_saver.requests import Argument, Call, Command, Operation
 
@@ -40,14 +41,25 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
         page = yield Call(scripts.SURVEY, keys, (lower, LINKS_A_PAGE))
         if page is None:
             return None
-        revision = revision or page[0]
-        parts = codec.as_parts(page[1], thread)
-        for member, head in zip(page[2::2], page[3::2], strict=True):
-            ns, checkpoint_id = names.components(member[1:])
-            links[ns, checkpoint_id] = headers.decode_links(head, parts, thread)
-            lower = b"(" + member
-        if len(page) < 2 + 2 * LINKS_A_PAGE:
+        with decoding("the checkpoints of thread {!r}", thread):
+            if not isinstance(page[0], bytes):
+                raise TypeError(f"{page[0]!r} is no revision")
+            revision = revision or page[0]
+            parts, allowance = codec.as_parts(context, page[1], thread), Allowance(context.limits, f"thread {thread!r}")
+            for member, head in zip(page[2::2], page[3::2], strict=True):
+                ns, checkpoint_id = names.components(member[1:])
+                links[ns, checkpoint_id] = headers.decode_links(head, parts, thread, allowance)
+            is_last = len(page) < 2 + 2 * LINKS_A_PAGE
+            lower = lower if is_last else _behind(lower, page[-2])
+        if is_last:
             return Survey(revision, links)
+
+
+def _behind(lower: bytes, member: bytes) -> bytes:
+    """The lower bound of the page behind one that began at `lower` and ends with a member."""
+    if member < lower[1:] or b"(" + member == lower:
+        raise ValueError(f"the members above {lower!r} end with {member!r}")
+    return b"(" + member
 
 
 def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
@@ -55,10 +67,15 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, WRITES_A_PAGE))
-        found += page
-        if len(page) < WRITES_A_PAGE:
+        with decoding("the names of pending writes of thread {!r}", thread):
+            for member in page:
+                if len(names.components(member[1:])) != 3:
+                    raise ValueError(f"{member!r} names no task")
+            found += page
+            is_last = len(page) < WRITES_A_PAGE
+            lower = lower if is_last else _behind(lower, page[-1])
+        if is_last:
             return found
-        lower = b"(" + page[-1]
 
 
 class Holdings(NamedTuple):
@@ -82,9 +99,11 @@ def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]
     left, found = [STRAY, *values], Holdings({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
-        flat, *roots = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
-        found.lists.update(codec.as_parts(flat, thread))
+        answer = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
         with decoding("the parts of values of thread {!r}", thread):
+            flat, first, *others = answer
+            roots = [first, *others]
+            found.lists.update(codec.as_parts(context, flat, thread))
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:
                     found.strays.extend(unpack(root))

@@ -15,6 +15,7 @@ from redis_saver.connections import ProcessClient
 from redis_saver.errors import from_reply
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
+from redis_saver.limits import Limits
 from redis_saver.requests import Argument, Batch, Call, Command, Operation, Replicas, Request, Scan, Stream, T
 from redis_saver.saver import Saver
 
@@ -48,6 +49,7 @@ class RedisSaver(Saver):
         ttl: TTL = None,
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
         **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -60,10 +62,19 @@ class RedisSaver(Saver):
             ttl: As in the constructor.
             compression: As in the constructor.
             cache_bytes: As in the constructor.
+            limits: As in the constructor.
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
-        saver = cls(client, serde=serde, prefix=prefix, ttl=ttl, compression=compression, cache_bytes=cache_bytes)
+        saver = cls(
+            client,
+            serde=serde,
+            prefix=prefix,
+            ttl=ttl,
+            compression=compression,
+            cache_bytes=cache_bytes,
+            limits=limits,
+        )
         try:
             yield saver
         finally:

@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver import headers, names, scripts
 from redis_saver.context import Context, default_ttl
-from redis_saver.errors import ThreadNotFound
+from redis_saver.errors import ThreadNotFound, decoding
 from redis_saver.requests import Argument, Batch, Call, Operation, Page, Stream
 
 _ROOT = names.component("")
@@ -73,21 +73,25 @@ def _described(context: Context, thread: str) -> Call:
 
 
 def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
-    newest, head, checkpoints, size, left, waits, pinned = answer
-    return ThreadInfo(
-        thread_id=thread,
-        checkpoint_id=names.name_of(newest) if newest else None,
-        updated_at=headers.decode_time(head, thread) if head else None,
-        checkpoints=checkpoints,
-        bytes=size,
-        ttl=_time_left(left),
-        pinned=pinned == 1,
-        waits_on_interrupt=waits == 1,
-    )
+    with decoding("what there is of thread {!r}", thread):
+        newest, head, checkpoints, size, left, waits, pinned = answer
+        return ThreadInfo(
+            thread_id=thread,
+            checkpoint_id=names.name_of(newest) if newest else None,
+            updated_at=headers.decode_time(head, thread) if head else None,
+            checkpoints=checkpoints,
+            bytes=size,
+            ttl=_time_left(left),
+            pinned=pinned == 1,
+            waits_on_interrupt=waits == 1,
+        )
+
+
+_LONGEST = timedelta.max // timedelta(milliseconds=1)
 
 
 def _time_left(amount: int) -> timedelta | None:
-    return None if amount < 0 else timedelta(milliseconds=amount)
+    return None if amount < 0 else timedelta(milliseconds=min(amount, _LONGEST))
 
 
 def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[timedelta | None]:
@@ -106,4 +110,5 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
     left = yield Call(scripts.EXPIRE, context.keyspace.keys(thread), arguments)
     if left is None:
         raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
-    return _time_left(left)
+    with decoding("the deadline of thread {!r}", thread):
+        return _time_left(left)

@@ -17,7 +17,8 @@ from langgraph.checkpoint.base import (
 
 from redis_saver import codec, compression, config, headers, names, scripts
 from redis_saver.context import Context, default_ttl
-from redis_saver.frames import pack
+from redis_saver.errors import decoding
+from redis_saver.frames import pack, unpack
 from redis_saver.known import News, Place, Seen, Version, names_of
 from redis_saver.parts import DIGEST, LIST, ZSTD, Stored
 from redis_saver.requests import Argument, Call, Operation
@@ -33,6 +34,7 @@ def put(
     """Store a checkpoint; sends again, with them, the values and parts that the server turns out not to have."""
     thread, ns, parent = config.address(given)
     keys = context.keyspace.keys(thread)
+    check_names(context, thread, ns, parent or "", str(checkpoint["id"]))
     update = _Update(context, checkpoint, new_versions, ns, context.known.of(keys.data_key), parent is None)
     place = _place(context, given, checkpoint, metadata, update)
     while True:
@@ -41,7 +43,21 @@ def put(
             context.known.remember(keys.data_key, update.seen_now())
             return config.to_config(thread, ns, checkpoint["id"])
         context.known.forget(keys.data_key)
-        update.take(missing)
+        with decoding("what put lacks of thread {!r}", thread):
+            update.take(missing)
+
+
+def check_names(context: Context, thread: str, ns: str, *checkpoint_ids: str) -> None:
+    """Check where something is to be written.
+
+    Raises:
+        LimitExceeded: A name is too long.
+    """
+    limits = context.limits
+    limits.check_name(thread, "a thread")
+    limits.check_name(ns, "a namespace")
+    for checkpoint_id in checkpoint_ids:
+        limits.check_name(checkpoint_id, "a checkpoint")
 
 
 def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
@@ -63,6 +79,7 @@ def _place(
     merged = get_checkpoint_metadata(given, metadata)
     run_id = merged.get("run_id")
     run = b"" if run_id is None else names.run(str(run_id))
+    context.limits.check_names([run], "a run")
     header = headers.encode(context.serde, parent, run, checkpoint, merged, update.outline, update.held)
     by_age = names.by_age(ns, checkpoint_id) if ns else b""
     ttl = (default_ttl(context), config.thread_ttl(given) or b"")
@@ -84,9 +101,16 @@ class _Update:
         """Collect the channels; `is_root`: the checkpoint has no parent, and its thread, most likely, nothing yet."""
         self._context, self._ns, self._seen = context, ns, seen
         self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        limits = context.limits
+        limits.check("channels", len(versions), "checkpoint {!r} has {} channels", checkpoint["id"])
         self.outline = outline = headers.outline(checkpoint)
         self._complete, self._mistaken = is_root or (ns, None) in seen, False
         prefix = names.blob(ns)
+        if len(outline.names) > limits.name_bytes:
+            limits.check_names(outline.names.split(b"\0"), "a channel or node")
+        limits.check_names(outline.entries, "a channel with its version")
+        if len(outline.tokens) > limits.name_bytes:
+            limits.check_names(unpack(outline.tokens), "a version that a node has seen")
         self._fields: dict[str, bytes] = {}
         """Where each channel's version is stored, in the order of the entries."""
         self._flags: list[bytes] = []
@@ -169,8 +193,14 @@ class _Update:
         return [field for field in stored.parts if field[:1] == LIST or field == last or field in self._asked]
 
     def take(self, missing: Sequence[int | bytes]) -> None:
-        """Note what the server lacks."""
-        self._asked.update(one for one in missing if isinstance(one, bytes))
+        """Note what the server lacks.
+
+        Raises:
+            ValueError: It names nothing that could be sent and was not yet: then it would go on asking for ever.
+        """
+        before = len(self._asked), len(self._whole), self._flags.copy()
+        known = {self.outline.named}.union(*[stored.parts for stored in self._encoded.values()])
+        self._asked.update(one for one in missing if isinstance(one, bytes) and one in known)
         again = {one - 1 for one in missing if isinstance(one, int)}
         if self.outline.named in self._asked:  # nothing is as it was believed to be
             again.update(position for position, flag in enumerate(self._flags) if flag == b"u")
@@ -181,6 +211,8 @@ class _Update:
             if position in again:
                 self._flags[position] = b"v"
                 self._whole.add(channel)
+        if (len(self._asked), len(self._whole), self._flags) == before:
+            raise ValueError(f"the server asks for {len(missing)} values or parts, all of which it was sent")
         self._mistaken = True
 
     def seen_now(self) -> News:
@@ -202,6 +234,8 @@ def put_writes(
     thread, ns, checkpoint_id = config.address(given)
     if not checkpoint_id:
         raise ValueError('config["configurable"] has no "checkpoint_id"; pending writes belong to a checkpoint')
+    check_names(context, thread, ns, checkpoint_id)
+    context.limits.check_name(task_id, "a task")
     if not writes:
         return
     regular, special = codec.encode_writes(context, writes, task_path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from faces import Target
-from redis_saver import frames, headers, names
+from redis_saver import Limits, frames, headers, names
+from redis_saver.limits import Allowance
 from redis_saver import parts as parted
 from redis_saver.names import Keyspace
 
@@ -38,7 +39,7 @@ def check_counters(fields: dict[bytes, bytes]) -> None:
 def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links]:
     """The links of each checkpoint by namespace and id."""
     return {
-        tuple(names.components(field[1:])): headers.decode_links(header, fields, "")  # type: ignore[misc]
+        tuple(names.components(field[1:])): headers.decode_links(header, fields, "", Allowance(Limits(), ""))  # type: ignore[misc]
         for field, header in fields.items()
         if field[:1] == b"c"
     }

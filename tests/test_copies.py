@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver import UndecodableValue, codec, road
+from redis_saver import Limits, UndecodableValue, codec, road
 from redis_saver.frames import pack
+from redis_saver.limits import Allowance
 from redis_saver.serializer import FastSerializer
 
 SIZE = 4_000_000
@@ -23,6 +24,7 @@ class Bare:
     """As much of a saver as encoding a value needs."""
 
     compression = None
+    limits = Limits()
 
     def __init__(self, serde: Any) -> None:
         self.serde = serde
@@ -33,7 +35,7 @@ def written(value: Any) -> bytes:
 
 
 def read(serde: Any, stored: bytes) -> Any:
-    return codec.decode_value(Bare(serde), stored, {}, "value", "place")
+    return codec.decode_value(Bare(serde), stored, {}, "value", "place", Allowance(Limits(), ""))
 
 
 def taken(act: Callable[[], Any]) -> float:

@@ -16,8 +16,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from redis_saver import codec, compiled, cutting, parts
+from redis_saver import Limits, codec, compiled, cutting, parts
 from redis_saver.known import Known, Version
+from redis_saver.limits import Allowance
 from redis_saver.messages import state
 from redis_saver.parts import Stored
 from redis_saver.serializer import FastSerializer
@@ -27,9 +28,19 @@ class Bare:
     """As much of a saver as encoding a value needs."""
 
     serde = FastSerializer()
+    limits = Limits()
 
     def __init__(self, compression: str | None = None) -> None:
         self.compression = compression
+
+
+def joined_of(value: bytes, found: dict[bytes, bytes], last: Stored | None = None) -> Stored:
+    return parts.join(value, found, Allowance(Limits(), "a thread"), last)
+
+
+def decoded(value: bytes, found: dict[bytes, bytes], last: Stored | None = None) -> tuple[Any, Stored | None]:
+    allowance = Allowance(Limits(), "a thread")
+    return codec._decoded(Bare(), value, found, "value", "place", allowance, last=last, keeps=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
@@ -70,11 +81,11 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         fresh = codec.encode_value(saver, value, "value")
         assert (stored.value, stored.parts, list(stored.levels)) == (fresh.value, fresh.parts, list(fresh.levels))
         if stored.parts:
-            again = parts.join(stored.value, stored.parts)
+            again = joined_of(stored.value, stored.parts)
             assert parts.given(again) == saver.serde.dumps_typed(value)
             assert again.parts == stored.parts
             assert again.size == stored.size == sum(map(len, stored.parts.values()))
-            assert all(parts.join(stored.value, stored.parts, other) == again for other in cuts[-4:])
+            assert all(joined_of(stored.value, stored.parts, other) == again for other in cuts[-4:])
             cuts += [stored, again]
             assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
             assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
@@ -85,7 +96,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         elif before and chance.random() < 0.5:
             last, written = luck.choice([None, stored, *seen]), value
             expected = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(value))
-            value, before = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=last, keeps=True)
+            value, before = decoded(stored.value, stored.parts, last=last)
             assert list(map(state, value)) == list(map(state, expected))
             assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
             assert not any(map(operator.is_, value, written))
@@ -112,7 +123,7 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
     known = None
     for each in (long, value):
         stored = codec.encode_value(saver, each, "value")
-        read, known = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=known, keeps=True)
+        read, known = decoded(stored.value, stored.parts, last=known)
         assert read == each
         assert known and known.pieces.read == len(each)
     whole, again = decoded
@@ -122,10 +133,10 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
 def test_the_same_messages_as_another_kind_of_value() -> None:
     saver, messages = Bare(), history(100)
     first = codec.encode_value(saver, messages, "value")
-    _, known = codec._decoded(saver, first.value, first.parts, "value", "place", keeps=True)
+    _, known = decoded(first.value, first.parts)
     stored = codec.encode_value(saver, _DeltaSnapshot(messages), "value")
     assert known and parts.shared(stored, known)
-    read, _ = codec._decoded(saver, stored.value, stored.parts, "value", "place", last=known, keeps=True)
+    read, _ = decoded(stored.value, stored.parts, last=known)
     assert read == _DeltaSnapshot(messages)
 
 
@@ -136,7 +147,7 @@ def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> Non
     messages[60] = odd
     known = codec.encode_value(saver, messages, "value")
     for _ in range(3):
-        read, known = codec._decoded(saver, known.value, known.parts, "value", "place", last=known, keeps=True)
+        read, known = decoded(known.value, known.parts, last=known)
         assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
             JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
         )
@@ -165,13 +176,13 @@ def test_the_parts_of_one_version_help_to_find_those_of_another(length: int, oth
     for equal in ([], [HumanMessage("y" * 3000, id="y")] * 20):
         stored = codec.encode_value(Bare(), [*history(length), *equal], "value")
         last = codec.encode_value(Bare(), [*history(other), *equal[:9]], "value")
-        plain = parts.join(stored.value, stored.parts)
-        for known in (last, parts.join(last.value, last.parts), plain):
-            assert parts.join(stored.value, {**last.parts, **stored.parts}, known) == plain
+        plain = joined_of(stored.value, stored.parts)
+        for known in (last, joined_of(last.value, last.parts), plain):
+            assert joined_of(stored.value, {**last.parts, **stored.parts}, known) == plain
         lacking = {field: part for field, part in stored.parts.items() if field in last.parts}
         if len(lacking) < len(stored.parts):
             with pytest.raises(parts.PartMissing):
-                parts.join(stored.value, lacking, last)
+                joined_of(stored.value, lacking, last)
 
 
 @pytest.mark.parametrize("damage", ["head", "digests", "order", "kind"])
@@ -185,7 +196,7 @@ def test_a_damaged_root_is_no_value(damage: str) -> None:
         "kind": b"z" + root[1:],
     }[damage]
     with pytest.raises((ValueError, parts.PartMissing)):
-        parts.join(spoilt, stored.parts)
+        joined_of(spoilt, stored.parts)
 
 
 def test_known_forgets_what_was_used_longest_ago() -> None:
@@ -230,7 +241,7 @@ def reader(value: list[Any]) -> Callable[[], Version]:
     data = Bare.serde.dumps_typed(value)
 
     def seen() -> Version:
-        joined = parts.join(stored.value, {field: bytes(bytearray(part)) for field, part in stored.parts.items()})
+        joined = joined_of(stored.value, {field: bytes(bytearray(part)) for field, part in stored.parts.items()})
         found = Bare.serde.loads_pieces(*data)
         assert found
         assert found[1]
@@ -286,7 +297,7 @@ def test_a_switch_of_compression_does_not_end_sharing() -> None:
     plain, zstd, value = Bare(), Bare("zstd"), history(100)
     for first, then in ((plain, zstd), (zstd, plain)):
         cut = codec.encode_value(first, value, "value")
-        read = parts.join(cut.value, cut.parts)
+        read = joined_of(cut.value, cut.parts)
         for before in (cut, read):
             grown = codec.encode_value(then, [*value, message(1)], "value", before)
             assert grown == codec.encode_value(then, [*value, message(1)], "value")
@@ -327,7 +338,7 @@ def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None
     stored = codec.encode_value(saver, value, "value")
     assert not stored.parts
     assert b"secret" not in stored.value
-    assert codec.decode_value(saver, stored.value, {}, "value", "place") == value
+    assert codec.decode_value(saver, stored.value, {}, "value", "place", Allowance(Limits(), "")) == value
 
 
 def test_nothing_to_remember_takes_no_memory() -> None:

@@ -86,7 +86,8 @@ def _unpack(data: bytes) -> Any:
 def _closed(code: int, data: bytes) -> Any:
     """An extension as it is, but for snapshots of a `DeltaChannel`, which savers look for."""
     if code == _SNAPSHOT and road.delta_snapshot is not None:
-        return road.delta_snapshot(_unpack(data))
+        # No snapshot is within another, however many somebody may have put around each other.
+        return road.delta_snapshot(ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS))
     return ormsgpack.Ext(code, data)
 
 

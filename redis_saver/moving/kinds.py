@@ -17,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from redis_saver import codec, listing, names
 from redis_saver.config import Address
 from redis_saver.errors import ThreadNotMoved
+from redis_saver.limits import Allowance
 from redis_saver.moving.places import SaverPlace, special
 from redis_saver.moving.records import Entry, Key, Outline, Task, Told
 from redis_saver.requests import Command, Operation
@@ -67,9 +68,10 @@ class OurPlace(SaverPlace):
             tasks.setdefault((ns, checkpoint_id), {})[named] = Told()
             if index:
                 to_read.setdefault((ns, checkpoint_id), []).append(named)
+        allowance = Allowance(self.saver.limits, f"thread {thread!r}")
         for key, some in to_read.items():
             for named, write in (yield from self._read_writes(thread, key, some)).items():
-                value = codec.load_write(self.saver.serde, write, Address(thread, *key))[2]
+                value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]
                 tasks[key][named] = Told(write.task_path, special(named, value))
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
-from redis_saver.errors import RedisSaverError, ThreadDamaged
+from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 from redis_saver.requests import Call, Operation
 from redis_saver.tiers import flushing, model
 from redis_saver.tiers.adopting import bring_adopted
@@ -23,6 +23,8 @@ _UNKNOWN, _ALL, _PART, _BEHIND, _NOTHING, _WAIT = range(6)
 as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what it was spared and is to get,
 which has to wait for others who are writing it."""
 _ASK_COLD = 0
+_ATTEMPTS = 3
+"""How often a damaged thread is mended before a write fails: others may damage it again, or the damage is where mending does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
 """What cold must have of a thread before it is written there, beside all values of what is written."""
 
@@ -64,11 +66,16 @@ def put_in_doubt(
         leave = None
     granted = leave.token if leave else ""
     arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
-    deadline = time.monotonic() + 2 * flushing.TURN / 1000
+    deadline, mended = time.monotonic() + 2 * flushing.TURN / 1000, 0
     while True:
         try:
-            in_cold, is_pathless, nothing_since = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
+            answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
+            with decoding("what is being written of thread {!r}", thread):
+                in_cold, is_pathless, nothing_since = answer
         except ThreadDamaged as damage:
+            mended += 1
+            if mended > _ATTEMPTS:
+                raise
             if need == "nothing":
                 yield from threads.delete_thread(tiers.hot, thread)
             else:

@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import codec, config, listing, names, reading, scripts
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
+from redis_saver.limits import Allowance
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
 from redis_saver.tiers import model, sparing
@@ -141,9 +142,12 @@ def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tie
     )
     if taken == 1:
         return None
-    bases, there, unsettled, *raw = taken
-    turn.take([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
-    if not turn.records:
+    with decoding("what cold does not have of thread {!r}", thread):
+        bases, there, unsettled, *raw = taken
+        if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
+            raise TypeError("a note without name, time and tries")
+        turn.take([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+    if not raw:
         return Flushed(there, 0, 0, ())
     seconds = min(seconds, TURN / 3000)  # the rest is for the last call of cold
     spares = tiers.behind is not None and tiers.behind.history == "latest" and not unsettled
@@ -152,7 +156,7 @@ def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tie
     brought = [argument for record in turn.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
     for record, error in turn.failed:
-        pause = min(LONGEST_PAUSE, 2**record.tries) * 1000
+        pause = min(LONGEST_PAUSE, 2 ** min(record.tries, 5)) * 1000
         failed += (record.member, pause, names.encode(f"{type(error).__name__}: {error}"[:500]))
     latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
     settle = Call(
@@ -185,20 +189,23 @@ class _Turn:
     def __init__(self, tiers: Tiers, thread: str) -> None:
         self.tiers, self.thread = tiers, thread
         self.records: Sequence[Record] = ()
+        self.failed: list[tuple[Record, Exception]] = []
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
         self.is_asking_cold = False
         """Whether a call of cold is under way; true for ever where this was stopped in it."""
         self.done: list[Record] = []
-        self.failed: list[tuple[Record, Exception]] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
         self.spared = 0
         self.gaps = b"0"
 
     def take(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
-        """Take over what there is to do, and what cold got last."""
-        self.records, self._bases = records, bases
+        """Take over what there is to do, and what cold got last. A note that makes no sense has failed already."""
+        problems = [(record, record.problem()) for record in records]
+        self.records = [record for record, problem in problems if problem is None]
+        self.failed = [(record, problem) for record, problem in problems if problem is not None]
+        self._bases = bases
 
     def run(self, until: float, until_by_clock: float, *, spares: bool) -> Tiered[None]:
         """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
@@ -297,7 +304,8 @@ class _Turn:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:
             return {}
-        base_id = names.name_of(base)
+        with decoding("what cold got last of thread {!r}", self.thread):
+            base_id = names.name_of(base)
         known = self.tiers.behind.versions((self.thread, ns), base_id) if self.tiers.behind else None
         if known is None:
             found = yield from reading.get_tuple(self.tiers.carrier, config.to_config(self.thread, ns, base_id))
@@ -307,11 +315,14 @@ class _Turn:
     def _give_writes(self, record: Record) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
-        ns, checkpoint_id, task = names.components(record.member[1:])
-        where = config.to_config(self.thread, ns, checkpoint_id)
         hot, place = self.tiers.carrier, f"thread {self.thread!r}"
-        writes = codec.decode_writes((names.component(task), record.writes), place)
-        given = [codec.load_write(hot.serde, write, place)[1:] for write in writes]
+        with decoding("pending writes of {}", place):
+            ns, checkpoint_id, task = names.components(record.member[1:])
+            where = config.to_config(self.thread, ns, checkpoint_id)
+            writes = codec.decode_writes((names.component(task), record.writes), place)
+            allowance = Allowance(hot.limits, place)
+            given = [codec.load_write(hot, write, place, allowance)[1:] for write in writes]
+            allowance.unfold("writes", writes[-1].idx)
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
             given = yield from self._filled(record.member, writes, given)
         return (yield from self._ask_cold(Cold("put_writes", (where, given, task, writes[0].task_path))))
@@ -322,9 +333,9 @@ class _Turn:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
         keys, hot, place = self.tiers.hot.keyspace.keys(self.thread), self.tiers.carrier, f"thread {self.thread!r}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
-        records = yield Command(("HMGET", keys.data_key, *fields))
+        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
         special = [
-            codec.load_write(hot.serde, write, place)[1:]
+            codec.load_write(hot, write, place, allowance)[1:]
             for record in records
             if record
             for write in codec.decode_writes((names.component(""), record), place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -261,8 +262,12 @@ def look_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     return found.threads
 
 
+_PUBLISHED = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
+"""What `look` publishes; anything else was not written by it, and tells nothing."""
+
+
 def read_published(tiers: Tiers) -> Operation[None]:
     """Learn what the last look of any process found."""
     text = yield Command(("GET", tiers.hot.keyspace.backlog))
-    if text:
+    if text and _PUBLISHED.fullmatch(text):
         tiers.counts.learn(text.decode())

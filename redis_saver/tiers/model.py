@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 
 from redis_saver import config, names
 from redis_saver.context import Context
-from redis_saver.errors import RedisSaverError
+from redis_saver.errors import RedisSaverError, UndecodableValue, decoding
 from redis_saver.requests import Call, Command, Request, T
 
 WRITER_GONE = 300_000
@@ -102,6 +102,18 @@ class Record(NamedTuple):
     writes: bytes | None
     """The pending writes, if it is some and they are still there."""
 
+    def problem(self) -> UndecodableValue | None:
+        """What is wrong with the note, which somebody else may have written: None where it names something."""
+        try:
+            with decoding("the note {!r} of what cold does not have", self.member):
+                if self.kind not in (b"c", b"w", b"d"):
+                    raise ValueError("it is neither a checkpoint, nor writes, nor a deletion")
+                if self.kind != b"d":
+                    names.component(self.place[1])
+        except UndecodableValue as error:
+            return error
+        return None
+
     @property
     def kind(self) -> bytes:
         """`c` a checkpoint, `w` pending writes, `d` a deletion."""
@@ -109,9 +121,14 @@ class Record(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The namespace and the id of the checkpoint."""
-        ns, checkpoint_id = names.components(self.member[1:])[:2]
-        return ns, checkpoint_id
+        """The namespace and the id of the checkpoint.
+
+        Raises:
+            UndecodableValue: It names none.
+        """
+        with decoding("the name {!r} of what cold does not have", self.member):
+            ns, checkpoint_id = names.components(self.member[1:])[:2]
+            return ns, checkpoint_id
 
 
 @dataclass
