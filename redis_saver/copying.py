@@ -102,6 +102,8 @@ def _stage(
                 if stored is None:
                     lost = field
                     break
+                if not isinstance(stored, bytes):
+                    raise TypeError(f"{stored!r} in the field {field!r}")
                 value = stored
                 if field[:1] == b"c":
                     ns, checkpoint_id = names.components(field[1:])

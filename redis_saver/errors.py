@@ -191,6 +191,11 @@ def decoding(what: str, *named: object) -> _Wrapping:
     return _Wrapping(UndecodableValue, "cannot decode " + what, named, remedy)
 
 
+def moving(what: str, *named: object) -> _Wrapping:
+    """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
+    return _Wrapping(ThreadNotMoved, what, named, "Others are moved")
+
+
 def encoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
     remedy = (

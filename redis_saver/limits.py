@@ -25,16 +25,16 @@ class Limits:
 
     name_bytes: int = 16_384
     """Bytes of a name in UTF-8: of a thread, namespace, checkpoint, parent, task, task path, run, node; of a channel with its version."""
-    value_bytes: int = 128 * 2**20
+    value_bytes: int = 64 * 2**20
     """Bytes of a value, or of a pending write, as the serializer gives it: before compression, and when it is read after that."""
     channels: int = 10_000
     """Channels of a checkpoint."""
     writes: int = 10_000
     """Pending writes of one `put_writes`."""
-    parts: int = 200_000
+    parts: int = 100_000
     """Parts of one value, with the lists of parts above them. A part is about half a kilobyte, or one long element."""
     depth: int = 32
-    """How many levels the parts of one value have. 200,000 parts have 8 or so."""
+    """How many levels the lists of parts of one value have. Those of 100,000 parts have 6 or so."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

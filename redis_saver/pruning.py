@@ -308,4 +308,6 @@ def _carry_out(
         with decoding("what was removed of thread {!r}", thread):
             *counted, revision = removed
             total = total.plus(counted)
+            if not isinstance(revision, bytes):
+                raise TypeError(f"{revision!r} is no revision")
     return total, True

@@ -75,9 +75,9 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         stored = yield Call(scripts.GET, keys, (*arguments, *told[:MOST_TOLD]))
         if stored is None:
             return None
-        if stored == 1:
+        if len(keys) > 2 and stored == 1:
             raise Doubtful
-        if stored == 2:
+        if len(keys) > 2 and stored == 2:
             raise Nowhere
         parts: dict[bytes, bytes] = {}
         for version in had.values():
@@ -124,8 +124,8 @@ def walk(
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, *page = answer
             parts.update(codec.as_parts(context, of_page, thread))
-            if position and not page:
-                raise ValueError("a page of no ancestors, and another behind it")
+            if not isinstance(position, bytes) or (position and not page):
+                raise ValueError(f"{len(page)} ancestors, and others from {position!r} on")
             for raw_id, raw_seeds, raw_writes in page:
                 if raw_id in seen:
                     which = names.name_of(raw_id)

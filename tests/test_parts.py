@@ -38,9 +38,11 @@ def joined_of(value: bytes, found: dict[bytes, bytes], last: Stored | None = Non
     return parts.join(value, found, Allowance(Limits(), "a thread"), last)
 
 
-def decoded(value: bytes, found: dict[bytes, bytes], last: Stored | None = None) -> tuple[Any, Stored | None]:
+def read_back(
+    saver: Any, value: bytes, found: dict[bytes, bytes], last: Stored | None = None
+) -> tuple[Any, Stored | None]:
     allowance = Allowance(Limits(), "a thread")
-    return codec._decoded(Bare(), value, found, "value", "place", allowance, last=last, keeps=True)
+    return codec._decoded(saver, value, found, "value", "place", allowance, last=last, keeps=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
@@ -96,7 +98,7 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         elif before and chance.random() < 0.5:
             last, written = luck.choice([None, stored, *seen]), value
             expected = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(value))
-            value, before = decoded(stored.value, stored.parts, last=last)
+            value, before = read_back(saver, stored.value, stored.parts, last=last)
             assert list(map(state, value)) == list(map(state, expected))
             assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
             assert not any(map(operator.is_, value, written))
@@ -123,7 +125,7 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
     known = None
     for each in (long, value):
         stored = codec.encode_value(saver, each, "value")
-        read, known = decoded(stored.value, stored.parts, last=known)
+        read, known = read_back(saver, stored.value, stored.parts, last=known)
         assert read == each
         assert known and known.pieces.read == len(each)
     whole, again = decoded
@@ -133,10 +135,10 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
 def test_the_same_messages_as_another_kind_of_value() -> None:
     saver, messages = Bare(), history(100)
     first = codec.encode_value(saver, messages, "value")
-    _, known = decoded(first.value, first.parts)
+    _, known = read_back(saver, first.value, first.parts)
     stored = codec.encode_value(saver, _DeltaSnapshot(messages), "value")
     assert known and parts.shared(stored, known)
-    read, _ = decoded(stored.value, stored.parts, last=known)
+    read, _ = read_back(saver, stored.value, stored.parts, last=known)
     assert read == _DeltaSnapshot(messages)
 
 
@@ -147,7 +149,7 @@ def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> Non
     messages[60] = odd
     known = codec.encode_value(saver, messages, "value")
     for _ in range(3):
-        read, known = decoded(known.value, known.parts, last=known)
+        read, known = read_back(saver, known.value, known.parts, last=known)
         assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
             JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
         )

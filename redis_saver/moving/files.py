@@ -21,9 +21,11 @@ numbers, joined. So what versions of a value share is in the file once for each 
 
 from __future__ import annotations
 
+import math
+import os
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -31,13 +33,15 @@ from zlib import crc32
 import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver.errors import FileDamaged, ThreadNotMoved
+from redis_saver.errors import FileDamaged, moving
+from redis_saver.limits import Allowance, Limits
 from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Entry, Key, Outline, Record, Told, Writes
 
 FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
 FRAME = struct.Struct(">II")
+_UNREADABLE = "a checkpoint of thread {!r} in {} cannot be read"
 
 
 class Values:
@@ -55,7 +59,7 @@ class Values:
     def _outline(self, file: BinaryIO, thread: str) -> Outline:
         outline: Outline = {}
         for raw, load in self._walk(file):
-            with self._reading_of(thread):
+            with moving(_UNREADABLE, thread, self.name):
                 tasks = {}
                 for task_id, index, path, writes in raw["writes"]:
                     value = fingerprint(load(writes[-1][1])) if index else b""
@@ -65,7 +69,7 @@ class Values:
 
     def _records(self, file: BinaryIO, thread: str, wanted: Collection[Key]) -> Iterator[Record]:
         for raw, load in self._walk(file):
-            with self._reading_of(thread):
+            with moving(_UNREADABLE, thread, self.name):
                 if (key := (raw["ns"], raw["id"])) not in wanted:
                     continue
                 values = {channel: load(value) for channel, value in raw["values"].items()}
@@ -74,16 +78,11 @@ class Values:
                     Writes((task, index), path, [(channel, load(value)) for channel, value in some])
                     for task, index, path, some in raw["writes"]
                 ]
-                one = Record(key, raw["parent"], checkpoint, load(raw["metadata"]), writes)
+                metadata: Any = load(raw["metadata"])
+                if not isinstance(metadata, dict) or not _has_versions(checkpoint):
+                    raise ValueError("no checkpoint with its metadata")
+                one = Record(key, raw["parent"], checkpoint, metadata, writes)
             yield one
-
-    @contextmanager
-    def _reading_of(self, thread: str) -> Iterator[None]:
-        try:
-            yield
-        except (TypeError, ValueError, LookupError) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ThreadNotMoved(f"a checkpoint of thread {thread!r} in {self.name} cannot be read: {said}") from error
 
     def _walk(self, file: BinaryIO) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
         """The checkpoints of the thread behind which the file stands, with what loads their values."""
@@ -91,7 +90,12 @@ class Values:
 
         def load(value: Any) -> Any:
             kind, numbers = value
-            return self._serde.loads_typed((kind, b"".join([shared[number] for number in numbers])))
+            if min(numbers, default=0) < 0:
+                raise ValueError("bytes are numbered from 0")
+            found = [shared[number] for number in numbers]
+            if len(set(numbers)) < len(numbers):  # named again and again, a few bytes become any number
+                Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, found)))
+            return self._serde.loads_typed((kind, b"".join(found)))
 
         for kind, *rest in _frames(file, self.name):
             if kind == "bytes":
@@ -167,7 +171,8 @@ def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
     while head := file.read(FRAME.size):
         if len(head) == FRAME.size:
             length, check = FRAME.unpack(head)
-            data = file.read(length)
+            # To read more than there is takes the memory for it first.
+            data = file.read(length) if length <= os.fstat(file.fileno()).st_size - file.tell() else b""
             if len(data) == length and crc32(data) == check:
                 yield _record(data, name)
                 continue
@@ -183,8 +188,61 @@ def _record(data: bytes, name: str) -> list[Any]:
     except ormsgpack.MsgpackDecodeError as error:
         raise FileDamaged(f"{name} has a record that is no msgpack: {error}. Nothing was read from it") from error
     form = _FORMS.get(found[0]) if isinstance(found, list) and found and isinstance(found[0], str) else None
-    if form is None or tuple(map(type, found[1:])) != form:
+    is_known = form is not None and tuple(map(type, found[1:])) == form
+    if not is_known or (found[0] == "checkpoint" and not _is_checkpoint(found[1])):
         raise FileDamaged(
             f"{name} has a record that this version does not know: {str(found)[:80]}. Nothing was read from it"
         )
     return list(found)
+
+
+def _is_checkpoint(found: dict[Any, Any]) -> bool:
+    """Whether what a record says is a checkpoint has the form of one; whether its values can be read shows later."""
+    parts = (found.get(name) for name in ("ns", "id", "parent", "checkpoint", "metadata", "values", "writes"))
+    ns, checkpoint_id, parent, checkpoint, metadata, values, writes = parts
+    return (
+        type(ns) is type(checkpoint_id) is str
+        and isinstance(parent, str | None)
+        and _is_value(checkpoint)
+        and _is_value(metadata)
+        and isinstance(values, dict)
+        and all(isinstance(channel, str) and _is_value(value) for channel, value in values.items())
+        and isinstance(writes, list)
+        and all(map(_is_of_task, writes))
+    )
+
+
+def _is_value(found: Any) -> bool:
+    """Whether that is a type and numbers of bytes."""
+    return (
+        isinstance(found, list)
+        and len(found) == 2
+        and isinstance(found[0], str)
+        and isinstance(found[1], list)
+        and all(type(number) is int for number in found[1])
+    )
+
+
+def _is_of_task(found: Any) -> bool:
+    """Whether that is a task with its writes."""
+    if not isinstance(found, list) or tuple(map(type, found)) != (str, int, str, list):
+        return False
+    pairs = found[3]
+    are_pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    return are_pairs and bool(pairs) and all(isinstance(channel, str) and _is_value(value) for channel, value in pairs)
+
+
+def _has_versions(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether the channel versions of a checkpoint, and what nodes have seen of them, are such."""
+    seen = checkpoint.get("versions_seen") or {}
+    if not isinstance(seen, dict):
+        return False
+    return all(
+        isinstance(versions, dict)
+        and all(isinstance(channel, str) and _is_version(version) for channel, version in versions.items())
+        for versions in (checkpoint.get("channel_versions"), *seen.values())
+    )
+
+
+def _is_version(found: Any) -> bool:
+    return isinstance(found, str | int) or (isinstance(found, float) and math.isfinite(found))

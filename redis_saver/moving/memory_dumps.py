@@ -53,11 +53,17 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
     return saver
 
 
+_UNREADABLE = (
+    pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError,
+)  # fmt: skip
+"""What bytes that are no such pickle, or say that they are terabytes, raise."""
+
+
 def _load(path: Path) -> Mapping[Any, Any]:
     try:
         with path.open("rb") as file:
             return _mapping(_Restricted(file).load())
-    except (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise PlaceFailed(f"{str(path)!r} is not what langgraph dev writes: {error}") from error
 
 
@@ -74,11 +80,18 @@ def _latin(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+def _bytes(*given: Any) -> bytes:
+    """`bytes`, and not so many zeros."""
+    if any(isinstance(one, int) for one in given):
+        raise pickle.UnpicklingError("bytes of a number")
+    return bytes(*given)
+
+
 _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "defaultdict"): defaultdict,
     ("__builtin__", "dict"): dict,
-    ("__builtin__", "bytes"): bytes,
-    ("__builtin__", "bytearray"): bytearray,
+    ("__builtin__", "bytes"): _bytes,
+    ("__builtin__", "bytearray"): lambda *given: bytearray(_bytes(*given)),
     ("_codecs", "encode"): _latin,
 }
 

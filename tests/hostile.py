@@ -1,0 +1,266 @@
+"""Bytes that somebody else wrote: replies of a server, stored fields and files, changed at random and by design.
+
+`Recorder` is a client that notes what a real server answers; `Replay` answers the same without one, but for one reply that is changed: so
+a case takes a fraction of a millisecond, and goes through the saver's public methods.
+"""
+
+from __future__ import annotations
+
+import random
+from hashlib import sha1
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import redis
+
+from redis_saver import ForeignKey, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
+from redis_saver.frames import pack
+from redis_saver.parts import DIGEST, digest
+
+ALLOWED = (ThreadDamaged, LimitExceeded, ForeignKey, ThreadBusy, ThreadNotFound)
+"""What a call may raise; anything else fails the test."""
+MOST_REQUESTS = 400
+"""A call that asks more often goes on for ever: what it was given has not so many pages."""
+
+LENGTHS = (
+    b"-3:",
+    b"+3:",
+    b"1_0:",
+    b" 3:",
+    b"0x3:",
+    b"\xd9\xa3:",
+    b":",
+    b"99999999999999999999:",
+    b"9" * 5000 + b":",
+    b"4294967296:",
+    b"00000003:",
+)
+
+
+class Recorder(redis.Redis):
+    """A client that notes requests and replies."""
+
+    notes: list[tuple[tuple[Any, ...], Any]]
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        reply = super().execute_command(*args, **options)
+        if args[0] == "EVAL":  # as it is asked for when the server knows the script
+            args = ("EVALSHA", sha1(args[1].encode()).hexdigest(), *args[2:])
+        self.notes.append((args, reply))
+        return reply
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        return OneByOne(self)
+
+
+class OneByOne:
+    """A pipeline that sends what it is given one after the other."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._commands = client, []
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute_command(self, *args: Any, **options: Any) -> None:
+        self._commands.append((args, options))
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        replies: list[Any] = []
+        for args, options in self._commands:
+            try:
+                replies.append(self._client.execute_command(*args, **options))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return replies
+
+
+class Endless(Exception):
+    """A call asks for ever."""
+
+
+class Replay(redis.Redis):
+    """A client that answers what was noted: the same to the same request, else what came for the same script, in turn."""
+
+    def __init__(self, notes: list[tuple[tuple[Any, ...], Any]]) -> None:
+        super().__init__()
+        self.notes, self.changed, self.asked = notes, (-1, None), 0
+        self._exact = {self._known(args): number for number, (args, _) in reversed([*enumerate(notes)])}
+        self._of_script: dict[Any, list[int]] = {}
+        for number, (args, _) in enumerate(notes):
+            self._of_script.setdefault(args[:2] if args[0] == "EVALSHA" else args[0], []).append(number)
+
+    @staticmethod
+    def _known(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(args)
+
+    def begin(self, number: int, reply: Any) -> None:
+        """Change one of the replies, and forget what was asked."""
+        self.changed, self.asked = (number, reply), 0
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        self.asked += 1
+        if self.asked > MOST_REQUESTS:
+            raise Endless
+        number = self._exact.get(self._known(args))
+        if number is None:
+            same = self._of_script.get(args[:2] if args[0] == "EVALSHA" else args[0])
+            if not same:
+                raise redis.ResponseError("not noted")
+            number = same[self.asked % len(same)]
+        which, reply = self.changed
+        reply = reply if number == which else self.notes[number][1]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        return OneByOne(self)
+
+
+# -- changing what was answered
+
+
+def leaves(reply: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """All that is in a reply, with where it is."""
+    yield path, reply
+    if isinstance(reply, list):
+        for position, each in enumerate(reply):
+            yield from leaves(each, (*path, position))
+
+
+def replaced(reply: Any, path: tuple[int, ...], new: Any) -> Any:
+    """A copy with something else at a place."""
+    if not path:
+        return new
+    copy = list(reply)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy
+
+
+def at_path(reply: Any, path: tuple[int, ...]) -> Any:
+    for position in path:
+        reply = reply[position]
+    return reply
+
+
+def changed_bytes(chance: random.Random, data: bytes) -> bytes:
+    """Bits flipped, bytes cut, put in, moved, a length that is none."""
+    which, where = chance.randrange(9), chance.randrange(len(data)) if data else 0
+    if which <= 2 and data:
+        mask = 1 << chance.randrange(8)
+        return data[:where] + bytes([data[where] ^ mask]) + data[where + 1 :]
+    if which == 3:
+        return data[:where]
+    if which == 4:
+        return data[:where] + data[where + chance.randint(1, 8) :]
+    if which == 5:
+        return data[:where] + chance.randbytes(chance.randint(1, 6)) + data[where:]
+    if which == 6:
+        return data[:where] + data[max(0, where - 20) : where] * chance.choice([1, 2, 40]) + data[where:]
+    if which == 7 and b":" in data:
+        colon = chance.choice([at for at in range(len(data)) if data[at : at + 1] == b":"])
+        start = colon
+        while start and data[start - 1 : start].isdigit():
+            start -= 1
+        return data[:start] + chance.choice(LENGTHS) + data[colon + 1 :]
+    return resealed(chance, data)
+
+
+def resealed(chance: random.Random, data: bytes) -> bytes:
+    """The root of a value in parts that was changed, with the right digest; or a root of another's making."""
+    if data[:1] in (b"p", b"n", b"z") and len(data) > 1 + DIGEST and chance.random() < 0.7:
+        rest = changed_bytes(chance, data[1 + DIGEST :])
+        kind = chance.choice([data[:1], b"n", b"p", b"z"])
+        return kind + digest(kind + rest) + rest
+    return chance.choice(
+        [b"", b"0:", b"\xff" * 20, b"\0", sealed(b"p", [digest(b"x")]), sealed(b"n", []), b"-3:" + data, data + data]
+    )
+
+
+def sealed(kind: bytes, digests: list[bytes], head: bytes = b"\x92") -> bytes:
+    """A root with the right digest."""
+    rest = pack([b"msgpack", head]) + b"".join(digests)
+    return kind + digest(kind + rest) + rest
+
+
+def renamed(chance: random.Random, reply: Any) -> Any:
+    """A part that was changed, under the name it then has: it is what its name says, but not what was meant."""
+    places = [
+        (path, position)
+        for path, each in leaves(reply)
+        if isinstance(each, list)
+        for position in range(0, len(each) - 1, 2)
+        if isinstance(each[position], bytes)
+        and len(each[position]) == 1 + DIGEST
+        and isinstance(each[position + 1], bytes)
+    ]
+    if not places:
+        return reply
+    path, position = chance.choice(places)
+    flat = list(at_path(reply, path))
+    before, part = flat[position], changed_bytes(chance, flat[position + 1])
+    flat[position], flat[position + 1] = before[:1] + digest(part), part
+    made = replaced(reply, path, flat)
+    for where, each in [*leaves(made)]:
+        if isinstance(each, bytes) and before[1:] in each and len(each) > 1 + DIGEST:
+            new = each.replace(before[1:], flat[position][1:])
+            if new[:1] in (b"p", b"n", b"z"):
+                new = new[:1] + digest(new[:1] + new[1 + DIGEST :]) + new[1 + DIGEST :]
+            made = replaced(made, where, new)
+        elif each == before:
+            made = replaced(made, where, flat[position])
+    return made
+
+
+def changed_reply(chance: random.Random, reply: Any) -> Any:
+    """A reply with something changed: bytes mostly, also what kind of thing it is, and the order of lists."""
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        reply = _changed_once(chance, reply)
+    return reply
+
+
+def _changed_once(chance: random.Random, reply: Any) -> Any:
+    if chance.random() < 0.15:
+        return renamed(chance, reply)
+    path, found = chance.choice([*leaves(reply)])
+    if isinstance(found, bytes) and chance.random() < 0.85:
+        return replaced(reply, path, changed_bytes(chance, found))
+    if isinstance(found, list) and found and chance.random() < 0.7:
+        new = list(found)
+        one, other = chance.randrange(len(new)), chance.randrange(len(new))
+        which = chance.randrange(4)
+        if which == 0:
+            new[one], new[other] = new[other], new[one]
+        elif which == 1:
+            del new[one]
+        elif which == 2:
+            new.insert(one, new[other])
+        else:
+            new = new[:one]
+        return replaced(reply, path, new)
+    return replaced(
+        reply, path, chance.choice([None, 0, 1, 2, -1, 10**18, [], [[]], [b"", b""], b"", b"\0", "text", 1.5])
+    )
+
+
+def attempt(call: Callable[[], Any]) -> str:
+    """What came of a call: `value`, or the name of the error it may raise."""
+    try:
+        call()
+    except ALLOWED as error:
+        return type(error).__name__
+    return "value"
+
+
+def noted(
+    url: str, saver_options: dict[str, Any], call: Callable[[RedisSaver], Any]
+) -> list[tuple[tuple[Any, ...], Any]]:
+    """What a real server is asked and answers in a call."""
+    with Recorder.from_url(url) as client:
+        client.notes = []
+        call(RedisSaver(client, **saver_options))
+        return client.notes
