@@ -201,8 +201,8 @@ def encode_writes(
 def as_parts(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
     """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ...
 
-    Each is compared with the digest in its name, which takes a twentieth of the time of reading its value: so no bit of a part flips
-    unnoticed.
+    Each is compared with the digest in its name, so no bit of a part flips unnoticed. That takes about a tenth of the time of reading
+    the value (2 microseconds a part), and only of the parts that this process does not have.
     """
     if not flat:
         return {}

@@ -104,18 +104,11 @@ def _stage(
                     break
                 if not isinstance(stored, bytes):
                     raise TypeError(f"{stored!r} in the field {field!r}")
-                value = stored
-                if field[:1] == b"c":
-                    ns, checkpoint_id = names.components(field[1:])
-                    if not stored.startswith(seen.links[ns, checkpoint_id].raw):
-                        return None  # put again meanwhile, with other values
-                    value = headers.copied(context.serde, stored, source, target)
-                elif field[:1] == b"b":
-                    if held.roots.get(field) != (value if parted.in_parts(value) else None):
-                        return None  # it has other parts by now
-                    blobs += 1
-                elif field[:1] == b"w":
-                    writes += codec.count_writes(value, source)
+                if not _is_as_planned(field, stored, seen, held):
+                    return None
+                value = headers.copied(context.serde, stored, source, target) if field[:1] == b"c" else stored
+                blobs += field[:1] == b"b"
+                writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
                 pairs += (field, value)
                 members += fields[field]
@@ -127,6 +120,14 @@ def _stage(
         if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
             return None
     return Counted(pages, size, blobs, writes)
+
+
+def _is_as_planned(field: bytes, stored: bytes, seen: Survey, held: Holdings) -> bool:
+    """Whether a field holds what it did when the copy was planned: no checkpoint with other values, no value with other parts."""
+    if field[:1] == b"c":
+        ns, checkpoint_id = names.components(field[1:])
+        return stored.startswith(seen.links[ns, checkpoint_id].raw)
+    return field[:1] != b"b" or held.roots.get(field) == (stored if parted.in_parts(stored) else None)
 
 
 def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, field: bytes) -> Operation[None]:

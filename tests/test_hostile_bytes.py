@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -10,20 +9,23 @@ import resource
 import signal
 import subprocess
 import sys
-import time
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hostile
+import ormsgpack
 import pytest
 import redis
 import zstandard
 from faces import Face, Target
 from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from make import checkpoint, config
@@ -35,16 +37,22 @@ from redis_saver import (
     Limits,
     RedisSaver,
     ThreadDamaged,
+    TieredSaver,
     UnserializableValue,
     compression,
     frames,
     names,
 )
+from redis_saver.errors import FileDamaged
 from redis_saver.frames import pack
 from redis_saver.limits import Allowance
+from redis_saver.moving.files import FIRST_LINE, FRAME
+from redis_saver.moving.migrating import migrate
+from redis_saver.moving.opening import opened
 from redis_saver.names import Keyspace
 from redis_saver.parts import digest
 from redis_saver.serializer import FastSerializer
+from redis_saver.tiers import flushing, model
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""
@@ -253,3 +261,537 @@ def test_a_million_replies(notes: dict[str, Any], part: int) -> None:
     count = int(os.environ.get("HOSTILE_CASES", "1000000")) // 10
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}: {in_a_child('changed_replies', notes, seed, count, seconds=3 * 3600)}")
+
+
+# -- bytes made to do harm, on real servers
+
+
+def data_of(target: Target, thread: str = "thread") -> bytes:
+    return Keyspace(target.prefix).keys(thread).data_key
+
+
+def value_field(channel: str, version: str = "1", ns: str = "") -> bytes:
+    return names.blob(ns, names.entry(channel, version))
+
+
+async def put_one(face: Face, values: dict[str, Any], **more: Any) -> dict[str, Any]:
+    made = checkpoint(values, **more)
+    return await face.put(config(), made, {"step": 1}, made["channel_versions"])
+
+
+def bomb(size: int) -> bytes:
+    """So many zeros as a zstd frame that tells its size."""
+    pressed = zstandard.ZstdCompressor().compressobj(size=size)
+    return b"".join([*(pressed.compress(bytes(2**20)) for _ in range(size // 2**20)), pressed.flush()])
+
+
+READS: dict[str, Callable[[Face], Any]] = {
+    "get_tuple": lambda face: face.get_tuple(config()),
+    "list": lambda face: face.list(config()),
+    "history": lambda face: face.get_delta_channel_history(config=config("thread", "", "c2"), channels=["a", "n"]),
+    "prune": lambda face: face.prune(["thread"], keep_last=1),
+    "copy_thread": lambda face: face.copy_thread("thread", "copy"),
+}
+
+
+@pytest.mark.parametrize("length", hostile.LENGTHS)
+def test_a_length_that_is_none_ends_at_once(length: bytes) -> None:
+    if length == b"00000003:":
+        assert frames.unpack(length + b"abc") == [b"abc"]
+        return
+    for read in (frames.unpack, frames.first, lambda packed: frames.take(packed, 0, 1)):
+        with watched(2), pytest.raises(ValueError):
+            read(length + b"abc")
+
+
+def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
+    small, allowance = bomb(2**20), Allowance(Limits(value_bytes=2**20), "a thread")
+    assert compression.decompress(small, allowance) == bytes(2**20)
+    with pytest.raises(LimitExceeded, match="value_bytes"):
+        compression.decompress(small, Allowance(Limits(value_bytes=2**20 - 1), "a thread"))
+    without_size = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 5000)
+    with pytest.raises(ValueError, match="size"):
+        compression.decompress(without_size, allowance)
+
+
+@pytest.mark.parametrize("where", ["value", "write", "part"])
+async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Face, target: Target, where: str) -> None:
+    stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
+    await saver.put_writes(stored, [("a", 1)], "task")
+    frame = bomb(2**28)
+    assert len(frame) < 100_000
+    if where == "value":
+        target.raw.hset(data_of(target), value_field("a"), pack([b"\xffzstd:bytes"]) + frame)
+    elif where == "write":
+        record = pack([b"0", b"", b"a", b"\xffzstd:bytes", frame])
+        target.raw.hset(data_of(target), names.task("", stored["configurable"]["checkpoint_id"], "task"), record)
+    else:
+        part = digest(b"unknown")
+        target.raw.hset(data_of(target), mapping={value_field("n"): sealed(b"z", [part]), b"z" + part: frame})
+    with pytest.raises(LimitExceeded, match=r"value_bytes.*Limits\("):
+        await target.face().get_tuple(config())
+
+
+async def test_a_part_that_is_named_again_and_again(saver: Face, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
+    for _ in range(6):  # a hundred of a hundred of a hundred ...
+        one = below[0] + below[1] * 100
+        below = [b"n", digest(one)]
+        fields[b"n" + digest(one)] = one
+    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
+    for call in (READS["get_tuple"], READS["list"]):
+        with watched(SECONDS), pytest.raises(LimitExceeded, match="parts"):
+            await call(target.face())
+    await READS["prune"](saver)  # each is looked at once
+
+
+async def test_the_server_reads_a_part_once_however_often_it_is_named(saver: Face, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    part = b"x" * 500_000
+    one = b"p" + digest(part) * 20_000  # 10 GB
+    fields = {b"p" + digest(part): part, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
+    target.raw.hset(data_of(target), mapping=fields)
+    with watched(SECONDS), pytest.raises(LimitExceeded, match="value_bytes"):
+        await target.face().get_tuple(config())
+
+
+async def test_a_long_chain_of_lists_of_parts(saver: Face, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
+    for _ in range(3000):
+        one = b"".join(below)
+        below = [b"n", digest(one)]
+        fields[b"".join(below)] = one
+    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
+    with watched(SECONDS), pytest.raises(LimitExceeded, match="depth"):
+        await target.face().get_tuple(config())
+    with watched(SECONDS):
+        await READS["prune"](saver)
+    await saver.delete_thread("thread")
+    assert target.keys() == []
+
+
+async def test_a_channel_that_is_named_twice_is_damage(saver: Face, target: Target) -> None:
+    stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
+    header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
+    parts = frames.unpack(target.raw.hget(data_of(target), header))
+    named = b"a\0a\0node\0"
+    parts[3] = b"p" + digest(named)
+    parts[5] = b"\0\0\0\0"
+    target.raw.hset(data_of(target), mapping={header: pack(parts), parts[3]: named})
+    with pytest.raises(ThreadDamaged):
+        await target.face().get_tuple(config())
+
+
+def extension(code: int, data: bytes) -> bytes:
+    return b"\xc9" + len(data).to_bytes(4, "big") + bytes([code]) + data
+
+
+def nested(levels: int, lists: int) -> bytes:
+    data = b"\xc0"
+    for _ in range(levels):
+        data = extension(0, b"\x91" * lists + data)
+    return data
+
+
+def read_nested(url: str, prefix: str) -> str:
+    with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
+        try:
+            return repr(saver.get_tuple(WHERE))
+        except ThreadDamaged as error:
+            return f"damaged: {error}"
+
+
+@pytest.mark.parametrize(("levels", "lists"), [(20, 1000), (400, 1000), (100, 100), (20_000, 1)])
+def test_extensions_that_nest_too_deep_do_not_end_the_process(levels: int, lists: int) -> None:
+    url, prefix = url_of("redis"), f"deep-{levels}-{lists}"
+    with redis.Redis.from_url(url) as raw, RedisSaver.from_conn_string(url, prefix=prefix) as saver:
+        made = checkpoint({"a": 1})
+        saver.put(WHERE, made, {}, made["channel_versions"])
+        data = Keyspace(prefix).keys("thread").data_key
+        raw.hset(data, value_field("a"), pack([b"msgpack"]) + nested(levels, lists))
+    assert in_a_child("read_nested", url, prefix, seconds=60).startswith(
+        "damaged: cannot decode the value of channel 'a'"
+    )
+
+
+def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Node:
+        below: Any
+
+    Node.__qualname__, globals()["Node"] = "Node", Node
+    try:
+        value: Any = None
+        for _ in range(60):
+            value = Node([[{"k": value}]])
+        serializer = FastSerializer()
+        assert serializer.loads_typed(serializer.dumps_typed(value)) == value
+    finally:
+        del globals()["Node"]
+
+
+async def test_a_value_that_nests_too_deep_is_refused(saver: Face, target: Target) -> None:
+    value: Any = None
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(UnserializableValue, match="channel 'a'"):
+        await put_one(saver, {"a": value})
+    assert target.keys() == []
+
+
+# -- what is stored, changed at random
+
+
+DAMAGE: dict[str, Callable[[Any, Any, random.Random], None]] = {
+    "a field": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b""),
+    "a header": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"c"),
+    "a value": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"b"),
+    "a record of writes": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"w"),
+    "a counter": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"@"),
+    "a member": lambda raw, keys, chance: change_member(raw, keys.index_key, chance),
+    "its own TTL": lambda raw, keys, chance: raw.hset(
+        keys.data_key, b"@ttl", chance.choice([b"x", b"-1", b"1e9", b"9" * 30, b""])
+    ),
+}
+
+
+def change_field(raw: Any, data: bytes, chance: random.Random, kind: bytes) -> None:
+    fields = [field for field in sorted(raw.hkeys(data)) if field.startswith(kind)]
+    field = chance.choice(fields)
+    raw.hset(data, field, changed_bytes(chance, raw.hget(data, field)))
+
+
+def change_member(raw: Any, index: bytes, chance: random.Random) -> None:
+    member = chance.choice(raw.zrange(index, 0, -1))
+    raw.zadd(index, {changed_bytes(chance, member): 0})
+    if chance.random() < 0.5:
+        raw.zrem(index, member)
+
+
+@pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("seed", [5, None])
+def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None) -> None:
+    seed = random.SystemRandom().randrange(10**9) if seed is None else seed
+    chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
+    warnings.simplefilter("ignore")
+    target.face().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
+    for number in range(40):
+        target.raw.delete(*keys, *Keyspace(target.prefix).keys("copy"))
+        writer = target.face().saver
+        made = furnish(writer, length=2)
+        what = chance.choice(list(DAMAGE))
+        for _ in range(chance.choice([1, 1, 3])):
+            DAMAGE[what](target.raw, keys, chance)
+        saver = chance.choice([target.face().saver, writer])
+        for name, call in {
+            **CALLS,
+            "writes": lambda saver: saver.put_writes(made[-1], [("n", 1)] * 3, "task 1"),
+        }.items():
+            try:
+                with watched(SECONDS):
+                    attempt(lambda: call(saver))
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
+        assert saver.get_tuple(config("other")) is not None
+        # The thread can always be given up, and begun anew.
+        saver.delete_thread("thread")
+        saver.put(WHERE, checkpoint({"n": 3}), {}, {"n": "1"})
+        assert saver.get_tuple(WHERE).checkpoint["channel_values"] == {"n": 3}
+
+
+async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Face, target: Target) -> None:
+    stored = await put_one(saver, {"a": 1})
+    keys = Keyspace(target.prefix).keys("thread")
+    for damage in ({b"@ttl": b"soon"}, {b"@dirty": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
+        target.raw.hset(keys.data_key, mapping=damage)
+        before = target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1)
+        for call in (
+            lambda: put_one(saver, {"a": 2}),
+            lambda: saver.put_writes(stored, [("a", 1)], "t"),
+            lambda: saver.get_tuple(config()),
+        ):
+            with pytest.raises(ThreadDamaged, match="delete_thread"):
+                await call()
+        assert before == (target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1))
+        target.raw.hdel(keys.data_key, b"@ttl", b"@dirty")
+    target.raw.delete(*keys)
+    await put_one(saver, {"a": 1})
+    target.raw.zadd(keys.index_key, {b"c\0\xff": 0})
+    with pytest.raises(ThreadDamaged, match="delete_thread"):
+        await saver.list(config())
+
+
+# -- limits
+
+
+LIMITS = Limits(name_bytes=64, value_bytes=20_000, channels=5, writes=4, parts=20)
+BIG = ["x" * 1000] * 25
+TOO_MUCH: dict[str, tuple[str, Callable[[Face, Any], Any]]] = {
+    "thread": ("name_bytes", lambda face, where: face.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"})),
+    "namespace": (
+        "name_bytes",
+        lambda face, where: face.put(config("t", "é" * 33), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
+    "checkpoint": (
+        "name_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a": 1}, checkpoint_id="c" * 65), {}, {"a": "1"}),
+    ),
+    "parent": (
+        "name_bytes",
+        lambda face, where: face.put(config("t", "", "c" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
+    "channel": (
+        "name_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a" * 65: 1}), {}, {"a" * 65: "1"}),
+    ),
+    "version": (
+        "name_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a": 1}, {"a": "1" * 65}), {}, {"a": "1" * 65}),
+    ),
+    "run": (
+        "name_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a": 1}), {"run_id": "r" * 65}, {"a": "1"}),
+    ),
+    "channels": (
+        "channels",
+        lambda face, where: face.put(
+            config("t"), checkpoint(dict.fromkeys("abcdef", 1)), {}, dict.fromkeys("abcdef", "1")
+        ),
+    ),
+    "value": (
+        "value_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
+    ),
+    "value in parts": (
+        "value_bytes",
+        lambda face, where: face.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
+    ),
+    "parts": (
+        "parts",
+        lambda face, where: face.put(config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}),
+    ),
+    "writes": ("writes", lambda face, where: face.put_writes(where, [("a", 1)] * 5, "task")),
+    "task": ("name_bytes", lambda face, where: face.put_writes(where, [("a", 1)], "t" * 65)),
+    "task path": ("name_bytes", lambda face, where: face.put_writes(where, [("a", 1)], "t", "p" * 65)),
+    "write's channel": ("name_bytes", lambda face, where: face.put_writes(where, [("a" * 65, 1)], "t")),
+    "write": ("value_bytes", lambda face, where: face.put_writes(where, [("a", "x" * 20_001)], "t")),
+    "copy": ("name_bytes", lambda face, where: face.copy_thread("thread", "t" * 65)),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Target, what: str) -> None:
+    setting, call = TOO_MUCH[what]
+    small, large = target.face(limits=LIMITS), target.face()
+    where = await put_one(small, {"a": 1})
+    keys, holds = target.keys(), target.raw.hgetall(data_of(target))
+    commands = target.raw.info("stats")["total_commands_processed"]
+    with pytest.raises(
+        LimitExceeded, match=rf"the most is [0-9,]+\. Nothing was written.*limits=Limits\({setting}=\d+\)"
+    ):
+        await call(small, where)
+    assert target.raw.info("stats")["total_commands_processed"] == commands + 1
+    assert (target.keys(), target.raw.hgetall(data_of(target))) == (keys, holds)
+    await call(large, where)
+
+
+@pytest.mark.parametrize("settings", [{"value_bytes": 10_000}, {"parts": 10}])
+async def test_what_was_written_with_larger_limits_is_not_called_damaged(
+    saver: Face, target: Target, settings: Any
+) -> None:
+    await put_one(saver, {"a": [f"{n:0600}" for n in range(30)], "n": 1})
+    small = target.face(limits=Limits(**settings))
+    with pytest.raises(LimitExceeded, match=rf"limits=Limits\({next(iter(settings))}=") as raised:
+        await small.get_tuple(config())
+    assert not isinstance(raised.value, ThreadDamaged)
+    assert (await target.face().get_tuple(config())).checkpoint["channel_values"]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"channels": 0}, {"writes": -1}, {"parts": 1.5}, {"depth": True}, {"value_bytes": "1"}]
+)
+def test_a_limit_is_a_positive_int(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        Limits(**wrong)
+
+
+# -- files of threads
+
+
+def exported(folder: Path) -> bytes:
+    """A file of threads, as its bytes."""
+    path = folder / "threads"
+    with RedisSaver.from_conn_string("memory://") as saver, opened(f"file:{path}", target=True) as target:
+        furnish(saver, "one", length=2)
+        furnish(saver, "two", length=1)
+        migrate(saver, target)
+    return path.read_bytes()
+
+
+def records_of(data: bytes) -> list[bytes]:
+    found, at = [], len(FIRST_LINE)
+    while at < len(data):
+        length, _ = FRAME.unpack_from(data, at)
+        found.append(data[at + FRAME.size : at + FRAME.size + length])
+        at += FRAME.size + length
+    return found
+
+
+def file_of(records: list[bytes]) -> bytes:
+    return FIRST_LINE + b"".join(FRAME.pack(len(one), crc32(one)) + one for one in records)
+
+
+def tampered(chance: random.Random, record: bytes) -> bytes:
+    """A record in which something is of another kind, or is something else."""
+    if chance.random() < 0.4:
+        return changed_bytes(chance, record)
+    found = ormsgpack.unpackb(record)
+    places = [(found, at) for at in range(len(found))]
+    for one, at in places:
+        inner = one[at]
+        if isinstance(inner, dict):
+            places += [(inner, key) for key in inner]
+        elif isinstance(inner, list):
+            places += [(inner, place) for place in range(len(inner))]
+    one, at = chance.choice(places)
+    others = [
+        None,
+        0,
+        -1,
+        10**9,
+        1.5,
+        float("nan"),
+        "",
+        "x",
+        [],
+        {},
+        [0] * 5000,
+        b"\xff",
+        True,
+        [["a", 1]],
+        {"a": ["msgpack", [0]]},
+    ]
+    one[at] = chance.choice(others)
+    return ormsgpack.packb(found)
+
+
+def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, int]:
+    """Import files that were changed: bytes anywhere, or records with the right checksums; answers what came of it."""
+    warnings.simplefilter("ignore")
+    chance, records, came = random.Random(seed), records_of(data), dict[str, int]()
+    path = Path(folder, f"changed-{os.getpid()}")
+    for number in range(count):
+        if flipped := chance.random() < 0.3:
+            made = changed_bytes(chance, data)
+        else:
+            some = list(records)
+            at = chance.randrange(len(some))
+            some[at] = tampered(chance, some[at])
+            made = file_of(some)
+        path.write_bytes(made)
+        try:
+            with watched(SECONDS), opened(f"file:{path}", target=False) as source:
+                report = migrate(source, InMemorySaver(), sample=1)
+                outcome = "failed" if report.failed else "moved"
+        except FileDamaged:
+            outcome = "FileDamaged"
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}, number {number}: {error!r}"[:2000]) from error
+        assert not (flipped and outcome != "FileDamaged" and made != data), f"seed {seed}, number {number}: not noticed"
+        came[outcome] = came.get(outcome, 0) + 1
+    return came
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
+    seed = random.SystemRandom().randrange(10**9) if seed is None else seed
+    came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 300, seconds=120)
+    assert came["FileDamaged"] and came["moved"], came
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_thousand_files(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**9)
+    print(f"seed {seed}: {in_a_child('changed_files', exported(tmp_path), str(tmp_path), seed, 20_000, seconds=3600)}")
+
+
+@pytest.mark.parametrize("length", [2**31, 2**32 - 1])
+def test_a_record_longer_than_its_file_takes_no_memory(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "threads"
+    path.write_bytes(FIRST_LINE + FRAME.pack(length, 0) + b"x" * 100)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileDamaged), opened(f"file:{path}", target=False):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# -- two tiers
+
+
+def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
+    """Change something of what is noted of a thread in front of a cold saver."""
+    which = chance.choice(["dirty", "flush", "doubts", "lease", "data", "index"])
+    if which == "dirty":
+        some = [b"c\0", b"w\0\0", b"zz", b"", b"c", b"w\0c000000\0\xff\0", b"d", b"c\0a\0b\0c\0", chance.randbytes(9)]
+        raw.zadd(keys.dirty, {chance.choice(some): chance.choice([0, 1, -5, 1e300, float("inf")])})
+    elif which == "flush":
+        field = chance.choice(
+            [b"token", b"until", b"deleted", b"late", b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"])]
+        )
+        raw.hset(keys.flush, field, chance.choice([b"x", b"", b"9" * 40 + b" 1 e", b"3 4 ", b"-1", b"1e999"]))
+    elif which == "doubts":
+        raw.zadd(
+            keys.doubts, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
+        )
+    elif which == "lease":
+        raw.hset(keys.lease, chance.choice([b"token", b"barrier"]), b"x")
+    elif which == "data":
+        fields = [b"@home", b"@whole", b"@newest\0", b"@pathless", b"@gaps", b"@dirty", b"@cold\0", b"@state"]
+        raw.hset(keys.data_key, chance.choice(fields), chance.choice([b"", b"x", b"-3:", b"99:", b"c\xff\0", b"1 2"]))
+    else:
+        raw.zadd(keys.index_key, {chance.choice([b"c\0", b"w\0", b"c\0x", b"w\0c000000\0", b"i\0"]): 0})
+    return which
+
+
+@pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("mode", ["write-behind", "write-through"])
+def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
+    target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "WRITER_GONE", 200)
+    monkeypatch.setattr(flushing, "TURN", 300)
+    seed = random.SystemRandom().randrange(10**9)
+    chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
+    warnings.simplefilter("ignore")
+    for number in range(25):
+        target.raw.delete(*keys)
+        saver = TieredSaver(target.face().saver, InMemorySaver(), mode=mode, flusher=False)
+        made = furnish(saver, length=2)
+        what = [change_tiers(target.raw, keys, chance) for _ in range(chance.choice([1, 1, 2]))]
+        calls: dict[str, Callable[[], Any]] = {
+            "flush": lambda: saver._run(flushing.flush(saver, "thread", at_once=True)),
+            "get_tuple": lambda: saver.get_tuple(WHERE),
+            "put": lambda: saver.put(made[-1], checkpoint({"n": 5}, checkpoint_id="c000009"), {}, {"n": "1"}),
+            "put_writes": lambda: saver.put_writes(made[-1], [("n", 1)], "task 9"),
+            "list": lambda: list(saver.list(WHERE)),
+            "history": lambda: saver.get_delta_channel_history(config=WHERE, channels=["delta"]),
+            "flush again": lambda: saver._run(flushing.flush(saver, "thread", at_once=True)),
+            "delete_thread": lambda: saver.delete_thread("thread"),
+        }
+        for name, call in calls.items():
+            try:
+                with watched(SECONDS):
+                    attempt(call)
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error

@@ -79,7 +79,7 @@ class Values:
                     for task, index, path, some in raw["writes"]
                 ]
                 metadata: Any = load(raw["metadata"])
-                if not isinstance(metadata, dict) or not _has_versions(checkpoint):
+                if not _is_sound(checkpoint, metadata):
                     raise ValueError("no checkpoint with its metadata")
                 one = Record(key, raw["parent"], checkpoint, metadata, writes)
             yield one
@@ -232,10 +232,10 @@ def _is_of_task(found: Any) -> bool:
     return are_pairs and bool(pairs) and all(isinstance(channel, str) and _is_value(value) for channel, value in pairs)
 
 
-def _has_versions(checkpoint: Mapping[str, Any]) -> bool:
-    """Whether the channel versions of a checkpoint, and what nodes have seen of them, are such."""
+def _is_sound(checkpoint: Mapping[str, Any], metadata: object) -> bool:
+    """Whether the metadata are a dict, and the channel versions of a checkpoint, and what nodes have seen of them, are such."""
     seen = checkpoint.get("versions_seen") or {}
-    if not isinstance(seen, dict):
+    if not isinstance(seen, dict) or not isinstance(metadata, dict):
         return False
     return all(
         isinstance(versions, dict)

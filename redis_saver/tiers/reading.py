@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import codec, config, listing, names, reading, scripts, writing
 from redis_saver.context import Context
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.tiers import model
 from redis_saver.tiers.adopting import adopt
@@ -128,7 +128,10 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         return _Fetched(found)
 
     def restore() -> Tiered[None]:
-        arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
+        try:
+            arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
+        except LimitExceeded:  # it is too large for hot, and stays in cold alone
+            return
         back, error = yield Try(Call(scripts.RESTORE, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
             tiers.counts.rehydrations += back

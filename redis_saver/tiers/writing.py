@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver import config, names, scripts, writing
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.parts import digest
 from redis_saver.requests import Operation
 from redis_saver.scripts import Script
@@ -95,7 +95,7 @@ def _write(
             try:
                 if (yield from instead.by(hot(), script, (*keys.writing, keys.flush), more)) is None:
                     yield from trust(tiers, thread, doubt, b"")
-            except ThreadDamaged:
+            except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
                 pass
             else:
                 return
