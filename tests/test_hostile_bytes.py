@@ -249,7 +249,7 @@ def notes() -> dict[str, Any]:
 @pytest.mark.parametrize("seed", [17, None])
 def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
     seed = random.SystemRandom().randrange(10**9) if seed is None else seed
-    came = in_a_child("changed_replies", notes, seed, 2000, seconds=120)
+    came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
     assert came["value"] and came["UndecodableValue"], came
 
 
@@ -395,25 +395,28 @@ def nested(levels: int, lists: int) -> bytes:
     return data
 
 
-def read_nested(url: str, prefix: str) -> str:
-    with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
-        try:
-            return repr(saver.get_tuple(WHERE))
-        except ThreadDamaged as error:
-            return f"damaged: {error}"
+DEEP = [(20, 1000), (400, 1000), (100, 100), (20_000, 1)]
 
 
-@pytest.mark.parametrize(("levels", "lists"), [(20, 1000), (400, 1000), (100, 100), (20_000, 1)])
-def test_extensions_that_nest_too_deep_do_not_end_the_process(levels: int, lists: int) -> None:
-    url, prefix = url_of("redis"), f"deep-{levels}-{lists}"
+def read_nested(url: str, prefix: str) -> list[str]:
+    """What is raised for a value with so many extensions around each other, and so many lists in each."""
+    found = []
     with redis.Redis.from_url(url) as raw, RedisSaver.from_conn_string(url, prefix=prefix) as saver:
         made = checkpoint({"a": 1})
         saver.put(WHERE, made, {}, made["channel_versions"])
-        data = Keyspace(prefix).keys("thread").data_key
-        raw.hset(data, value_field("a"), pack([b"msgpack"]) + nested(levels, lists))
-    assert in_a_child("read_nested", url, prefix, seconds=60).startswith(
-        "damaged: cannot decode the value of channel 'a'"
-    )
+        for levels, lists in DEEP:
+            stored = pack([b"msgpack"]) + nested(levels, lists)
+            raw.hset(Keyspace(prefix).keys("thread").data_key, value_field("a"), stored)
+            with pytest.raises(ThreadDamaged) as raised:
+                saver.get_tuple(WHERE)
+            found.append(str(raised.value))
+    return found
+
+
+def test_extensions_that_nest_too_deep_do_not_end_the_process() -> None:
+    found = in_a_child("read_nested", url_of("redis"), "deep", seconds=60)
+    assert len(found) == len(DEEP)
+    assert all(said.startswith("cannot decode the value of channel 'a'") for said in found)
 
 
 def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
@@ -474,13 +477,13 @@ def change_member(raw: Any, index: bytes, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("seed", [5, None])
-def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None) -> None:
+@pytest.mark.parametrize(("seed", "rounds"), [(5, 8), (None, 8), pytest.param(None, 400, marks=pytest.mark.slow)])
+def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None, rounds: int) -> None:
     seed = random.SystemRandom().randrange(10**9) if seed is None else seed
     chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
     warnings.simplefilter("ignore")
     target.face().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
-    for number in range(40):
+    for number in range(rounds):
         target.raw.delete(*keys, *Keyspace(target.prefix).keys("copy"))
         writer = target.face().saver
         made = furnish(writer, length=2)
@@ -711,7 +714,7 @@ def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, 
 @pytest.mark.parametrize("seed", [3, None])
 def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
     seed = random.SystemRandom().randrange(10**9) if seed is None else seed
-    came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 300, seconds=120)
+    came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 150, seconds=120)
     assert came["FileDamaged"] and came["moved"], came
 
 
@@ -766,15 +769,16 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
 @pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("mode", ["write-behind", "write-through"])
+@pytest.mark.parametrize("rounds", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
-    target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch
+    target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     monkeypatch.setattr(model, "WRITER_GONE", 200)
     monkeypatch.setattr(flushing, "TURN", 300)
     seed = random.SystemRandom().randrange(10**9)
     chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
     warnings.simplefilter("ignore")
-    for number in range(25):
+    for number in range(rounds):
         target.raw.delete(*keys)
         saver = TieredSaver(target.face().saver, InMemorySaver(), mode=mode, flusher=False)
         made = furnish(saver, length=2)
