@@ -193,7 +193,7 @@ def decoding(what: str, *named: object) -> _Wrapping:
 
 def moving(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
-    return _Wrapping(ThreadNotMoved, what, named, "Others are moved")
+    return _Wrapping(ThreadNotMoved, what, named, "Others are moved.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:

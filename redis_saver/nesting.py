@@ -7,13 +7,11 @@ decodes by itself: twenty extensions with a thousand lists around each, 20 kB, e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 DEEP = 6
 """Extensions around each other, from which on it is looked how deep the rest is. Hardly any value has so many."""
-DEEPEST = 2000
-"""Lists, dicts and extensions around each other that are decoded behind that: as many extensions as Python's own limit allows."""
+DEEPEST = 4000
+"""Lists, dicts and extensions around each other that may follow. With the thousand lists of each of the first six, a stack of 8 MB has room."""
 
 _STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _NUMBERS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
@@ -23,35 +21,22 @@ _CONTAINERS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 """Tags of msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md): of how many bytes is the length behind them, or the number."""
 
 
-class _Extensions(threading.local):
-    """The extensions around each other that are being decoded, in this OS thread."""
+class Open(threading.local):
+    """The extensions around each other that are being read in this OS thread.
+
+    Counted where they are read (`road.py`), as a function for it would be one more Python frame for each.
+    """
 
     depth = 0
     too_deep = False
     """Noted, as `JsonPlusSerializer` answers None for an extension in which there is an error."""
 
+    def error(self) -> ValueError:
+        """What to raise for the outermost extension."""
+        return ValueError(f"its values nest too deep: over {DEEPEST} lists, dicts and objects around each other")
 
-_open = _Extensions()
 
-
-def decode(hook: Callable[[int, bytes], Any], code: int, data: bytes) -> Any:
-    """What a hook makes of an extension, for which it calls back for each extension inside.
-
-    Raises:
-        ValueError: Values nest too deep. Raised for the outermost extension.
-    """
-    if not _open.depth:
-        _open.too_deep = False
-    _open.depth += 1
-    try:
-        if _open.depth == DEEP and is_deeper(data, DEEPEST):
-            _open.too_deep = True
-        value = None if _open.too_deep else hook(code, data)
-    finally:
-        _open.depth -= 1
-    if _open.too_deep and not _open.depth:
-        raise ValueError(f"its values nest too deep: over {DEEPEST} lists, dicts and objects around each other")
-    return value
+reading = Open()
 
 
 def is_deeper(data: bytes, most: int) -> bool:

@@ -25,8 +25,8 @@ from redis_saver.snapshot import snapshot
 
 _BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
 """Types of values that may be packed in one step."""
-_DEEPEST: Final = 5000
-"""So many containers may be nested, with those in objects within objects: each takes some of the C stack."""
+_DEEPEST: Final = nesting.DEEPEST
+"""So many containers may be nested, with those in objects within objects, as what is written has to be read."""
 
 
 class _Packing(threading.local):
@@ -109,7 +109,19 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
                     message = decode(data)
                 if message is not None:
                     return message
-        return nesting.decode(inner, code, data)
+        around = nesting.reading
+        if not around.depth:
+            around.too_deep = False
+        around.depth += 1
+        try:
+            if around.depth == nesting.DEEP and nesting.is_deeper(data, nesting.DEEPEST):
+                around.too_deep = True
+            value = None if around.too_deep else inner(code, data)
+        finally:
+            around.depth -= 1
+        if around.too_deep and not around.depth:
+            raise around.error()
+        return value
 
     free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
     cells = tuple(CellType(hook) if name == "ext_hook" else cell for name, cell in free)

@@ -42,6 +42,7 @@ from redis_saver import (
     compression,
     frames,
     names,
+    reading,
 )
 from redis_saver.errors import FileDamaged
 from redis_saver.frames import pack
@@ -433,6 +434,14 @@ def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
             value = Node([[{"k": value}]])
         serializer = FastSerializer()
         assert serializer.loads_typed(serializer.dumps_typed(value)) == value
+        for _ in range(60):
+            for _ in range(150):
+                value = [value]
+            value = Node(value)
+        for encode in (serializer.dumps_typed, serializer.dumps_pieces):
+            with pytest.raises(ValueError, match="nest too deep"):
+                encode(value)
+        assert serializer.dumps_pieces([Node(1), Node(2)]).type == "msgpack"
     finally:
         del globals()["Node"]
 
@@ -799,3 +808,38 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
                     attempt(call)
             except BaseException as error:
                 raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", ["redis62"])
+def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
+    cold = InMemorySaver()
+    saver = TieredSaver(target.face(limits=LIMITS).saver, cold)
+    small = saver.put(WHERE, checkpoint({"a": 1}), {}, {"a": "1"})
+    made = checkpoint({"a": "x" * 20_001})
+    stored = saver.put(small, made, {}, {"a": "1"})
+    saver.put_writes(stored, [("a", "x" * 20_001)], "task")
+    for _ in range(2):
+        found = saver.get_tuple(WHERE)
+        assert found.checkpoint["channel_values"] == made["channel_values"]
+        assert found.pending_writes == [("task", "a", "x" * 20_001)]
+    assert target.face().saver.get_tuple(WHERE) is None
+    behind = TieredSaver(target.face(limits=LIMITS).saver, cold, mode="write-behind", flusher=False)
+    with pytest.raises(LimitExceeded):
+        behind.put(stored, made, {}, {"a": "1"})
+
+
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_a_page_of_a_history_ends_where_much_was_looked_at(
+    saver: Face, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "BYTES_A_PAGE", 10_000)
+    where = config()
+    for step in range(8):
+        where = await saver.put(where, checkpoint({"n": step}, {"n": f"{step}", "d": "1"}), {}, {"n": f"{step}"})
+        await saver.put_writes(where, [("d", [step])], "a")
+        await saver.put_writes(where, [("other", "x" * 15_000)], "b")
+    calls = target.raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+    found = await saver.get_delta_channel_history(config=config(), channels=["d"])
+    assert [value for _, _, value in found["d"]["writes"]] == [[step] for step in range(7)]
+    assert 2 <= target.raw.info("commandstats")["cmdstat_evalsha"]["calls"] - calls <= 4
