@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import ormsgpack
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -144,7 +143,6 @@ class FastSerializer(SafeSerializer):
 
 
 S = TypeVar("S", bound=SerializerProtocol)
-C = TypeVar("C", bound=BaseCheckpointSaver[Any])
 
 
 def safe(serializer: S) -> S:
@@ -168,15 +166,6 @@ def safe(serializer: S) -> S:
     own = kind is not JsonPlusSerializer
     made.__class__ = type(kind)(kind.__name__, (kind, SafeSerializer), about) if own else SafeSerializer
     return made  # type: ignore[no-any-return]
-
-
-def with_safe_serializer(saver: C) -> C:
-    """A saver of anybody's, or a copy of it whose serializer is safe."""
-    if (serde := safe(saver.serde)) is saver.serde:
-        return saver
-    saver = copy.copy(saver)
-    saver.serde = serde
-    return saver
 
 
 def takes_views(serializer: Any) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver import scripts, threads
 from redis_saver.context import default_ttl
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
-from redis_saver.requests import Call, Operation
+from redis_saver.requests import Argument, Call, Operation
 from redis_saver.tiers import flushing, model
 from redis_saver.tiers.adopting import bring_adopted
 from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, busy, flush_now
@@ -66,21 +67,10 @@ def put_in_doubt(
         leave = None
     granted = leave.token if leave else ""
     arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
-    deadline, mended = time.monotonic() + 2 * flushing.TURN / 1000, 0
+    deadline = time.monotonic() + 2 * flushing.TURN / 1000
     while True:
         try:
-            answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
-            with decoding("what is being written of thread {!r}", thread):
-                in_cold, is_pathless, nothing_since = answer
-        except ThreadDamaged as damage:
-            mended += 1
-            if mended > _ATTEMPTS:
-                raise
-            if need == "nothing":
-                yield from threads.delete_thread(tiers.hot, thread)
-            else:
-                yield from mend(tiers, thread, damage)
-            continue
+            in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
         except Exception:
             yield release(keys, token)  # the write is given up, and cold was not told of it
             raise
@@ -97,6 +87,25 @@ def put_in_doubt(
         else:
             newest = leave.field if leave and nothing_since else b""
             return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
+
+
+def _marked(tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need) -> Tiered[tuple[int, int, int]]:
+    """What the script answers, after the thread was mended if it is damaged."""
+    keys, mended = tiers.hot.keyspace.tier_keys(thread), 0
+    while True:
+        try:
+            answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
+            with decoding("what is being written of thread {!r}", thread):
+                in_cold, is_pathless, nothing_since = answer
+            return in_cold, is_pathless, nothing_since
+        except ThreadDamaged as damage:
+            mended += 1
+            if mended > _ATTEMPTS:
+                raise
+            if need == "nothing":
+                yield from threads.delete_thread(tiers.hot, thread)
+            else:
+                yield from mend(tiers, thread, damage)
 
 
 def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:

@@ -18,7 +18,7 @@ from redis_saver.aio import AsyncRedisSaver
 from redis_saver.errors import BacklogWarning
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
-from redis_saver.serializer import with_safe_serializer
+from redis_saver.serializer import safe
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import operations, threads
 from redis_saver.tiers.carrying import carriers
@@ -71,7 +71,8 @@ class TwoTiers(Interface, Generic[Hot]):
 
         Args:
             hot: A saver of ours of the same flavour; give it a TTL.
-            cold: Any saver with the methods that are used, such as a `PostgresSaver` that was set up. It decides what can be stored, and
+            cold: Any saver with the methods that are used, such as a `PostgresSaver` that was set up. Its `serde` is replaced by one that bears values
+                which other OS threads change (`serializer.safe`). It decides what can be stored, and
                 how metadata come back. Where its serializer is to be made safe, as `serde` of `RedisSaver`, it is used by a shallow copy.
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: when hot has it; until cold has it too, the thread
                 does not expire.
@@ -120,7 +121,7 @@ class TwoTiers(Interface, Generic[Hot]):
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
         self._generation = forks.generation
-        cold = with_safe_serializer(cold)
+        cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.carrier, self._carrier_of_cold = carriers(hot, cold)
         self.counts, self.leases = Stats(), Leases()
