@@ -89,23 +89,24 @@ def put_in_doubt(
             return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
 
 
-def _marked(tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need) -> Tiered[tuple[int, int, int]]:
-    """What the script answers, after the thread was mended if it is damaged."""
-    keys, mended = tiers.hot.keyspace.tier_keys(thread), 0
-    while True:
-        try:
-            answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
-            with decoding("what is being written of thread {!r}", thread):
-                in_cold, is_pathless, nothing_since = answer
-            return in_cold, is_pathless, nothing_since
-        except ThreadDamaged as damage:
-            mended += 1
-            if mended > _ATTEMPTS:
-                raise
-            if need == "nothing":
-                yield from threads.delete_thread(tiers.hot, thread)
-            else:
-                yield from mend(tiers, thread, damage)
+def _marked(
+    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, mends: int = _ATTEMPTS
+) -> Tiered[tuple[int, int, int]]:
+    """What the script answers, after the thread was mended, so often at the most, if it is damaged."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    try:
+        answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
+        with decoding("what is being written of thread {!r}", thread):
+            in_cold, is_pathless, nothing_since = answer
+    except ThreadDamaged as damage:
+        if not mends:
+            raise
+        if need == "nothing":
+            yield from threads.delete_thread(tiers.hot, thread)
+        else:
+            yield from mend(tiers, thread, damage)
+        return (yield from _marked(tiers, thread, arguments, need, mends - 1))
+    return in_cold, is_pathless, nothing_since
 
 
 def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
