@@ -23,6 +23,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
+from faces import Face
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -468,7 +469,9 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
     cold = InMemorySaver()
     hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
     saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_every=0.05)
-    write(saver)
+
+    def close() -> None:
+        assert (saver.close() if kind == "tiered" else asyncio.run(saver.aclose())) == 0
 
     def running() -> bool:
         return bool(saver._flusher._threads if kind == "tiered" else saver._flusher._tasks)
@@ -479,14 +482,43 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
         assert running()
         while cold.get_tuple(config("of the child")) is None:
             time.sleep(0.01)
+        close()
 
+    write(saver)
+    while cold.get_tuple(config()) is None:
+        time.sleep(0.01)
     in_child(child)
-    if kind == "tiered":
-        assert saver.close() == 0
-        in_child(lambda: (saver.get_tuple(config()), running() and 1 / 0))  # it was stopped, and stays so
-    else:
-        assert asyncio.run(saver.aclose()) == 0
-    assert cold.get_tuple(config()) is not None
+    write(saver, "u")
+    close()
+    assert cold.get_tuple(config("u")) is not None
+    in_child(lambda: (saver.get_tuple(config()), running() and 1 / 0))  # it was stopped, and stays so
+
+
+@pytest.mark.parametrize("kind", ["tiered", "atiered"])
+async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind: str, prefix: str) -> None:
+    hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
+    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
+        hot, InMemorySaver(), mode="write-behind", flush_every=0.05
+    )
+    face = Face(saver)
+
+    async def within(act: Callable[[], Any]) -> None:
+        if kind == "atiered":
+            async with saver:
+                await act()
+        else:
+            with saver:
+                await act()
+
+    async def inner() -> None:
+        await within(lambda: asyncio.sleep(0))
+        given, versions = checkpoint(1, 1)
+        await face.put(config(), given, {}, versions)
+        while saver.cold.get_tuple(config()) is None:
+            await asyncio.sleep(0.01)
+
+    await within(inner)
+    assert saver._flusher._stopped if kind == "atiered" else saver._flusher._stopped.is_set()
 
 
 async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(prefix: str, tmp_path: Path) -> None:

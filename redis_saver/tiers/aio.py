@@ -17,7 +17,7 @@ from redis_saver.requests import Call, T
 from redis_saver.tiers import cold_connections, postgres_runs
 from redis_saver.tiers.flusher import AsyncFlusher, noting
 from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
-from redis_saver.tiers.saver import TwoTiers, own_error
+from redis_saver.tiers.saver import CLOSE_TIMEOUT, TwoTiers, own_error
 
 
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
@@ -44,7 +44,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
         return await self._on_its_loop(self._flusher.drain(self, timeout))
 
-    async def aclose(self, timeout: float = 10.0) -> int:
+    async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
         deadline = time.monotonic() + timeout
         await self._flusher.stop(timeout)
@@ -52,16 +52,17 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def __aenter__(self) -> Self:
         """Return the saver itself; its flusher is at work from now on."""
+        self._flusher.entered.enter()
         if self.flushes:
             self._flusher.again()
             await self._on_its_loop(self._flusher.run())
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close. Where something is left, a `BacklogWarning` says so."""
-        left = 0
+        """Close; or flush, while another `async with` of this process is open. Where something is left, a `BacklogWarning` says so."""
+        left, is_last = 0, self._flusher.entered.leave()
         with noting() as noted:
-            left = await self.aclose()
+            left = await (self.aclose() if is_last else self.aflush(CLOSE_TIMEOUT))
         self._leave(left, noted.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:

@@ -107,12 +107,35 @@ def _pauses() -> Iterator[float]:
         pause = min(_LONGEST, 2 * pause)
 
 
+class _Entered:
+    """The `with` blocks over a saver that are open in this process."""
+
+    def __init__(self) -> None:
+        self._count, self._lock = 0, threading.Lock()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Those of the parent are the parent's."""
+        self._count, self._lock = 0, threading.Lock()
+
+    def enter(self) -> None:
+        """One more."""
+        with self._lock:
+            self._count += 1
+
+    def leave(self) -> bool:
+        """One less; whether that was the last, so that the flusher is to stop."""
+        with self._lock:
+            self._count = max(0, self._count - 1)
+            return not self._count
+
+
 class Flusher:
     """Threads of the process."""
 
     def __init__(self, saver: TieredSaver) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
-        self._saver = weakref.ref(saver)
+        self._saver, self.entered = weakref.ref(saver), _Entered()
         self._stopped = threading.Event()
         self.after_fork()
         forks.watch(self)
@@ -217,7 +240,7 @@ class AsyncFlusher:
 
     def __init__(self, saver: AsyncTieredSaver) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
-        self._saver = weakref.ref(saver)
+        self._saver, self.entered = weakref.ref(saver), _Entered()
         self._stopped = False
         self.after_fork()
         forks.watch(self)

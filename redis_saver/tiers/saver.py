@@ -35,6 +35,8 @@ from redis_saver.tiers.model import (
     Verify,
 )
 
+CLOSE_TIMEOUT = 10.0
+"""Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 _LOG = logging.getLogger("redis_saver")
 

@@ -18,7 +18,7 @@ from redis_saver.sync import RedisSaver
 from redis_saver.tiers import cold_connections, postgres_runs
 from redis_saver.tiers.flusher import Flusher, noting
 from redis_saver.tiers.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
-from redis_saver.tiers.saver import TwoTiers, own_error
+from redis_saver.tiers.saver import CLOSE_TIMEOUT, TwoTiers, own_error
 
 
 class _SingleFlight:
@@ -68,7 +68,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
         """`flush` for asyncio."""
         return await asyncio.to_thread(self.flush, timeout)
 
-    def close(self, timeout: float = 10.0) -> int:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher, after it has brought to cold what it can in so many seconds. Answers what is left, as `flush`.
 
         What is left is in hot, and any other process, or the next one, brings it to cold. How much that is is logged (`redis_saver`, WARNING).
@@ -79,15 +79,16 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     def __enter__(self) -> Self:
         """Return the saver itself; after `close` its flusher is at work again."""
+        self._flusher.entered.enter()
         if self.flushes:
             self._flusher.again()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close. Where something is left, a `BacklogWarning` says so."""
-        left = 0
+        """Close; or flush, while another `with` of this process is open. Where something is left, a `BacklogWarning` says so."""
+        left, is_last = 0, self._flusher.entered.leave()
         with noting() as noted:
-            left = self.close()
+            left = self.close() if is_last else self.flush(CLOSE_TIMEOUT)
         self._leave(left, noted.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
