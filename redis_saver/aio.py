@@ -46,6 +46,8 @@ class AsyncRedisSaver(Saver):
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -61,6 +63,8 @@ class AsyncRedisSaver(Saver):
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,
+            require_encryption=require_encryption,
+            strict=strict,
         )
         try:
             yield saver

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import clients, expiry
+from redis_saver import clients, encryption, expiry
 from redis_saver import compression as compressions
 from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
 from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
-from redis_saver.serializer import FastSerializer, safe
+from redis_saver.serializer import FastSerializer, StrictSerializer, safe
 
 
 class Base(Interface):
@@ -35,6 +35,8 @@ class Base(Interface):
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
@@ -53,6 +55,12 @@ class Base(Interface):
             cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
                 what it knows to be the same. 0: nothing.
             limits: How large names, values and numbers of things may be; more raises `LimitExceeded`.
+            require_encryption: Whether a value that is not encrypted is refused, on reading (`PlainValueRefused`, before it is decoded) and
+                on writing. None: where `serde` is an `EncryptedSerializer`. False is for the time in which threads that were written
+                plain are still read.
+            strict: Decode with a `StrictSerializer`: no class is imported or called but those that LangGraph calls safe, and those
+                given to `with_allowlist`. False: as LangGraph does, whoever can write to Redis can have code run
+                (`docs/security.md`).
 
         Raises:
             ImportError: `compression` without its extra.
@@ -60,7 +68,15 @@ class Base(Interface):
         """
         clients.check(client, asynchronous=self.asynchronous)
         self.failures = clients.failures_of(client)
+        if strict:
+            if serde is not None:
+                raise ValueError(
+                    f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
+                    "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver.serializer.StrictSerializer())"
+                )
+            serde = StrictSerializer()
         super().__init__(serde=None if serde is None else safe(serde))
+        self.require_encryption = encryption.check(require_encryption, self.serde)
         self.compression = compressions.check(compression)
         self.known = Known(cache_bytes)
         self.limits = limits

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 
-from redis_saver import compression, cutting, headers, names
+from redis_saver import compression, cutting, encryption, headers, names
 from redis_saver import parts as parted
 from redis_saver.config import Address, to_config
 from redis_saver.context import Context
@@ -49,8 +49,10 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     with encoding("channel {!r}", channel):
         if (dumps_pieces := getattr(type(context.serde), "dumps_pieces", None)) is None:  # not one that is wrapped
             said, data = context.serde.dumps_typed(value)
+            encryption.check_written(context, said)
         else:
             encoded = dumps_pieces(context.serde, value, before.pieces if before else None)
+            encryption.check_written(context, encoded.type)
             if (stored := cutting.cut(encoded, kind, before)) is not None:
                 _check_parts(context, stored, channel)
                 return stored
@@ -113,10 +115,12 @@ def _decoded(
     with decoding("the value of channel {!r} of {}", channel, place):
         if not parted.in_parts(stored):
             named, start = first(stored)
+            encryption.check_read(context, named)
             in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
             return context.serde.loads_typed(_lengthened(named, data, allowance)), None
         whole = last if last and last.value == stored else parted.join(stored, parts, allowance, last)
+        encryption.check_read(context, parted.type_of(whole))
         loads_pieces = getattr(type(context.serde), "loads_pieces", None)
         if loads_pieces is None or not keeps:
             return context.serde.loads_typed(parted.given(whole)), whole
@@ -166,6 +170,7 @@ def count_writes(record: bytes, thread: str) -> int:
 def load_write(context: Context, write: Write, place: object, allowance: Allowance) -> PendingWrite:
     """A pending write as LangGraph takes it."""
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
+        encryption.check_read(context, write.type)
         return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
 
 
@@ -186,6 +191,7 @@ def encode_writes(
         index = WRITES_IDX_MAP.get(channel, position)
         with encoding("a write to channel {!r}", channel):
             said, data = context.serde.dumps_typed(value)
+            encryption.check_written(context, said)
         limits.check("value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
         named, data = _shortened(context, said, data)
         channel_name = names.encode(channel)
@@ -250,7 +256,7 @@ def _decode_tuple(
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.name_of(raw_ns), names.name_of(raw_id))
     allowance = Allowance(context.limits, where)
-    parent, checkpoint, metadata, named = headers.decode(context.serde, header, where.checkpoint_id or "", parts, where)
+    parent, checkpoint, metadata, named = headers.decode(context, header, where.checkpoint_id or "", parts, where)
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:

@@ -19,6 +19,8 @@ class Context(Protocol):
     keyspace: Keyspace
     expiry: Expiry
     compression: str | None
+    require_encryption: bool
+    """Whether plain values are refused (`encryption.py`)."""
     known: Known
     limits: Limits
 

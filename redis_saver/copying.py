@@ -106,7 +106,7 @@ def _stage(
                     raise TypeError(f"{stored!r} in the field {field!r}")
                 if not _is_as_planned(field, stored, seen, held):
                     return None
-                value = headers.copied(context.serde, stored, source, target) if field[:1] == b"c" else stored
+                value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored
                 blobs += field[:1] == b"b"
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)

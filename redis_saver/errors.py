@@ -3,6 +3,7 @@
     RedisSaverError
     ├── ThreadDamaged          a part of the thread is gone, or its bytes cannot be read
     │   └── UndecodableValue   the serializer refused stored bytes                        (also a ValueError)
+    │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
     ├── ForeignKey             a key of ours holds something that is not ours
     ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
     ├── LimitExceeded          more than `Limits` allow: to be written, or unfolded        (also a ValueError)
@@ -43,6 +44,17 @@ class ThreadDamaged(RedisSaverError):
 
 class UndecodableValue(ThreadDamaged, ValueError):
     """Stored bytes that the serializer cannot turn back into a value."""
+
+
+class PlainValueRefused(UndecodableValue):
+    """A stored value that is not encrypted, read by a saver that requires encryption. It was not decoded.
+
+    It was written before encryption was turned on, or by somebody without the key.
+    """
+
+
+class NotEncrypted(ValueError):
+    """Why a value was refused that is not encrypted. `decoding` adds where it was, and makes it a `PlainValueRefused`."""
 
 
 class ForeignKey(RedisSaverError):
@@ -174,6 +186,8 @@ class _Wrapping:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, NotEncrypted):
+            raise PlainValueRefused(f"{self._said.format(*self._named)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
             what = self._said.format(*self._named)
             raise self._error(f"{what}: {type(error).__name__}: {error}. {self._remedy}") from error

@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import names
+from redis_saver import encryption, names
+from redis_saver.context import Context
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
 from redis_saver.limits import Allowance
@@ -149,7 +149,7 @@ def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[i
 
 
 def encode(
-    serde: SerializerProtocol,
+    context: Context,
     parent: str | None,
     run: bytes,
     checkpoint: Checkpoint,
@@ -160,7 +160,7 @@ def encode(
     """A header as `lua/put.lua` takes it.
 
     Args:
-        serde: The serializer.
+        context: The saver.
         parent: The parent's id.
         run: The run's member of the index, or nothing.
         checkpoint: The checkpoint; channels that have a value are flagged as present.
@@ -175,9 +175,11 @@ def encode(
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
     with encoding("checkpoint {!r}", checkpoint["id"]):
-        kind, body = serde.dumps_typed(rest)
+        kind, body = context.serde.dumps_typed(rest)
+        encryption.check_written(context, kind)
     with encoding("the metadata of checkpoint {!r}", checkpoint["id"]):
-        about_kind, about = serde.dumps_typed(metadata)
+        about_kind, about = context.serde.dumps_typed(metadata)
+        encryption.check_written(context, about_kind)
     values = checkpoint["channel_values"]
     flags = b"".join([PRESENT if channel in values else ABSENT for channel in checkpoint["channel_versions"]])
     return pack(
@@ -199,16 +201,16 @@ def encode(
     )
 
 
-def decode(
-    serde: SerializerProtocol, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: object
-) -> Header:
+def decode(context: Context, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: object) -> Header:
     """The inverse of all of that; `place` says whose header it is, for the message."""
     with decoding("the header of {}", place):
         parent, time, _, named, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
-        rest = _mapping(serde.loads_typed((names.decode(kind), body)))
+        encryption.check_read(context, kind)
+        encryption.check_read(context, about_kind)
+        rest = _mapping(context.serde.loads_typed((names.decode(kind), body)))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the body of a checkpoint holds what stands beside it")
-        metadata = _mapping(serde.loads_typed((names.decode(about_kind), about)))
+        metadata = _mapping(context.serde.loads_typed((names.decode(about_kind), about)))
         listed, versions = _names_in(parts[named]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
@@ -275,23 +277,25 @@ def channel_of(entry: bytes) -> str:
     return names.name_of(entry[1 : entry.index(b"\0") + 1])
 
 
-def metadata(serde: SerializerProtocol, header: bytes, where: object) -> dict[str, Any]:
+def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
     """The metadata of a header alone; `where` says whose, for the message."""
     with decoding("the metadata of {}", where):
         *_, kind, data = unpack(header)
-        return _mapping(serde.loads_typed((names.decode(kind), data)))
+        encryption.check_read(context, kind)
+        return _mapping(context.serde.loads_typed((names.decode(kind), data)))
 
 
-def copied(serde: SerializerProtocol, header: bytes, source: str, target: str) -> bytes:
+def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
     """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
     with decoding("a header of thread {!r}", source):
         parts = unpack(header)
         if len(parts) != _FRAMES:
             raise ValueError(f"a header of {len(parts)} frames")
     parts[_RUN] = b""
-    about = metadata(serde, header, f"a checkpoint of thread {source!r}")
+    about = metadata(context, header, f"a checkpoint of thread {source!r}")
     if about.get("thread_id") == source:
         with encoding("the metadata of a checkpoint"):
-            kind, parts[_ABOUT + 1] = serde.dumps_typed({**about, "thread_id": target})
+            kind, parts[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})
+            encryption.check_written(context, kind)
         parts[_ABOUT] = names.encode(kind)
     return pack(parts)

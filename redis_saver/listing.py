@@ -115,7 +115,7 @@ def _passes(context: Context, matches: Predicate | None, thread: str, stored: Se
     """The address of a checkpoint that `list` answered, if its metadata match."""
     with decoding("a checkpoint of thread {!r}", thread):
         where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
-        metadata = None if matches is None else headers.metadata(context.serde, stored[2], where)
+        metadata = None if matches is None else headers.metadata(context, stored[2], where)
     return where if matches is None or metadata is None or matches(metadata) else None
 
 

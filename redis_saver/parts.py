@@ -187,6 +187,11 @@ def by_field(
     return parts, size
 
 
+def type_of(stored: Stored) -> bytes:
+    """The type that the serializer gave."""
+    return take(stored.value, _FRAMES, 1)[0][0]
+
+
 def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
     """What the serializer gave, without what is in so many leaves at the front."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)

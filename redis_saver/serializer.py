@@ -168,6 +168,25 @@ def safe(serializer: S) -> S:
     return made  # type: ignore[no-any-return]
 
 
+class StrictSerializer(FastSerializer):
+    """A `FastSerializer` that makes no object of a class that was not allowed, and so runs no code that the stored bytes choose.
+
+    Allowed are the types that LangGraph calls safe (`SAFE_MSGPACK_TYPES`: dates, UUIDs, sets, messages, `Send`, `Interrupt`, ...) and
+    those given to `with_msgpack_allowlist`. An object of another class comes back as the data it was stored as, which is logged
+    once a class, as with `LANGGRAPH_STRICT_MSGPACK=true`. Pickles, and objects in values of the type `json`, are errors.
+    """
+
+    def __init__(self) -> None:
+        """Take no settings: each of them would allow more."""
+        super().__init__(pickle_fallback=False, allowed_json_modules=None, allowed_msgpack_modules=None)
+
+    def _reviver(self, value: dict[str, Any]) -> Any:
+        """What `JsonPlusSerializer` makes of a dict in a value of the type `json`."""
+        if "lc" in value:
+            raise ValueError(f"it holds an object as JSON ({value.get('id')!r}), and strict=True makes none of it")
+        return value
+
+
 def takes_views(serializer: Any) -> bool:
     """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
     own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed

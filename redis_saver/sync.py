@@ -50,6 +50,8 @@ class RedisSaver(Saver):
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
         **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -63,6 +65,8 @@ class RedisSaver(Saver):
             compression: As in the constructor.
             cache_bytes: As in the constructor.
             limits: As in the constructor.
+            require_encryption: As in the constructor.
+            strict: As in the constructor.
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
@@ -74,6 +78,8 @@ class RedisSaver(Saver):
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,
+            require_encryption=require_encryption,
+            strict=strict,
         )
         try:
             yield saver

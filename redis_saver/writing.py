@@ -80,7 +80,7 @@ def _place(
     run_id = merged.get("run_id")
     run = b"" if run_id is None else names.run(str(run_id))
     context.limits.check_names([run], "a run")
-    header = headers.encode(context.serde, parent, run, checkpoint, merged, update.outline, update.held)
+    header = headers.encode(context, parent, run, checkpoint, merged, update.outline, update.held)
     by_age = names.by_age(ns, checkpoint_id) if ns else b""
     ttl = (default_ttl(context), config.thread_ttl(given) or b"")
     return (names.checkpoint(ns, checkpoint_id), by_age, run, header, update.outline.named), ttl

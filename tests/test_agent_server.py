@@ -69,6 +69,7 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver.keyspace.prefix == "mine"
         assert saver.expiry == (90_000, True)
         assert isinstance(saver.serde, EncryptedSerializer)
+        assert saver.require_encryption
 
 
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])

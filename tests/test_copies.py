@@ -25,6 +25,7 @@ class Bare:
 
     compression = None
     limits = Limits()
+    require_encryption = False
 
     def __init__(self, serde: Any) -> None:
         self.serde = serde

@@ -29,6 +29,7 @@ class Bare:
 
     serde = FastSerializer()
     limits = Limits()
+    require_encryption = False
 
     def __init__(self, compression: str | None = None) -> None:
         self.compression = compression

@@ -112,7 +112,8 @@ def _needs(extra: str, package: str) -> Any:
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
-    made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, prefix=wanted.prefix, ttl=wanted.ttl)
+    settings: Any = {"prefix": wanted.prefix, "ttl": wanted.ttl, "require_encryption": False}  # plain threads may go in
+    made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, **settings)
     saver = stack.enter_context(made)
     saver.setup()
     return place_of(saver, _shown(wanted.url))

@@ -17,12 +17,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from redis_saver.base import Base
 from redis_saver.known import Known
 from redis_saver.moving.closed import ClosedSerializer
-from redis_saver.serializer import FastSerializer, SafeSerializer
+from redis_saver.serializer import FastSerializer, SafeSerializer, StrictSerializer
 
 B = TypeVar("B", bound=Base)
 CACHE_BYTES = 16_000_000
 """How much a flusher remembers of what it read."""
-_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer)
+_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
 def carriers(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:

@@ -1,0 +1,202 @@
+"""What bytes that somebody else wrote to Redis may do: with encryption nothing that is not encrypted is decoded, with strict=True no code runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ormsgpack
+import pytest
+from faces import Face, Target
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from make import config, put
+from test_sharing import fields_of, key_of
+from test_values import KEY, Point
+
+from redis_saver import PlainValueRefused, UndecodableValue, UnserializableValue, codec, compression, frames
+from redis_saver.serializer import FastSerializer, StrictSerializer
+
+ran: list[str] = []
+
+
+def run(text: str) -> str:
+    """What stands for a program that somebody wants to run."""
+    ran.append(text)
+    return text
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def calling(function: Any, *arguments: Any) -> bytes:
+    """msgpack that calls a function when it is decoded."""
+    return ormsgpack.packb(ormsgpack.Ext(1, ormsgpack.packb((function.__module__, function.__name__, arguments))))
+
+
+HOSTILE = calling(run, "hostile")
+
+
+def encrypting(**more: Any) -> dict[str, Any]:
+    return {"serde": EncryptedSerializer.from_pycryptodome_aes(key=KEY), **more}
+
+
+async def thread(face: Face) -> dict[str, Any]:
+    """A thread of two checkpoints and a write to each. Answers the newer one's config."""
+    parent = await put(face, config(), {"n": 1}, checkpoint_id="1", versions={"n": "1"})
+    await face.put_writes(parent, [("n", "written")], "task")
+    where = await put(face, parent, {}, checkpoint_id="2", versions={"n": "2"})
+    await face.put_writes(where, [("n", "written")], "task")
+    return where
+
+
+def change(target: Target, kind: bytes, edit: Any) -> None:
+    """Change the stored bytes of every value, header or record of the thread."""
+    for field, stored in fields_of(target).items():
+        if field[:1] == kind:
+            target.raw.hset(key_of(target), field, edit(stored))
+
+
+def framed(position: int, kind: bytes, data: bytes) -> Any:
+    """An edit: another type and other bytes in the frames of a header or record."""
+
+    def edit(stored: bytes) -> bytes:
+        parts = frames.unpack(stored)
+        parts[position : position + 2] = kind, data
+        return frames.pack(parts)
+
+    return edit
+
+
+def in_parts(target: Target) -> Any:
+    """An edit: the root of a plain value that is in parts, which are stored with it."""
+    made = codec.encode_value(target.face().saver, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n")
+    assert made.parts
+    target.raw.hset(key_of(target), mapping=dict(made.parts))
+    return lambda _: made.value
+
+
+ZSTD = compression._MARK + b"msgpack"
+PLANTED: dict[str, Any] = {
+    "a value": lambda target: (b"b", lambda _: frames.pack([b"msgpack"]) + HOSTILE),
+    "a compressed value": lambda target: (b"b", lambda _: frames.pack([ZSTD]) + compression.compress(HOSTILE)),
+    "a value in parts": lambda target: (b"b", in_parts(target)),
+    "nothing": lambda target: (b"b", lambda _: frames.pack([b"null"])),
+    "bytes": lambda target: (b"b", lambda _: frames.pack([b"bytes"]) + b"x"),
+    "the rest of a checkpoint": lambda target: (b"c", framed(9, b"msgpack", HOSTILE)),
+    "metadata": lambda target: (b"c", framed(11, b"msgpack", HOSTILE)),
+    "a write": lambda target: (b"w", framed(3, b"msgpack", HOSTILE)),
+    "a compressed write": lambda target: (b"w", framed(3, ZSTD, compression.compress(HOSTILE))),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
+    """Whatever is read: the error says what and where, and comes before anything is decoded."""
+    where = await thread(target.face(**encrypting()))
+    change(target, *PLANTED[what](target))
+    face = target.face(**encrypting())
+    history = {"config": where, "channels": ["n"]}
+    reads: list[Any] = [lambda: face.get_tuple(config(checkpoint_id="1")), lambda: face.list(config())]
+    if what not in ("the rest of a checkpoint", "metadata"):  # those a history does not look at
+        reads.append(lambda: face.get_delta_channel_history(**history))
+    if what == "metadata":
+        reads += [lambda: face.list(config(), filter={"step": 1}), lambda: face.copy_thread("thread", "copy")]
+    for read in reads:
+        with pytest.raises(
+            PlainValueRefused, match="it is not encrypted.*'thread'|'thread'.*it is not encrypted"
+        ) as error:
+            await read()
+        assert isinstance(error.value, UndecodableValue)
+        assert str(error.value).count("cannot decode") == 1
+    assert ran == []
+    trusting = target.face(**encrypting(require_encryption=False))
+    if what in ("nothing", "bytes", "a value in parts"):
+        assert await trusting.get_tuple(config(checkpoint_id="1")) is not None
+    else:
+        try:
+            await trusting.get_tuple(config(checkpoint_id="1"))
+        except UndecodableValue:  # it is no checkpoint, and was decoded
+            pass
+        assert set(ran) == {"hostile"}, "without require_encryption it is decoded, and runs"
+
+
+async def test_a_serializer_that_does_not_encrypt_everything(target: Target) -> None:
+    """With require_encryption=True, a plain value is not written either, whoever's serializer gives it."""
+
+    class Half(EncryptedSerializer):
+        def dumps_typed(self, value: Any) -> tuple[str, bytes]:
+            return self.serde.dumps_typed(value) if value == "plain" else super().dumps_typed(value)
+
+    half = Half(EncryptedSerializer.from_pycryptodome_aes(key=KEY).cipher)
+    face = target.face(serde=half, require_encryption=True)
+    where = await put(face, config(), {"n": "x"})
+    keys = target.keys()
+    before = {key: target.raw.dump(key) for key in keys} if target.name != "fakeredis" else fields_of(target)
+    with pytest.raises(UnserializableValue, match="did not encrypt"):
+        await put(face, where, {"n": "plain"}, versions={"n": "2"})
+    with pytest.raises(UnserializableValue, match="did not encrypt"):
+        await face.put_writes(where, [("n", "plain")], "task")
+    after = {key: target.raw.dump(key) for key in target.keys()} if target.name != "fakeredis" else fields_of(target)
+    assert after == before
+
+
+async def test_settings_that_contradict_each_other(target: Target) -> None:
+    for serde in (None, FastSerializer(), JsonPlusSerializer()):
+        with pytest.raises(ValueError, match="names no cipher.*EncryptedSerializer"):
+            target.face(serde=serde, require_encryption=True)
+    with pytest.raises(TypeError, match="require_encryption='yes'"):
+        target.face(require_encryption="yes")
+    with pytest.raises(ValueError, match=r"strict=True.*EncryptedSerializer.*StrictSerializer"):
+        target.face(strict=True, serde=FastSerializer())
+    assert not target.face().saver.require_encryption
+    assert target.face(**encrypting()).saver.require_encryption
+    assert target.face(**encrypting()).saver.with_allowlist([("a", "B")]).require_encryption
+
+
+# -- strict
+
+
+async def test_strict_runs_nothing(target: Target) -> None:
+    """A value that calls a function when it is decoded comes back as its data; one of a plain saver runs it."""
+    where = await thread(target.face())
+    change(target, b"b", lambda _: frames.pack([b"msgpack"]) + HOSTILE)
+    strict = target.face(strict=True)
+    found = await strict.get_tuple(config(checkpoint_id="1"))
+    assert found.checkpoint["channel_values"] == {"n": ["hostile"]}
+    assert ran == []
+    await target.face().get_tuple(config(checkpoint_id="1"))
+    assert ran == ["hostile"]
+    for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", _json_object())):
+        change(target, b"b", lambda _, kind=kind, data=data: frames.pack([kind]) + data)
+        with pytest.raises(UndecodableValue):
+            await strict.get_tuple(config(checkpoint_id="1"))
+    change(target, b"b", lambda _: frames.pack([b"json"]) + b'{"a": [1]}')
+    assert (await strict.get_tuple(config(checkpoint_id="1"))).checkpoint["channel_values"] == {"n": {"a": [1]}}
+    assert where
+
+
+def _json_object() -> bytes:
+    made = {"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "PromptTemplate"], "kwargs": {}}
+    return json.dumps(made).encode()
+
+
+async def test_strict_with_what_graphs_hold(target: Target) -> None:
+    """Messages come back as they do without it, in parts and fast; a class of the user's does if it is allowed."""
+    messages = [HumanMessage(f"{n} {'x' * 900}", id=str(n)) for n in range(9)]
+    strict = target.face(strict=True)
+    where = await put(strict, config(), {"messages": messages, "point": Point(1)})
+    assert any(field[:1] == b"p" for field, _ in fields_of(target).items())
+    found = await strict.get_tuple(where)
+    assert found.checkpoint["channel_values"] == {
+        "messages": messages,
+        "point": {"x": 1, "label": "MARKER of a dataclass", "inner": None},
+    }
+    allowing = Face(strict.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
+    assert (await allowing.get_tuple(where)).checkpoint["channel_values"]["point"] == Point(1)
+    both = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=KEY))
+    where = await put(both, config("both"), {"n": Point(1)})
+    assert (await both.get_tuple(where)).checkpoint["channel_values"]["n"]["x"] == 1
