@@ -85,6 +85,7 @@ class LoopClients:
 
     def batcher(self) -> Batcher | None:
         """What sends on the running loop; None where the call is to go to the background loop."""
+        forks.check()
         loop = asyncio.get_running_loop()
         bound = self._bound.get(loop)
         if bound is None and self._may_own(loop):

@@ -16,7 +16,8 @@
     │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
     ├── ThreadNotMoved         a thread cannot be read or stored as it is, or did not arrive so
     ├── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
-    └── LoopEnded              the event loop that was to answer ended before it did      (also a RuntimeError)
+    ├── LoopEnded              the event loop that was to answer ended before it did      (also a RuntimeError)
+    └── ForkMissed             this process was forked in C, and Python was not told      (also a RuntimeError)
 
     BacklogWarning             a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
 
@@ -114,6 +115,10 @@ class WrongThread(RedisSaverError, RuntimeError):
 
 class LoopEnded(RedisSaverError, RuntimeError):
     """The event loop that a call needs has ended: nothing else can use what is bound to it. Calling again is safe."""
+
+
+class ForkMissed(RedisSaverError, RuntimeError):
+    """The process was forked by a program that does not call Python's hooks, and uses a saver of the parent. Nothing was sent."""
 
 
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {

@@ -8,7 +8,8 @@ What was inherited is kept as it is until the child ends. Closing an inherited a
 its socket out of the parent's selector: parent and child share that (https://man7.org/linux/man-pages/man7/epoll.7.html).
 
 `os.fork` calls what is registered by `os.register_at_fork`, and so do `multiprocessing`, gunicorn and Celery. A program that forks in C has to call
-`PyOS_AfterFork_Child`, as uWSGI does with `enable-threads`.
+`PyOS_BeforeFork` and `PyOS_AfterFork_Child`, as uWSGI does with `py-call-uwsgi-fork-hooks` and `enable-threads`. Where it does not, calls that
+would wait for an OS thread of the parent, or use its connections, raise `ForkMissed`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import os
 import threading
 import weakref
 from typing import Any, Protocol
+
+from redis_saver.errors import ForkMissed
 
 try:
     from ctypes import py_object, pythonapi
@@ -33,6 +36,7 @@ class Forkable(Protocol):
 
 generation = 0
 """How many forks lie between this process and the one that imported this module."""
+_process = os.getpid()
 _watched: dict[int, weakref.ref[Forkable]] = {}
 _guards: dict[int, weakref.ref[Any]] = {}
 _held: list[Any] = []
@@ -60,6 +64,24 @@ def keep(thing: object) -> None:
         pythonapi.Py_IncRef(py_object(thing))
 
 
+def is_missed() -> bool:
+    """Whether this process was forked from another in C, and `after_fork` was not called."""
+    return os.getpid() != _process
+
+
+def check() -> None:
+    """See to it that what is watched here belongs to this process.
+
+    Raises:
+        ForkMissed: It belongs to the process that this one was forked from.
+    """
+    if is_missed():
+        raise ForkMissed(
+            f"process {os.getpid()} was forked from {_process} in C, and Python was not told: the saver would use connections and OS threads of the parent. Under "
+            "uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"
+        )
+
+
 def _before() -> None:
     _forking.acquire()
     for key in sorted(_guards):
@@ -75,9 +97,10 @@ def _release() -> None:
 
 
 def _in_child() -> None:
-    global generation  # noqa: PLW0603
-    generation += 1
-    _release()
+    global generation, _process
+    generation, _process = generation + 1, os.getpid()
+    if _forking.locked():  # a fork in C may have called PyOS_AfterFork_Child alone
+        _release()
     for reference in list(_watched.values()):
         if (thing := reference()) is not None:
             thing.after_fork()

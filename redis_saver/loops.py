@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from redis_saver import forks
-from redis_saver.errors import LoopEnded, WrongThread
+from redis_saver.errors import ForkMissed, LoopEnded, WrongThread
 from redis_saver.requests import T
 
 END_TIMEOUT = 5.0
@@ -52,6 +52,7 @@ class _Background:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop, started if it does not run."""
+        forks.check()
         loop = self._loop
         if loop is not None and not loop.is_closed():
             return loop
@@ -65,7 +66,7 @@ class _Background:
 
     def end(self) -> None:
         """End the loop, at the end of the process: what still runs there is cancelled, and its connections are closed."""
-        if self._loop is not None and self._stop is not None and self._thread is not None:
+        if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)
 
@@ -132,7 +133,7 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
         LoopEnded: The other loop ended first.
     """
     here = asyncio.get_running_loop()
-    if here is (loop or _background.loop()):
+    if here is _loop_for(coroutine, loop):
         return await coroutine
     future, done = _send(coroutine, loop), here.create_future()
 
@@ -157,7 +158,15 @@ def _send(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | N
     if loop is not None and not loop.is_running():
         coroutine.close()
         raise _ended()
-    return asyncio.run_coroutine_threadsafe(coroutine, loop or _background.loop())
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop_for(coroutine, loop))
+
+
+def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    try:
+        return loop or _background.loop()
+    except ForkMissed:
+        coroutine.close()
+        raise
 
 
 def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

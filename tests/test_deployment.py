@@ -290,6 +290,48 @@ def test_multiprocessing(command: str, environment: dict[str, str], tmp_path: Pa
     assert not parent & children
 
 
+FORK_IN_C = """
+import asyncio, ctypes, os, signal, sys
+from langgraph.checkpoint.memory import InMemorySaver
+import redis, redis.asyncio
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, ForkMissed, RedisSaver, TieredSaver
+
+config = {"configurable": {"thread_id": "user", "checkpoint_ns": ""}}
+hot, ahot = RedisSaver(redis.Redis.from_url(sys.argv[1])), AsyncRedisSaver(redis.asyncio.Redis.from_url(sys.argv[1]))
+savers = [ahot, TieredSaver(hot, InMemorySaver()), AsyncTieredSaver(ahot, InMemorySaver())]
+calls = [lambda saver=saver: saver.get_tuple(config) for saver in savers]
+calls += [lambda saver=saver: asyncio.run(saver.aget_tuple(config)) for saver in savers]
+before = [call() for call in calls]
+if sys.argv[2] == "the child alone":
+    fork = lambda: ctypes.PyDLL(None).fork() or ctypes.pythonapi.PyOS_AfterFork_Child()
+else:
+    fork = ctypes.PyDLL(None).fork
+if not (child := fork()):
+    signal.alarm(20)
+    for call in calls:
+        try:
+            print(call())
+        except ForkMissed as error:
+            print("ForkMissed")
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(("told", "said"), [("nobody", "ForkMissed"), ("the child alone", "None")])
+def test_a_fork_in_c_is_an_error_at_once_where_python_is_not_told(
+    told: str, said: str, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", FORK_IN_C, environment["REDIS_URL"], told],
+        env=environment, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_log(done.stderr)
+    assert done.stdout.split() == [said] * 6
+
+
 def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
     log, printed = tmp_path / "log", []
     manager = KernelManager(kernel_name="python3")

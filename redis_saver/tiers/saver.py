@@ -156,6 +156,7 @@ class TwoTiers(Interface, Generic[Hot]):
     @property
     def _is_forked(self) -> bool:
         """Whether this process was forked from the one in which the saver was made."""
+        forks.check()
         return self._generation != forks.generation
 
     def stats(self) -> Stats:
