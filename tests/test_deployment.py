@@ -335,7 +335,7 @@ def test_a_fork_in_c_is_an_error_at_once_where_python_is_not_told(
 
 def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
     log, printed = tmp_path / "log", {"stdout": "", "stderr": ""}
-    manager = KernelManager(kernel_name="python3")
+    manager = KernelManager(kernel_name="python3", connection_file=str(tmp_path / "kernel.json"))
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv[:] = [sys.executable, "-X", "dev", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     with log.open("wb") as out:
