@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -42,7 +42,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        return await self._on_its_loop(self._flusher.drain(self, timeout))
+        return await self._on_its_loop(lambda: self._flusher.drain(self, timeout))
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
@@ -55,7 +55,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         self._flusher.entered.enter()
         if self.flushes:
             self._flusher.again()
-            await self._on_its_loop(self._flusher.run())
+            await self._on_its_loop(self._flusher.run)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -66,10 +66,11 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         self._leave(left, noted.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
-        return loops.call(self._operate(operation), self._elsewhere())
+        loop = self._elsewhere()
+        return loops.call(self._operate(operation), loop)
 
     async def _arun(self, operation: Tiered[T]) -> T:
-        return await self._on_its_loop(self._operate(operation))
+        return await self._on_its_loop(lambda: self._operate(operation))
 
     async def _operate(self, operation: Tiered[T]) -> T:
         """Run an operation where cold answers."""
@@ -80,11 +81,12 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         except HotFailed as failed:
             raise own_error(failed) from None
 
-    async def _on_its_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _on_its_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on this loop, if cold answers here, or where it does."""
-        return await (
-            coroutine if self._is_home(asyncio.get_running_loop()) else loops.acall(coroutine, self._elsewhere())
-        )
+        if self._is_home(asyncio.get_running_loop()):
+            return await make()
+        loop = self._elsewhere()
+        return await loops.acall(make(), loop)
 
     def _is_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the cold saver that was given answers on a loop."""
