@@ -1,6 +1,7 @@
 """LangGraph checkpoints on plain Redis or Valkey."""
 
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.checking import CheckReport
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
@@ -18,6 +19,7 @@ from redis_saver.errors import (
     UnserializableValue,
     WrongThread,
 )
+from redis_saver.inventory import Finding
 from redis_saver.limits import Limits
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
@@ -30,6 +32,8 @@ __all__ = [
     "AsyncTieredSaver",
     "BacklogFull",
     "BacklogWarning",
+    "CheckReport",
+    "Finding",
     "ForeignKey",
     "ForkMissed",
     "LimitExceeded",

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from redis.exceptions import RedisClusterException, RedisError
 
+from redis_saver import check_command as checking
 from redis_saver import expiry
 from redis_saver.clients import without_login
 from redis_saver.errors import RedisSaverError
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words behind `redis-saver`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1, where some threads were not moved, or some records not flushed; or 2, with one line on stderr, where the URL, the server
+        The exit code: 0; 1, where some threads were not moved or are not sound, or some records not flushed; or 2, with one line on stderr, where the URL, the server
         or a missing package is at fault.
     """
     given = _parser().parse_args(arguments)
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     command.add(commands)
     flushing.add(commands)
+    checking.add(commands)
     return parser
 
 

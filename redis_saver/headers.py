@@ -27,7 +27,7 @@ from redis_saver.parts import PLAIN, digest
 ABSENT, PRESENT, HELD = b"0", b"1", b"-"
 """Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
 
-_RUN, _ABOUT, _FRAMES = 2, 11, 13
+_RUN, _ABOUT, FRAMES = 2, 11, 13
 _SEEN, _SEEN_SHORT = b"=", b"~"
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
 _NEVER_IN_BODY = frozenset({"channel_values", "channel_versions", "id"})
@@ -289,7 +289,7 @@ def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
     """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
     with decoding("a header of thread {!r}", source):
         parts = unpack(header)
-        if len(parts) != _FRAMES:
+        if len(parts) != FRAMES:
             raise ValueError(f"a header of {len(parts)} frames")
     parts[_RUN] = b""
     about = metadata(context, header, f"a checkpoint of thread {source!r}")

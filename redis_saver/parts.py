@@ -27,7 +27,7 @@ DIGEST = 16
 _FRAMES = 1 + DIGEST
 """Where the frames begin in a root, behind its kind and a digest of the rest."""
 
-_KINDS = frozenset((LIST, PLAIN, ZSTD))
+KINDS = frozenset((LIST, PLAIN, ZSTD))
 
 
 class PartMissing(LookupError):
@@ -105,7 +105,17 @@ def digests_of(fields: Sequence[bytes]) -> bytes:
 
 def in_parts(value: bytes) -> bool:
     """Whether a stored value is the root of parts; others begin with a digit, or are empty."""
-    return value[:1] in _KINDS
+    return value[:1] in KINDS
+
+
+def check(value: bytes) -> None:
+    """Look whether a root is what it was.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
+        raise ValueError("the bytes of its root are not what its digest says")
 
 
 def join(value: bytes, parts: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
@@ -124,8 +134,7 @@ def join(value: bytes, parts: Mapping[bytes, bytes], allowance: Allowance, last:
         LimitExceeded: It becomes too long, or has too many parts.
         ValueError: The root, or a list of parts, is damaged.
     """
-    if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
-        raise ValueError("the bytes of its root are not what its digest says")
+    check(value)
     start = take(value, _FRAMES, 2)[1]
     fields, same, count = tuple(children(value[:1], value[start:])), 0, 0
     levels, kept = list[Level](), list[int]()
@@ -204,7 +213,7 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
     Raises:
         ValueError: It is no list of parts.
     """
-    if kind not in _KINDS or not digests or len(digests) % DIGEST:
+    if kind not in KINDS or not digests or len(digests) % DIGEST:
         raise ValueError(f"no list of parts: {len(digests)} bytes behind the kind {kind!r}")
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 

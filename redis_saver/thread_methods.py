@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
+from redis_saver import checking, listing, threads
 from redis_saver import config as configs
-from redis_saver import listing, threads
 from redis_saver.base import Base
+from redis_saver.checking import CheckReport
 from redis_saver.expiry import TTL, parse
 from redis_saver.requests import Operation
 from redis_saver.threads import ThreadInfo
@@ -40,6 +41,30 @@ class ThreadMethods(Base):
     async def aget_thread(self, thread_id: str) -> ThreadInfo | None:
         """`get_thread` for asyncio."""
         return await self._arun(threads.get_thread(self, configs.name(thread_id, "thread_id")))
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+
+        Cost: all of the thread is read once, in pages of about half a megabyte (a longer value is a page by itself), and once more what is in parts.
+        Names and links are held in memory, and one value at a time.
+
+        Args:
+            thread_id: The thread.
+            values: Whether values, writes and metadata are decoded, too, as a reader does. False: no serializer is needed, and
+                what is stored in parts is read once.
+
+        Returns:
+            What was seen; `findings` names what is wrong, where, and how it is mended.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        """
+        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
 
     # -- when a thread expires
 

@@ -90,11 +90,10 @@ def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def acl_rule(section: str) -> str:
-    """The rule the README gives, with another user's name, password and prefix."""
-    readme = (ROOT / "README.md").read_text()
-    match = re.search(rf"<!-- acl {section} -->\n+```\n(.*?)```", readme, re.DOTALL)
-    assert match, f"the README has no ACL rule for {section}"
+def acl_rule(section: str, page: str = "README.md") -> str:
+    """The rule a page gives."""
+    match = re.search(rf"<!-- acl {section} -->\n+```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert match, f"{page} has no ACL rule for {section}"
     return match[1].replace("\\\n", " ")
 
 

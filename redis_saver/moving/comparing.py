@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from redis_saver.moving.closed import same
-from redis_saver.moving.places import Target
 from redis_saver.moving.records import Key, Outline, Record, Task
 
 Lacking = dict[Key, tuple[bool, set[Task]]]
@@ -56,7 +55,14 @@ def chosen(lacking: Lacking, sample: int) -> set[Key]:
     return {*newest[:sample], *random.sample(others, max(0, min(sample - 1, len(others))))}
 
 
-def difference(target: Target, one: Record, found: Record) -> str:
+class Storing(Protocol):
+    """What stores metadata in a form of its own."""
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """What it answers of metadata, or something that is equal where that is."""
+
+
+def difference(target: Storing, one: Record, found: Record) -> str:
     """Where two checkpoints differ; nothing where they do not."""
     written, stored = dict(one.checkpoint), dict(found.checkpoint)
     values, others = written.pop("channel_values"), stored.pop("channel_values")

@@ -15,12 +15,13 @@ from typing_extensions import Self
 from redis_saver import config as configs
 from redis_saver import forks
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.checking import CheckReport
 from redis_saver.errors import BacklogWarning
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
 from redis_saver.serializer import safe
 from redis_saver.sync import RedisSaver
-from redis_saver.tiers import operations, threads
+from redis_saver.tiers import checking, operations, threads
 from redis_saver.tiers.carrying import carriers
 from redis_saver.tiers.lag import Lag, said, what_is_left
 from redis_saver.tiers.leases import Leases
@@ -184,6 +185,25 @@ class TwoTiers(Interface, Generic[Hot]):
     async def _astream(self, stream: Tiered[list[T]]) -> AsyncIterator[T]:
         for one in await self._arun(stream):
             yield one
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
+
+        Each checkpoint is compared with cold's, which is asked for it. Where cold is still to get some of the thread, nothing is compared.
+
+        Args:
+            thread_id: The thread.
+            values: As there. It is about Redis; what is compared with cold is decoded in any case.
+
+        Raises:
+            ThreadNotFound: Redis does not have the thread.
+            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        """
+        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads as cold does."""
