@@ -44,8 +44,9 @@ class Target:
         self.raw = connect(url, asynchronous=False)
         self._clients: list[Any] = [self.raw]
 
-    def client(self, **options: Any) -> Any:
-        client = connect(self.url, asynchronous=self.flavour == "async", **options)
+    def client(self, *, url: str | None = None, **options: Any) -> Any:
+        """One that is closed with the target; of the target, or of a URL that leads there."""
+        client = connect(url or self.url, asynchronous=self.flavour == "async", **options)
         self._clients.append(client)
         return client
 
