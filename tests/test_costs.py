@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, checkpoint, config, put
+
+from redis_saver import scripts as all_scripts
 
 
 class Counted:
@@ -170,3 +173,89 @@ async def test_refreshing_a_deadline_costs_the_same_for_any_size(target: Target,
     stats = target.raw.info("commandstats")
     assert stats["cmdstat_pexpireat"]["calls"] == 2
     assert sum(entry["calls"] for entry in stats.values()) < 20
+
+
+# -- what a call has the server do: the commands its scripts call
+
+
+MESSAGES = [
+    {"type": "human" if number % 2 else "ai", "id": f"{number:032}", "text": f"{number} words " * 30}
+    for number in range(1001)
+]
+
+
+def chat(saver: Any, thread: str, checkpoints: int) -> dict[str, Any]:
+    """A chat that has 1,000 messages at its last checkpoint; each has a pending write, and a `DeltaChannel` has its snapshot ten before the last."""
+    where = config(thread)
+    for step in range(checkpoints):
+        length = 1000 - checkpoints + step + 1
+        versions = {"messages": f"{step + 1:032}.x", "n": f"{step + 1:032}.x", "delta": f"{max(1, step):032}.x"}
+        values: dict[str, Any] = {"messages": MESSAGES[:length], "n": step}
+        if step == checkpoints - 10:
+            values["delta"] = ["a snapshot"]
+        made = checkpoint(values, versions)
+        new = {channel: versions[channel] for channel in values}
+        where = saver.put(where, made, {"source": "loop", "step": step, "parents": {}}, new)
+        saver.put_writes(where, [("messages", [MESSAGES[length]]), ("delta", step)], f"task {step}")
+    return where
+
+
+def commands(raw: Any, call: Callable[[], object]) -> tuple[int, int]:
+    """How many scripts a call runs, and how many commands these call."""
+    raw.config_resetstat()
+    call()
+    stats = {name[8:]: entry["calls"] for name, entry in raw.info("commandstats").items()}
+    return stats.pop("evalsha"), sum(
+        calls for name, calls in stats.items() if not name.startswith(("info", "config", "hello", "client"))
+    )
+
+
+A_CALL = {
+    "put": 6, "put_writes": 6, "get_tuple, nothing known": 200, "get_tuple": 10, "get_tuple by id": 15, "a page of 10 of list": 300,
+    "a DeltaChannel since its snapshot": 60, "get_thread": 15, "set_thread_ttl": 10, "delete_thread": 6,
+}  # fmt: skip
+"""The most commands the scripts of a call may call, on a chat of 1,000 messages."""
+A_STEP = {"list": 500, "history": 700, "copy_thread": 600, "prune": 600}
+"""The same of one script, where a call goes through the history by steps."""
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) -> None:
+    """docs/limits.md has the times; they grow with the size of a checkpoint, never with the number of those before it."""
+    saver, raw, took = target.face().saver, target.raw, dict[str, list[int]]()
+    for script in vars(all_scripts).values():
+        if isinstance(script, all_scripts.Script):
+            raw.script_load(script.text)
+    for length in (50, 200):
+        thread, where = f"chat {length}", chat(saver, f"chat {length}", length)
+        with_one_more = checkpoint(
+            {"messages": MESSAGES, "n": length}, dict.fromkeys(("messages", "n"), f"{length + 1:032}.x")
+        )
+        fresh, here = target.face().saver, config(thread)
+        calls: dict[str, Callable[[], object]] = {
+            "put_writes": lambda: saver.put_writes(where, [("n", 1), ("delta", 2), (INTERRUPT, 3)], "another task"),
+            "put": lambda: saver.put(where, with_one_more, {"step": length}, with_one_more["channel_versions"]),
+            "get_tuple": lambda: saver.get_tuple(here),
+            "get_tuple, nothing known": lambda: fresh.get_tuple(here),
+            "get_tuple by id": lambda: fresh.get_tuple(where),
+            "a page of 10 of list": lambda: list(saver.list(here, limit=10)),
+            "a DeltaChannel since its snapshot": lambda: saver.get_delta_channel_history(
+                config=where, channels=["delta"]
+            ),
+            "get_thread": lambda: saver.get_thread(thread),
+            "set_thread_ttl": lambda: saver.set_thread_ttl(thread, timedelta(hours=1)),
+            "list": lambda: list(saver.list(here)),
+            "history": lambda: saver.get_delta_channel_history(config=where, channels=["absent"]),
+            "copy_thread": lambda: saver.copy_thread(thread, "copy"),
+            "prune": lambda: saver.prune(["copy"], keep_last=5),
+            "delete_thread": lambda: saver.delete_thread(thread),
+        }
+        for what, call in calls.items():
+            scripts, called = commands(raw, call)
+            if what in A_STEP:
+                assert called / scripts <= A_STEP[what], (what, length, scripts, called)
+            else:
+                assert called <= A_CALL[what], (what, length, scripts, called)
+                took.setdefault(what, []).append(called)
+    grown = {what: counts for what, counts in took.items() if counts[0] != counts[1]}
+    assert not grown
