@@ -29,6 +29,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
 from make import config, put
 from pydantic import BaseModel
+from seeds import seeds
 
 from redis_saver import (
     AsyncRedisSaver,
@@ -181,7 +182,7 @@ class State:
 
     def __enter__(self) -> State:
         sys.setswitchinterval(1e-6)
-        self.threads = [threading.Thread(target=self.change, args=(seed,)) for seed in range(3)]
+        self.threads = [threading.Thread(target=self.change, args=(seed,)) for seed in seeds(range(3))]
         for thread in self.threads:
             thread.start()
         return self

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
+import seeds
 from bench.servers import postgres_server
 from faces import Face, Target
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -13,6 +14,13 @@ from servers import TARGETS, url_of
 from tiering import Tiers
 
 _counter = itertools.count()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis takes its seed from where the other random tests do."""
+    if (seed := seeds.given()) is not None:
+        config.option.hypothesis_seed = str(seed)
 
 
 @pytest.fixture(params=TARGETS)

@@ -27,6 +27,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from make import checkpoint, config, ids
+from seeds import seeds, targets
 from servers import Server
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
@@ -787,9 +788,10 @@ async def test_closing(tiers: Tiers) -> None:
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(range(15)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
     """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
     InMemorySaver."""
@@ -802,20 +804,22 @@ async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
     await Interleaving(tiers, seed, [behind, behind, behind, {}], history).run(800)
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", [*range(10), 111, 131, 134])
+@pytest.mark.parametrize("seed", seeds([*range(10), 111, 131, 134]))
 async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
     """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
     await interleaved(tiers, seed, history)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", range(100, 160))
+@pytest.mark.parametrize("seed", seeds(range(100, 160)))
 async def test_many_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
     """As above."""
     await interleaved(tiers, seed, history)

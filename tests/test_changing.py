@@ -38,6 +38,7 @@ def run(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr.decode()[-3000:]
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("packed_by", ["native", "python"])
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     """`python tests/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
@@ -46,6 +47,7 @@ def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     run("serializer", packed_by)
 
 
+@pytest.mark.random
 async def test_storing_what_changes_at_every_depth(target: Target) -> None:
     """By every kind of serializer, and in two tiers. Without `safe` in `Base` and `TwoTiers` it crashes, too."""
     run("savers", target.flavour, target.url, target.prefix)

@@ -27,6 +27,7 @@ from faces import Face
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from seeds import seed, targets
 from servers import url_of
 from test_ways_in import sentinel  # noqa: F401
 
@@ -595,21 +596,24 @@ def run_histories(kind: str, url: str, first: int, count: int, database: str, ti
     assert (ended.returncode, ended.stderr) == (0, ""), f"repeat with: {' '.join(command)}\n{ended.stderr}"
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("kind", KINDS)
-def test_histories(kind: str, database: str) -> None:
+@pytest.mark.parametrize("target", targets("redis62", never=["fakeredis"]))
+def test_histories(kind: str, target: str, database: str) -> None:
     """Nothing hangs, no answer is another's, and nothing is warned of at the end, with -X dev."""
-    run_histories(kind, url_of("redis62"), random.SystemRandom().randrange(10**9), 2, database, 240)
+    run_histories(kind, url_of(target), seed(), 2, database, 240)
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("target", ["redis", "cluster", "valkey"])
+@pytest.mark.parametrize("target", targets("redis", "cluster", "valkey", never=["fakeredis"]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_histories(kind: str, target: str, database: str) -> None:
     """500 in all, with those of the ordinary suite."""
     if target == "valkey" and kind.endswith("tiered"):
         target = "redis62"
-    run_histories(kind, url_of(target), random.SystemRandom().randrange(10**9), 42, database, 7000)
+    run_histories(kind, url_of(target), seed(), 42, database, 7000)
 
 
 def test_what_is_watched_is_forgotten() -> None:

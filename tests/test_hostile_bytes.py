@@ -21,6 +21,7 @@ import hostile
 import ormsgpack
 import pytest
 import redis
+import seeds
 import zstandard
 from faces import Face, Target
 from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
@@ -247,20 +248,22 @@ def notes() -> dict[str, Any]:
     return record(url_of("redis"))
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", [17, None])
 def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
-    seed = random.SystemRandom().randrange(10**9) if seed is None else seed
+    seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
     assert came["value"] and came["UndecodableValue"], came
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize("part", range(10))
 def test_a_million_replies(notes: dict[str, Any], part: int) -> None:
     """`HOSTILE_CASES` sets another number."""
     count = int(os.environ.get("HOSTILE_CASES", "1000000")) // 10
-    seed = random.SystemRandom().randrange(10**9)
+    seed = seeds.seed() + part
     print(f"seed {seed}: {in_a_child('changed_replies', notes, seed, count, seconds=3 * 3600)}")
 
 
@@ -484,11 +487,12 @@ def change_member(raw: Any, index: bytes, chance: random.Random) -> None:
         raw.zrem(index, member)
 
 
-@pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62", "fakeredis"))
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize(("seed", "rounds"), [(5, 8), (None, 8), pytest.param(None, 400, marks=pytest.mark.slow)])
 def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None, rounds: int) -> None:
-    seed = random.SystemRandom().randrange(10**9) if seed is None else seed
+    seed = seeds.seed() if seed is None else seed
     chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
     warnings.simplefilter("ignore")
     target.face().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
@@ -720,17 +724,19 @@ def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, 
     return came
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", [3, None])
 def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
-    seed = random.SystemRandom().randrange(10**9) if seed is None else seed
+    seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 150, seconds=120)
     assert came["FileDamaged"] and came["moved"], came
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_files(tmp_path: Path) -> None:
-    seed = random.SystemRandom().randrange(10**9)
+    seed = seeds.seed()
     print(f"seed {seed}: {in_a_child('changed_files', exported(tmp_path), str(tmp_path), seed, 20_000, seconds=3600)}")
 
 
@@ -775,7 +781,8 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
     return which
 
 
-@pytest.mark.parametrize("target_name", ["redis", "redis62", "fakeredis"])
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62", "fakeredis"))
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("mode", ["write-behind", "write-through"])
 @pytest.mark.parametrize("rounds", [5, pytest.param(200, marks=pytest.mark.slow)])
@@ -784,7 +791,7 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
 ) -> None:
     monkeypatch.setattr(model, "WRITER_GONE", 200)
     monkeypatch.setattr(flushing, "TURN", 300)
-    seed = random.SystemRandom().randrange(10**9)
+    seed = seeds.seed()
     chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
     warnings.simplefilter("ignore")
     for number in range(rounds):

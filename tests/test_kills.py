@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bench.servers import Postgres, a_postgres
 from killing import arena
+from seeds import seeds
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,8 @@ def say(capfd: Any) -> Any:
     return tell
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds([1]))
 def test_kills(own_postgres: Postgres, seed: int) -> None:
     with arena(seed, own_postgres, print) as made:
         made.run(kills=24, rounds=4)
@@ -41,8 +43,9 @@ def test_kills(own_postgres: Postgres, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", seeds(range(100, 108)))
 def test_many_kills(own_postgres: Postgres, seed: int, say: Any) -> None:
     with arena(seed, own_postgres, say) as made:
         made.run(kills=51, rounds=10)

@@ -35,6 +35,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from make import checkpoint, config
+from seeds import seeds
 from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
@@ -787,7 +788,8 @@ def anything(draw: random.Random) -> InMemorySaver:
     return saver
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(12)))
 def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
     """Ended at some points, and run again; then it is back in memory as it was."""
     draw = random.Random(seed)

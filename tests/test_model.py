@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from make import checkpoint, config
 import raw
+from seeds import targets
 from servers import url_of
 
 THREADS = ["a", "*:{\0}", "é\ud800"]
@@ -312,12 +313,13 @@ def normal(answer: Any) -> Any:
     return answer
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("server", ["redis", "redis62", "cluster", "fakeredis"])
+@pytest.mark.parametrize("server", targets("redis", "redis62", "cluster", "fakeredis"))
 def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
     target = Target(server, flavour, url_of(server), "m")
     machine = type("Machine", (Machine,), {"target": target})
-    examples = {"redis": 250, "redis62": 100, "cluster": 60, "fakeredis": 40}[server]
+    examples = {"redis": 250, "redis62": 100, "cluster": 60, "fakeredis": 40, "valkey": 100}[server]
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,

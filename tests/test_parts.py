@@ -15,6 +15,7 @@ from bench.history import history, message
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from seeds import seeds
 
 from redis_saver import Limits, codec, compiled, cutting, parts
 from redis_saver.known import Known, Version
@@ -70,7 +71,8 @@ def edited(value: list[Any], chance: random.Random) -> list[Any]:
     return value
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(40)))
 def test_what_is_remembered_changes_nothing(seed: int) -> None:
     chance, luck, saver = random.Random(seed), random.Random(seed + 1000), Bare()
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))

@@ -28,6 +28,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from make import checkpoint, config, ids
 from raw import all_links, check_counters, check_parts, check_sound, counters, size, stored_parts
+from seeds import targets
 from servers import url_of
 from test_concurrency import together
 
@@ -895,12 +896,13 @@ def edited(value: Any, seed: int) -> Any:
     return found
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("server", ["redis", "redis62"])
+@pytest.mark.parametrize("server", targets("redis", "redis62"))
 def test_random_histories_read_back(server: str, flavour: str) -> None:
     target = Target(server, flavour, url_of(server), "s")
     machine = type("Machine", (Machine,), {"target": target})
-    examples = {"redis": 6, "redis62": 3}[server]
+    examples = 6 if server == "redis" else 3
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,

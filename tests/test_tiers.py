@@ -28,6 +28,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from make import checkpoint, config, ids
+from seeds import seeds, targets
 from servers import Server
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
@@ -486,8 +487,9 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
             kind(hot, cold, **{name: value})
 
 
-@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("seed", seeds(range(25)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
     """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
     await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
