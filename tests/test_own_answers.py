@@ -82,7 +82,7 @@ class Caller:
     def value(self, number: int) -> list[Any]:
         """A value as long as its number says, now and then longer than what travels with others."""
         length = (0, 10, 3_000, 20, 400_000, 5)[number % 6]
-        return [self.name, number, self.name[-1:] * length]
+        return [self.name, number, self.name * (length // len(self.name))]
 
     def ask(self) -> Asked:
         what = self.chance.choice(
@@ -132,7 +132,8 @@ class Caller:
 
     def check_newest(self, found: Any) -> None:
         if found is None:
-            self.expect(0)(self.acknowledged)
+            if self.acknowledged:
+                raise Wrong(f"None, but {self.acknowledged} was acknowledged")
         else:
             number = self.check_one(found)
             if number < self.acknowledged:
@@ -161,7 +162,7 @@ class Caller:
             raise Wrong(f"a history of {found!r:.300}")
 
     def check_error(self, error: BaseException) -> None:
-        """That of a connection is checked by who knows what was done to connections; no other is its own."""
+        """No error is its own but that of a lost connection, which the crowd looks at."""
         raise Wrong(f"{error!r:.500}") from error
 
 
@@ -209,9 +210,9 @@ class Crowd:
     def caller(self, number: int) -> Caller:
         chance = random.Random(f"{self.seed} {number}")
         if self.foreign is not None and number % 5 == 4:
-            self.foreign(f"caller {number}")
-            return Refused(f"caller {number}", chance)
-        return Caller(f"caller {number}", chance)
+            self.foreign(f"caller {number:03}")
+            return Refused(f"caller {number:03}", chance)
+        return Caller(f"caller {number:03}", chance)
 
     def note(self, caller: Caller, asked: Asked, answer: Any, began: float) -> None:
         """Look at how a call ended: with an answer, or with an error."""
@@ -293,11 +294,14 @@ class Crowd:
         for each in running:
             each.start()
         await together(some(tasks))
-        until = time.monotonic() + 2 * DEADLINE
-        while any(each.is_alive() for each in running) and time.monotonic() < until:
+        ended, since = 0, time.monotonic()
+        while hanging := sum(each.is_alive() for each in running):
+            if ended != (now := sum(self.came.values())):
+                ended, since = now, time.monotonic()
+            if time.monotonic() - since > DEADLINE:
+                self.wrong.append(f"{hanging} OS threads hang")
+                break
             await asyncio.sleep(0.005)
-        if hanging := sum(each.is_alive() for each in running):
-            self.wrong.append(f"{hanging} OS threads hang")
 
     def guarded(self, act: Callable[[], None]) -> None:
         try:
