@@ -27,6 +27,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver import expiry
 from redis_saver.aio import AsyncRedisSaver
+from redis_saver.display import shown
 
 
 @asynccontextmanager
@@ -53,7 +54,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
 def _ttl() -> expiry.TTL:
     refresh = os.environ.get("REDIS_SAVER_REFRESH_ON_READ", "false")
     if refresh.lower() not in ("true", "false"):
-        raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={refresh!r}: true or false")
+        raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={shown(refresh)}: true or false")
     ttl: dict[str, float | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
     if (minutes := os.environ.get("REDIS_SAVER_TTL_MINUTES")) is None:
         return ttl
@@ -62,6 +63,6 @@ def _ttl() -> expiry.TTL:
         expiry.parse(ttl)
     except ValueError as error:
         raise ValueError(
-            f"REDIS_SAVER_TTL_MINUTES={minutes!r}: a number of minutes above 0, such as 1440 or 0.5; unset it for none"
+            f"REDIS_SAVER_TTL_MINUTES={shown(minutes)}: a number of minutes above 0, such as 1440 or 0.5; unset it for none"
         ) from error
     return ttl

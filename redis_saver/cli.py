@@ -13,10 +13,11 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from redis_saver import check_command as checking
 from redis_saver import expiry
-from redis_saver.clients import without_login
+from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
 from redis_saver.moving import command
 from redis_saver.tiers import command as flushing
+from redis_saver.urls import without_login, without_password
 
 _DEMO_URL = "memory://redis-saver-demo"
 _LONGEST_LINE = 400
@@ -42,14 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RedisSaverError as error:
         return _complain(str(error))
     except (RedisError, RedisClusterException, ValueError) as error:
-        url = without_login(getattr(given, "url", ""))
-        return _complain(str(error) if str(error).startswith("url=") else f"{url}: {error}")
+        url = getattr(given, "url", "")
+        said = without_password(str(error), url)
+        return _complain(said if said.startswith("url=") else f"{without_login(url)}: {said}")
     except KeyboardInterrupt:
         return 130
 
 
 def _complain(text: str) -> int:
-    line = " ".join(text.split())
+    line = printable(text, 4 * _LONGEST_LINE)
     sys.stderr.write(f"redis-saver: {line[:_LONGEST_LINE]}{'...' if len(line) > _LONGEST_LINE else ''}\n")
     return 2
 

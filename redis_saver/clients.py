@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import inspect
-import re
+import ssl
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
+import redis.asyncio.connection
 import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
+import redis.connection
 import redis.retry
 import redis.sentinel
 from redis.backoff import ExponentialBackoff
-from redis.connection import parse_url
 
-from redis_saver import forks
+from redis_saver import forks, urls
+from redis_saver.display import kind_of, shown
 from redis_saver.errors import ServerTooOld
+from redis_saver.urls import Url
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 """The oldest version of each server that has what the scripts use."""
 
-_FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
 UNLIMITED = 2**31
 _memory: dict[str, Any] = {}
 
@@ -40,41 +42,27 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
             `redis+sentinel://[user:password@]host:port[,host:port...]/service[/db]` (options `sentinel_username` and
             `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
             `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
-            Options of the client follow behind `?`, as redis-py reads them.
+            Options of the client follow behind `?`, as redis-py names them. With `rediss` the host name is checked
+            against the certificate, whatever redis-py's default (`docs/connections.md`).
         asynchronous: Whether to make an asyncio client.
-        options: Options of the client that a URL cannot say.
+        options: Options of the client that the URL does not say.
 
     Raises:
-        ValueError: the URL is none of these.
+        ValueError: The URL, or an option, makes no sense. No piece of a password is in the message.
         ImportError: `memory://` without fakeredis.
     """
-    scheme, separator, _ = url.partition("://")
-    if separator and scheme == "memory":
+    if url.startswith("memory://"):
         return _connect_memory(url, asynchronous, options)
-    if separator and scheme in ("redis", "rediss", "unix"):
-        return _connect_one(url, asynchronous, options)
-    transport, _, kind = scheme.partition("+")
-    if not separator or transport not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
-        raise ValueError(f"url={without_login(url)!r}: not understood; write {_FORMS}")
-    return _connect_many(url, kind, asynchronous, {**({"ssl": True} if transport == "rediss" else {}), **options})
-
-
-def _retry(asynchronous: bool) -> Any:
-    """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
-    kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
-    return kind(ExponentialBackoff(cap=1, base=0.01), 3)
-
-
-def _connect_one(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
-    module: Any = redis.asyncio if asynchronous else redis
+    connections: Any = redis.asyncio.connection if asynchronous else redis.connection
+    parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
+    settings = {**options, **parsed.options}
+    _secure(url, parsed, settings)
+    connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
     try:
-        client = module.Redis.from_url(url, **{"retry": _retry(asynchronous), **options})
-        client.connection_pool.connection_class(
-            **client.connection_pool.connection_kwargs
-        )  # refuses unknown options now
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"url={without_login(url)!r}: {error}") from error
-    return client
+        return connecting(parsed, asynchronous, settings)
+    except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
+        why = str(error)
+    raise urls.wrong(url, urls.without_password(why, url))
 
 
 def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
@@ -89,52 +77,94 @@ def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> An
     return (fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis)(server=server, **options)
 
 
-def _connect_many(url: str, kind: str, asynchronous: bool, options: dict[str, Any]) -> Any:
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    addresses = []
-    for host in hosts.split(","):
-        name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
-        default = 26379 if kind == "sentinel" else 6379
-        if not name or (port and not port.isdigit()):
-            raise ValueError(f"url={without_login(url)!r}: {host!r} is no host:port")
-        addresses.append((name.strip("[]"), int(port or default)))
-    settings: dict[str, Any] = dict(parse_url(f"redis://?{parts.query}"))  # type: ignore[no-untyped-call]
-    settings.update(options)
-    if login:
-        user, _, password = login.partition(":")
-        settings.update({key: unquote(said) for key, said in (("username", user), ("password", password)) if said})
-    if kind == "cluster":
-        cluster: Any = redis.asyncio.cluster if asynchronous else redis.cluster
-        return cluster.RedisCluster(startup_nodes=[cluster.ClusterNode(*address) for address in addresses], **settings)
-    service, *rest = [unquote(part) for part in parts.path.removeprefix("/").split("/")]
-    if not service or len(rest) > 1 or (rest and not rest[0].isdigit()):
-        raise ValueError(f"url={without_login(url)!r}: the path is /service or /service/db")
-    if rest:
-        settings["db"] = int(rest[0])
-    keeper = {key.removeprefix("sentinel_"): settings.pop(key) for key in list(settings) if key.startswith("sentinel_")}
+def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
+    """Have TLS check host names, which redis-py before 6.0 does only when it is told to.
+
+    Raises:
+        ValueError: Options of TLS contradict each other, name a file that is not there, or come without TLS.
+    """
+    given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
+    if "ssl" in given or (given and not parsed.tls):
+        raise urls.wrong(url, f"option {given[0]}: TLS begins with the scheme, {_with_tls(parsed)}")
+    if not parsed.tls:
+        return
+    for name in given:
+        is_path = name.removeprefix("sentinel_") in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+        if is_path and settings[name] is not None and not Path(settings[name]).exists():
+            raise urls.wrong(url, f"{name}={shown(settings[name])}: there is no such file")
+    for prefix in ("", "sentinel_"):
+        verifies = settings.get(prefix + "ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
+        if not verifies and settings.get(prefix + "ssl_check_hostname"):
+            raise urls.wrong(url, "ssl_check_hostname needs the certificate: leave out ssl_cert_reqs=none")
+        if settings.get(name := prefix + "ssl_check_hostname") is None and (not prefix or not verifies):
+            settings[name] = verifies
+
+
+def _with_tls(parsed: Url) -> str:
+    return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
+
+
+def _retry(asynchronous: bool) -> Any:
+    """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
+    kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
+    return kind(ExponentialBackoff(cap=1, base=0.01), 3)
+
+
+def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio if asynchronous else redis
+    settings = {"retry": _retry(asynchronous), **settings}
+    if parsed.kind == "unix":
+        base, settings["path"] = "unix://", parsed.path
+    else:
+        base = "rediss://" if parsed.tls else "redis://"
+        (host, settings["port"]), *_ = parsed.hosts
+        settings["host"] = host or "localhost"
+    client = module.Redis.from_url(base, **settings)
+    _look_at_options(client)
+    return client
+
+
+def _look_at_options(client: Any) -> None:
+    """Refuse options that a connection does not know now, and not with the first call."""
+    client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+
+
+def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
+    if parsed.tls:
+        settings["ssl"] = True
+    if not asynchronous:
+        _look_at_cluster_options(parsed, settings)
+    return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
+
+
+def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
+    """Refuse what a blocking `RedisCluster` would leave out without a word."""
+    module: Any = redis.cluster
+    known = {*module.REDIS_ALLOWED_KEYS, *inspect.signature(module.RedisCluster.__init__).parameters}
+    if parsed.tls and "ssl_check_hostname" not in known:  # redis-py before 6.2
+        default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
+        if settings.pop("ssl_check_hostname") and not default:
+            raise TypeError(
+                f"redis-py {redis.__version__} cannot check host names of a cluster: take 6.2 or newer, or AsyncRedisSaver; "
+                "ssl_check_hostname=false goes without"
+            )
+    if unknown := [name for name in settings if name not in known]:
+        raise TypeError(f"RedisCluster knows no option {shown(unknown[0])}")
+
+
+def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
+    of_sentinels = {
+        name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
+    }
+    shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_"))}
     settings.setdefault("retry", _retry(asynchronous))
-    keeper = {**{key: value for key, value in settings.items() if key.startswith("socket_")}, **keeper}
-    sentinel: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
-    if settings.get("ssl"):
-        keeper.setdefault("ssl", True)
-    return sentinel.Sentinel(addresses, sentinel_kwargs=keeper, **settings).master_for(service)
-
-
-def without_login(url: str) -> str:
-    """A URL without user, password and options, for messages."""
-    scheme, separator, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-
-
-def without_password(text: str, url: str) -> str:
-    """A message about a URL without the password that is in it."""
-    text = text.replace(url, without_login(url) if "://" in url else url)
-    login = url.partition("://")[2].partition("/")[0].rpartition("@")[0].partition(":")[2]
-    options = re.findall(r"[?&]\w*password=([^&]*)", url)
-    for password in {spelled for said in (login, *options) for spelled in (said, unquote(said))} - {""}:
-        text = text.replace(password, "***")
-    return text
+    tls = {"ssl": True} if parsed.tls else {}
+    sentinel = module.Sentinel(parsed.hosts, sentinel_kwargs={**tls, **shared, **of_sentinels}, **tls, **settings)
+    client = sentinel.master_for(parsed.path)
+    _look_at_options(client)
+    return client
 
 
 def check(client: Any, *, asynchronous: bool) -> None:
@@ -148,9 +178,11 @@ def check(client: Any, *, asynchronous: bool) -> None:
     if isinstance(client, str):
         raise TypeError(f"{wanted} takes a client; for a URL there is {wanted}.from_conn_string()")
     if not callable(getattr(client, "execute_command", None)) or not hasattr(client, "get_encoder"):
-        raise TypeError(f"client={client!r}: {wanted} takes a client of {package}, such as {package}.Redis")
+        raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis")
     if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
-        raise TypeError(f"client={client!r}: {wanted} takes a client of {package}; for this one there is {other}")
+        raise TypeError(
+            f"client: {kind_of(client)}; {wanted} takes a client of {package}; for this one there is {other}"
+        )
 
 
 def is_cluster(client: Any) -> bool:

@@ -6,6 +6,7 @@ import threading
 from importlib import import_module
 from typing import Any
 
+from redis_saver.display import shown
 from redis_saver.limits import Allowance
 
 NAMES = ("zstd",)
@@ -25,7 +26,7 @@ def check(name: str | None) -> str | None:
         ImportError: what it needs is not installed.
     """
     if name is not None and name not in NAMES:
-        raise ValueError(f"compression={name!r} is unknown; known are None and {', '.join(map(repr, NAMES))}")
+        raise ValueError(f"compression={shown(name)} is unknown; known are None and {', '.join(map(repr, NAMES))}")
     if name is not None:
         _zstandard()
     return name

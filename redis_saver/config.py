@@ -9,6 +9,7 @@ from uuid import UUID
 from langchain_core.runnables import RunnableConfig
 
 from redis_saver import expiry
+from redis_saver.display import shown
 
 TTL_KEY = "thread_ttl"
 """The key in `configurable` that gives a thread its own TTL."""
@@ -23,7 +24,7 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         """As messages say it."""
-        return f"checkpoint {self.checkpoint_id!r} of namespace {self.checkpoint_ns!r} of thread {self.thread_id!r}"
+        return f"checkpoint {shown(self.checkpoint_id)} of namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
 
 
 def configurable(config: RunnableConfig) -> Mapping[str, Any]:
@@ -34,7 +35,7 @@ def configurable(config: RunnableConfig) -> Mapping[str, Any]:
     """
     found: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
     if not isinstance(found, (dict, Mapping)):
-        raise TypeError(f'config={config!r}: pass {{"configurable": {{"thread_id": ...}}}}')
+        raise TypeError(f'config={shown(config)}: pass {{"configurable": {{"thread_id": ...}}}}')
     return found
 
 
@@ -48,7 +49,7 @@ def name(value: object, what: str) -> str:
         return value
     if isinstance(value, (UUID, int)):
         return str(value)
-    raise TypeError(f"{what}={value!r}: a {what} is a str (or a UUID or an int), not a {type(value).__name__}")
+    raise TypeError(f"{what}={shown(value)}: a {what} is a str (or a UUID or an int), not a {type(value).__name__}")
 
 
 def names(values: Iterable[object], what: str) -> list[str]:
@@ -58,7 +59,7 @@ def names(values: Iterable[object], what: str) -> list[str]:
         TypeError: `values` is one str, or holds something that is no name.
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"{what}s={values!r}: pass a list of {what}s")
+        raise TypeError(f"{what}s={shown(values)}: pass a list of {what}s")
     return list(dict.fromkeys(name(value, what) for value in values))
 
 
@@ -95,7 +96,7 @@ def _checkpoint_id(given: Mapping[str, Any]) -> str | None:
 def _namespace(given: Mapping[str, Any]) -> str | None:
     value = given.get("checkpoint_ns")
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"checkpoint_ns={value!r}: a checkpoint_ns is a str, '' for the root")
+        raise TypeError(f"checkpoint_ns={shown(value)}: a checkpoint_ns is a str, '' for the root")
     return value
 
 
@@ -127,7 +128,7 @@ def limit(value: int | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"limit={value!r}: a limit is an int, or None for all")
+        raise TypeError(f"limit={shown(value)}: a limit is an int, or None for all")
     if value < 0:
-        raise ValueError(f"limit={value!r}: a limit is not negative; None means all")
+        raise ValueError(f"limit={shown(value)}: a limit is not negative; None means all")
     return value

@@ -12,6 +12,7 @@ from uuid import uuid4
 from redis_saver import codec, headers, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, default_ttl
+from redis_saver.display import shown
 from redis_saver.errors import ThreadBusy, decoding
 from redis_saver.names import Keys
 from redis_saver.pruning import ATTEMPTS
@@ -45,7 +46,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
                 context.known.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
-    raise ThreadBusy(f"thread {source!r} kept changing while it was copied ({ATTEMPTS} attempts); try again")
+    raise ThreadBusy(f"thread {shown(source)} kept changing while it was copied ({ATTEMPTS} attempts); try again")
 
 
 class Counted(NamedTuple):

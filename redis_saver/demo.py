@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.text import Text
 
 from redis_saver import show
-from redis_saver.clients import without_login
 from redis_saver.sync import RedisSaver
+from redis_saver.urls import without_login
 
 Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}

@@ -31,6 +31,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from redis_saver.display import Name, error_text, printable, shown
+
 
 class RedisSaverError(Exception):
     """Base of every error this package raises about a store, a thread or a value."""
@@ -172,8 +174,8 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         said = f"the script met something that redis_saver does not store: {match[1]}"
     else:
         return None
-    where = " and ".join(key.decode("utf-8", "backslashreplace") for key in keys)
-    return kind(f"{said} (in {where}): {remedy}.")
+    where = " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in keys)
+    return kind(f"{printable(said)} (in {where}): {remedy}.")
 
 
 class _Wrapping:
@@ -194,8 +196,9 @@ class _Wrapping:
         if isinstance(error, NotEncrypted):
             raise PlainValueRefused(f"{self._said.format(*self._named)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
-            what = self._said.format(*self._named)
-            raise self._error(f"{what}: {type(error).__name__}: {error}. {self._remedy}") from error
+            named = [Name(one) if isinstance(one, str) else one for one in self._named]
+            what = self._said.format(*named)
+            raise self._error(f"{what}: {error_text(error)}. {self._remedy}") from error
 
 
 def decoding(what: str, *named: object) -> _Wrapping:

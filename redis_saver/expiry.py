@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from redis_saver.display import shown
+
 TTL: TypeAlias = timedelta | Mapping[str, Any] | None
 """A `timedelta`, or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`; None: no TTL."""
 
@@ -29,7 +31,7 @@ def milliseconds(ttl: timedelta, said: object) -> int:
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= _LONGEST:
         raise ValueError(
-            f"ttl={said!r}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
+            f"ttl={shown(said)}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
         )
     return amount
 
@@ -52,19 +54,19 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         return Expiry(milliseconds(ttl, ttl))
     if not isinstance(ttl, Mapping):
         raise TypeError(
-            f"{name}={ttl!r}: a bare {type(ttl).__name__} does not say its unit; write timedelta(minutes=...) or "
+            f"{name}={shown(ttl)}: a bare {type(ttl).__name__} does not say its unit; write timedelta(minutes=...) or "
             '{"default_ttl": minutes}'
         )
     known = {"default_ttl", "refresh_on_read"} if refresh_allowed else {"default_ttl"}
     if unknown := set(ttl) - known:
-        raise ValueError(f"{name}={ttl!r}: unknown key {min(map(str, unknown))!r}; known are {sorted(known)}")
+        raise ValueError(f"{name}={shown(ttl)}: unknown key {shown(min(map(str, unknown)))}; known are {sorted(known)}")
     minutes, refresh = ttl.get("default_ttl"), ttl.get("refresh_on_read", False)
     if not isinstance(refresh, bool):
-        raise TypeError(f"{name}={ttl!r}: refresh_on_read is True or False")
+        raise TypeError(f"{name}={shown(ttl)}: refresh_on_read is True or False")
     if minutes is None:
         return Expiry(None, refresh)
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
-        raise TypeError(f"{name}={ttl!r}: default_ttl is a number of minutes")
+        raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
     if not math.isfinite(minutes) or abs(minutes) * 60_000 > _LONGEST:
-        raise ValueError(f"{name}={ttl!r}: default_ttl is a finite number of minutes, a hundred years at the most")
+        raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, a hundred years at the most")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl), refresh)

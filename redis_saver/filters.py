@@ -9,6 +9,8 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from redis_saver.display import shown
+
 _ABSENT = object()
 
 
@@ -47,11 +49,11 @@ def _operators(key: str, wanted: Any) -> dict[str, Any]:
         return {"$eq": wanted}
     for name, operand in wanted.items():
         if name not in _OPERATORS:
-            raise ValueError(f"filter[{key!r}]: unknown operator {name!r}; known are {' '.join(_OPERATORS)}")
+            raise ValueError(f"filter[{shown(key)}]: unknown operator {shown(name)}; known are {' '.join(_OPERATORS)}")
         if name in ("$in", "$nin") and (isinstance(operand, (str, bytes)) or not isinstance(operand, Collection)):
-            raise ValueError(f"filter[{key!r}]: {name} takes a list of values, not {operand!r}")
+            raise ValueError(f"filter[{shown(key)}]: {name} takes a list of values, not {shown(operand)}")
         if name == "$exists" and not isinstance(operand, bool):
-            raise ValueError(f"filter[{key!r}]: $exists takes True or False, not {operand!r}")
+            raise ValueError(f"filter[{shown(key)}]: $exists takes True or False, not {shown(operand)}")
     return dict(wanted)
 
 
@@ -66,7 +68,7 @@ def compile_filter(filter: Mapping[str, Any] | None) -> Callable[[Mapping[str, A
         ValueError: An unknown operator, or an operand it cannot take.
     """
     if filter is not None and not isinstance(filter, Mapping):
-        raise TypeError(f"filter={filter!r}: a filter is a dict of metadata keys")
+        raise TypeError(f"filter={shown(filter)}: a filter is a dict of metadata keys")
     if not filter:
         return None
     tests = [

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from redis_saver import encryption, names
 from redis_saver.context import Context
+from redis_saver.display import shown
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import pack, take, unpack
 from redis_saver.limits import Allowance
@@ -117,7 +118,7 @@ def outline(checkpoint: Checkpoint) -> Outline:
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
     if len(places) > MOST_NAMES or len(tokens) > MOST_NAMES:
         raise ValueError(
-            f"checkpoint {checkpoint['id']!r} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
+            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
             f"the most are {MOST_NAMES}"
         )
     named, part = _names_part(tuple(places))
@@ -292,7 +293,7 @@ def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
         if len(parts) != FRAMES:
             raise ValueError(f"a header of {len(parts)} frames")
     parts[_RUN] = b""
-    about = metadata(context, header, f"a checkpoint of thread {source!r}")
+    about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
     if about.get("thread_id") == source:
         with encoding("the metadata of a checkpoint"):
             kind, parts[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from redis_saver import forks
+from redis_saver.display import shown
 from redis_saver.parts import Stored, spine
 
 CACHE_BYTES = 64 * 2**20
@@ -67,7 +68,7 @@ class Known:
             ValueError: The limit is no number of bytes.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"cache_bytes={limit!r}: a number of bytes; 0 remembers nothing")
+            raise ValueError(f"cache_bytes={shown(limit)}: a number of bytes; 0 remembers nothing")
         self._limit = limit
         self.after_fork()
         forks.watch(self)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sized
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from redis_saver.display import shown
+
 INDEX, DATA, DIRTY, DOUBTS = b"index", b"data", b"dirty", b"doubts"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
@@ -100,7 +102,7 @@ def version_text(channel: str, version: object) -> bytes:
     if isinstance(version, float):
         return b"f" + repr(version).encode()
     raise TypeError(
-        f"channel {channel!r} has the version {version!r} of type {type(version).__name__}; "
+        f"channel {shown(channel)} has the version {shown(version)} of type {type(version).__name__}; "
         "a version is a str, int or float, as get_next_version() makes it"
     )
 
@@ -135,7 +137,7 @@ def _version_from(text: bytes) -> str | int | float:
         return int(rest)
     if kind == b"f":
         return float(rest)
-    raise ValueError(f"no channel version: {text!r}")
+    raise ValueError(f"no channel version: {shown(text)}")
 
 
 _VERSIONS = _Kept(_version_from)
@@ -189,9 +191,9 @@ class Keyspace:
             ValueError: the prefix is empty or holds a brace, which would move every thread into one cluster slot.
         """
         if not isinstance(prefix, str):
-            raise TypeError(f"prefix={prefix!r}: a prefix is a str")
+            raise TypeError(f"prefix={shown(prefix)}: a prefix is a str")
         if not prefix or "{" in prefix or "}" in prefix:
-            raise ValueError(f"prefix={prefix!r}: a prefix has at least one character, and no '{{' or '}}'")
+            raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
         self._tags = _Kept(partial(_tag, self._stem))

@@ -19,6 +19,7 @@ from redis_saver import headers, names, scripts
 from redis_saver import parts as parted
 from redis_saver.config import Address
 from redis_saver.context import Context
+from redis_saver.display import shown
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 from redis_saver.listing import THREADS_A_BATCH, collect, scan_threads
 from redis_saver.reading import walk
@@ -60,15 +61,17 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | None
     if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:
             raise ValueError(
-                f"strategy={strategy!r} removes whole threads; keep_last and older_than go with 'keep_latest'"
+                f"strategy={shown(strategy)} removes whole threads; keep_last and older_than go with 'keep_latest'"
             )
         return None
     if strategy != "keep_latest":
-        raise ValueError(f"strategy={strategy!r} is unknown; known are 'keep_latest' and 'delete'")
+        raise ValueError(f"strategy={shown(strategy)} is unknown; known are 'keep_latest' and 'delete'")
     if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
-        raise ValueError(f"keep_last={keep_last!r}: a number of checkpoints, 1 or more; strategy='delete' removes all")
+        raise ValueError(
+            f"keep_last={shown(keep_last)}: a number of checkpoints, 1 or more; strategy='delete' removes all"
+        )
     if older_than is not None and not isinstance(older_than, timedelta):
-        raise TypeError(f"older_than={older_than!r}: a timedelta")
+        raise TypeError(f"older_than={shown(older_than)}: a timedelta")
     return Retention(keep_last or 1, older_than)
 
 
@@ -103,7 +106,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
                 yield from _remove_runs(context, thread, set(members))
     for thread, text in unread:
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
-        raise error or ThreadDamaged(f"thread {thread!r} cannot be read")
+        raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
 
 
 def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
@@ -147,7 +150,7 @@ def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[N
 
 def _busy(thread: str) -> ThreadBusy:
     return ThreadBusy(
-        f"thread {thread!r} changed during each of {ATTEMPTS} attempts; what is done stays done, try again"
+        f"thread {shown(thread)} changed during each of {ATTEMPTS} attempts; what is done stays done, try again"
     )
 
 

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, Pend
 from redis_saver import codec, config, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, refresh_arguments
+from redis_saver.display import shown
 from redis_saver.errors import ThreadDamaged, UndecodableValue, decoding
 from redis_saver.known import Place, Version
 from redis_saver.limits import Allowance
@@ -130,13 +131,13 @@ def walk(
                 if raw_id in seen:
                     which = names.name_of(raw_id)
                     raise ThreadDamaged(
-                        f"checkpoint {which!r} of thread {thread!r} is an ancestor of itself; delete the thread"
+                        f"checkpoint {shown(which)} of thread {shown(thread)} is an ancestor of itself; delete the thread"
                     )
                 seen.add(raw_id)
                 pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
                 wanted = set(remaining.values())
                 seeds = {remaining.pop(escaped): value for escaped, value in pairs}
-                writes = codec.decode_writes(raw_writes, f"an ancestor in thread {thread!r}")
+                writes = codec.decode_writes(raw_writes, f"an ancestor in thread {shown(thread)}")
                 writes = [write for write in writes if write.channel in wanted]
                 found.append(Ancestor(names.name_of(raw_id), seeds, writes))
         if not position:
@@ -151,7 +152,7 @@ def get_delta_channel_history(
     """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
     where = config.address(given)
     ancestors, parts = yield from walk(context, where, channels, refresh_arguments(context))
-    place = f"thread {where.thread_id!r}"
+    place = f"thread {shown(where.thread_id)}"
     allowance = Allowance(context.limits, place)
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}

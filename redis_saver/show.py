@@ -7,7 +7,8 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from redis_saver.clients import connect, without_login
+from redis_saver.clients import connect
+from redis_saver.urls import without_login
 
 if TYPE_CHECKING:  # what the extra `cli` brings is imported where a command needs it
     from langgraph.types import StateSnapshot

@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from redis_saver.display import kind_of
 from redis_saver.tiers.aio import AsyncTieredSaver
 from redis_saver.tiers.model import Stats
 from redis_saver.tiers.sync import TieredSaver
@@ -128,7 +129,7 @@ def instrument(
         TypeError: It is no saver over two tiers.
     """
     if not isinstance(saver, (TieredSaver, AsyncTieredSaver)):
-        raise TypeError(f"saver={saver!r}: takes a TieredSaver or AsyncTieredSaver")
+        raise TypeError(f"saver is {kind_of(saver)}: takes a TieredSaver or AsyncTieredSaver")
     try:
         metrics = import_module("opentelemetry.metrics")
     except ImportError as error:

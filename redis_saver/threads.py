@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver import headers, names, scripts
 from redis_saver.context import Context, default_ttl
+from redis_saver.display import shown
 from redis_saver.errors import ThreadNotFound, decoding
 from redis_saver.requests import Argument, Batch, Call, Operation, Page, Stream
 
@@ -109,6 +110,6 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
     left = yield Call(scripts.EXPIRE, context.keyspace.keys(thread), arguments)
     if left is None:
-        raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
+        raise ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
     with decoding("the deadline of thread {!r}", thread):
         return _time_left(left)

@@ -13,6 +13,7 @@ from typing import Any
 import ormsgpack
 
 from redis_saver import pieces, road
+from redis_saver.display import shown
 from redis_saver.parts import digest
 from redis_saver.pieces import Pieces
 from redis_saver.serializer import FastSerializer
@@ -37,7 +38,7 @@ class Closed:
         """
         kind, data = self.typed
         if kind != "json":
-            raise ValueError(f"a checkpoint of type {kind!r}, which is not known")
+            raise ValueError(f"a checkpoint of type {shown(kind)}, which is not known")
         found = json.loads(data)
         if found.get("pending_sends"):
             raise ValueError(

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from redis_saver import expiry
+from redis_saver.display import shown
 from redis_saver.errors import PlaceFailed
 from redis_saver.moving.migrating import SAMPLE, Report, migrate
 from redis_saver.moving.opening import FORMS, opened
@@ -73,7 +74,7 @@ def _file(text: str) -> str:
 
 def _count(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of checkpoints")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of checkpoints")
     return int(text)
 
 

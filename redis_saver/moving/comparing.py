@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from redis_saver.display import shown
 from redis_saver.moving.closed import same
 from redis_saver.moving.records import Key, Outline, Record, Task
 
@@ -21,12 +22,12 @@ def age(key: Key) -> tuple[str, str]:
 def conflict(source: str, there: Outline, target: str, has: Outline) -> str:
     """What a target has otherwise, in words with the names of both; nothing if it has a part of what the source has."""
     if more := sorted(has.keys() - there.keys(), key=age):
-        return f"{target} has {len(more)} checkpoints that {source} has not, the newest {more[-1][1]!r}"
+        return f"{target} has {len(more)} checkpoints that {source} has not, the newest {shown(more[-1][1])}"
     for key, entry in has.items():
         if entry.parent != there[key].parent:
-            return f"the parent of checkpoint {key[1]!r} is {there[key].parent!r} in {source}, {entry.parent!r} in {target}"
+            return f"the parent of checkpoint {shown(key[1])} is {shown(there[key].parent)} in {source}, {shown(entry.parent)} in {target}"
         if tasks := entry.tasks.keys() - there[key].tasks.keys():
-            return f"{target} has writes to checkpoint {key[1]!r} that {source} has not, of task {min(tasks)[0]!r}"
+            return f"{target} has writes to checkpoint {shown(key[1])} that {source} has not, of task {shown(min(tasks)[0])}"
     return ""
 
 
@@ -67,10 +68,10 @@ def difference(target: Storing, one: Record, found: Record) -> str:
     written, stored = dict(one.checkpoint), dict(found.checkpoint)
     values, others = written.pop("channel_values"), stored.pop("channel_values")
     if one.parent != found.parent:
-        return f"its parent is {one.parent!r}, there {found.parent!r}"
+        return f"its parent is {shown(one.parent)}, there {shown(found.parent)}"
     for said, mine, theirs in (("value of channel", values, others), ("field", written, stored)):
         if name := _differing(mine, theirs):
-            return f"the {said} {name!r}"
+            return f"the {said} {shown(name)}"
     if not same(target.as_stored(one.metadata), target.as_stored(found.metadata)):
         return "the metadata"
     if not same(_pending(one), _pending(found)):

@@ -15,8 +15,10 @@ from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
+from redis_saver.display import error_text, printable
 from redis_saver.errors import PlaceFailed, ThreadNotMoved
 from redis_saver.moving.files import FIRST_LINE, FRAME, Values
+from redis_saver.moving.new_files import NewFile
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task
 from redis_saver.parts import digest
 
@@ -28,16 +30,14 @@ class FileTarget(Values):
         """Begin a file.
 
         Raises:
-            PlaceFailed: It is there already.
+            PlaceFailed: It is there already, or a link is.
             OSError: It cannot be written.
         """
         super().__init__(path, serde)
-        if path.exists():
+        if path.exists() or path.is_symlink():
             raise PlaceFailed(f"{self.name} is there already; give another name, or remove it. Nothing was written")
-        self._part = path.with_name(path.name + ".part")
-        # Conversations are nobody else's business.
-        descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
-        self._file = os.fdopen(descriptor, "w+b")
+        self._new = NewFile(path)
+        self._file = self._new.file
         self._file.write(FIRST_LINE)
         self._places: dict[str, int] = {}
         self._checkpoints = 0
@@ -64,10 +64,11 @@ class FileTarget(Values):
 
     @contextmanager
     def _reading(self, thread: str) -> Iterator[BinaryIO]:
-        self._file.flush()
-        with self._part.open("rb") as file:
-            file.seek(self._places[thread])
-            yield file
+        self._file.seek(self._places[thread])
+        try:
+            yield self._file
+        finally:
+            self._file.seek(0, os.SEEK_END)
 
     def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:  # noqa: ARG002
         """Add a checkpoint with all its values and writes.
@@ -85,7 +86,7 @@ class FileTarget(Values):
                 self._places[thread] = self._file.tell()
             self._add_checkpoint(one)
         except (TypeError, ValueError) as error:
-            raise ThreadNotMoved(f"{one} cannot be written to {self.name}: {type(error).__name__}: {error}") from error
+            raise ThreadNotMoved(f"{one} cannot be written to {self.name}: {error_text(error)}") from error
         self._checkpoints += 1
 
     def abandon(self, thread: str) -> None:
@@ -136,15 +137,12 @@ class FileTarget(Values):
             self._file.write(FRAME.pack(len(data), crc32(data)))
             self._file.write(data)
         except OSError as error:
-            raise PlaceFailed(f"{self.name}: {error}") from error
+            raise PlaceFailed(f"{self.name}: {printable(str(error))}") from error
 
     def finish(self) -> None:
         """Give the file its end and its name."""
         self._add("end", len(self._places), self._checkpoints)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._part.replace(self._path)
+        self._new.finish()
 
     def __enter__(self) -> Self:
         """The file, to be written."""
@@ -156,7 +154,6 @@ class FileTarget(Values):
             if kind is None:
                 self.finish()
         except OSError as failure:
-            raise PlaceFailed(f"{self.name}: {failure}") from failure
+            raise PlaceFailed(f"{self.name}: {printable(str(failure))}") from failure
         finally:
-            self._file.close()
-            self._part.unlink(missing_ok=True)
+            self._new.discard()

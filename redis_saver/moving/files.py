@@ -33,6 +33,7 @@ from zlib import crc32
 import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from redis_saver.display import printable, shown
 from redis_saver.errors import FileDamaged, moving
 from redis_saver.limits import Allowance, Limits
 from redis_saver.moving.closed import fingerprint
@@ -50,7 +51,7 @@ class Values:
     text_versions = False
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
-        self.name, self._path, self._serde = f"file {str(path)!r}", path, serde
+        self.name, self._path, self._serde = f"file {shown(str(path))}", path, serde
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Metadata come back as they are."""
@@ -186,12 +187,14 @@ def _record(data: bytes, name: str) -> list[Any]:
     try:
         found: Any = ormsgpack.unpackb(data)
     except ormsgpack.MsgpackDecodeError as error:
-        raise FileDamaged(f"{name} has a record that is no msgpack: {error}. Nothing was read from it") from error
+        raise FileDamaged(
+            f"{name} has a record that is no msgpack: {printable(str(error))}. Nothing was read from it"
+        ) from error
     form = _FORMS.get(found[0]) if isinstance(found, list) and found and isinstance(found[0], str) else None
     is_known = form is not None and tuple(map(type, found[1:])) == form
     if not is_known or (found[0] == "checkpoint" and not _is_checkpoint(found[1])):
         raise FileDamaged(
-            f"{name} has a record that this version does not know: {str(found)[:80]}. Nothing was read from it"
+            f"{name} has a record that this version does not know: {shown(found)}. Nothing was read from it"
         )
     return list(found)
 

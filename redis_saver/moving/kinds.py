@@ -16,6 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from redis_saver import codec, listing, names
 from redis_saver.config import Address
+from redis_saver.display import shown
 from redis_saver.errors import ThreadNotMoved
 from redis_saver.limits import Allowance
 from redis_saver.moving.places import SaverPlace, special
@@ -104,7 +105,7 @@ class MemoryPlace(SaverPlace):
         threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
         if others := [thread for thread in threads if not isinstance(thread, str)]:
             raise ThreadNotMoved(
-                f"{self.name} has a thread {others[0]!r} of type {type(others[0]).__name__}: others have only str"
+                f"{self.name} has a thread {shown(others[0])} of type {type(others[0]).__name__}: others have only str"
             )
         return threads
 

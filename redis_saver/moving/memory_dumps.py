@@ -5,7 +5,6 @@ Unpickling runs what the bytes say. Here they may only say what such files are m
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -15,7 +14,9 @@ from typing import Any
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from redis_saver.display import printable, shown
 from redis_saver.errors import PlaceFailed
+from redis_saver.moving.new_files import NewFile
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}
 _PROTOCOL = 2
@@ -32,7 +33,7 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
     missing = [name for name in _FILES.values() if not (folder / name).exists()]
     if missing and not (empty_too and len(missing) == len(_FILES)):
         raise PlaceFailed(
-            f"folder {str(folder)!r} has no {missing[0]}; name the folder .langgraph_api that langgraph dev writes"
+            f"folder {shown(str(folder))} has no {missing[0]}; name the folder .langgraph_api that langgraph dev writes"
         )
     if not missing:
         saver.storage.update(
@@ -64,7 +65,7 @@ def _load(path: Path) -> Mapping[Any, Any]:
         with path.open("rb") as file:
             return _mapping(_Restricted(file).load())
     except _UNREADABLE as error:
-        raise PlaceFailed(f"{str(path)!r} is not what langgraph dev writes: {error}") from error
+        raise PlaceFailed(f"{shown(str(path))} is not what langgraph dev writes: {printable(str(error))}") from error
 
 
 def _mapping(found: object) -> Mapping[Any, Any]:
@@ -76,7 +77,7 @@ def _mapping(found: object) -> Mapping[Any, Any]:
 def _latin(text: str, encoding: str) -> bytes:
     """`_codecs.encode`, as protocol 2 writes bytes."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in {encoding!r}")
+        raise pickle.UnpicklingError(f"bytes in {shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -102,16 +103,13 @@ class _Restricted(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not loaded from a pickle here") from None
+            named = printable(f"{module}.{name}")
+            raise pickle.UnpicklingError(f"it names {named}, which is not loaded from a pickle here") from None
 
 
 def save(saver: InMemorySaver, folder: Path) -> None:
     """Write the files of a folder, each in one step, the one that names checkpoints last."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, file_name in reversed(_FILES.items()):
-        part = folder / (file_name + ".part")
-        with part.open("wb") as file:
-            pickle.dump(dict(getattr(saver, name)), file, _PROTOCOL)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / file_name)
+        with NewFile(folder / file_name) as new:
+            pickle.dump(dict(getattr(saver, name)), new.file, _PROTOCOL)

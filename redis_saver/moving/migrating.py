@@ -17,6 +17,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from redis_saver.display import shown
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
 from redis_saver.moving import comparing
 from redis_saver.moving.comparing import Lacking
@@ -89,7 +90,7 @@ def migrate(
         PlaceFailed: Source or target failed. What was moved so far stays; run it again.
     """
     if sample < 0:
-        raise ValueError(f"sample={sample!r}: how many checkpoints of each thread to compare; 0 compares none")
+        raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
     there = place_of(source) if isinstance(source, BaseCheckpointSaver) else source
     here = place_of(target) if isinstance(target, BaseCheckpointSaver) else target
     threads = sorted({thread for thread in there.threads() if thread.startswith(prefix)})
@@ -102,7 +103,7 @@ def migrate(
             raise
         except RedisSaverError as error:
             here.abandon(thread)
-            report.failed.append(f"thread {thread!r}: {error}")
+            report.failed.append(f"thread {shown(thread)}: {error}")
         report.threads += 1
         report.seconds = time.monotonic() - started
         move.progress(report)
@@ -132,7 +133,7 @@ class _Move:
         for again in range(ROUNDS):
             there, has = self.source.outline(self.thread), self.target.outline(self.thread)
             if other := comparing.conflict(self.source.name, there, self.target.name, has):
-                self.report.conflicts.append(f"thread {self.thread!r}: {other}")
+                self.report.conflicts.append(f"thread {shown(self.thread)}: {other}")
                 return
             lacking = comparing.lacking_of(there, has, specials=not again)
             if not again:
@@ -147,7 +148,7 @@ class _Move:
             (_, checkpoint_id), *_ = lacking
             raise ThreadNotMoved(
                 f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their writes, "
-                f"such as {checkpoint_id!r}; run it again when nothing writes to the thread"
+                f"such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
             )
         self._compare()
         self._count(had, lacked)

@@ -16,9 +16,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver.clients import without_login, without_password
+from redis_saver import urls
+from redis_saver.display import printable
 from redis_saver.errors import PlaceFailed, RedisSaverError
-from redis_saver.moving import memory_dumps
+from redis_saver.moving import memory_dumps, new_files
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.moving.file_target import FileTarget
 from redis_saver.moving.files import FileSource
@@ -54,9 +55,11 @@ def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta 
     scheme, separator, path = url.partition(":")
     opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
     if not separator or opener is None or not path.strip("/"):
-        raise PlaceFailed(f"{_shown(url)!r} is no place that threads are moved from or to: write {FORMS}")
+        raise PlaceFailed(f"{urls.without_login(url)} is no place that threads are moved from or to: write {FORMS}")
+    if scheme in urls.PATHS and not urls.is_path(url):
+        raise PlaceFailed(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
     if ttl is not None and scheme not in _OURS:
-        raise PlaceFailed(f"ttl={ttl}: {_shown(url)!r} does not let threads expire, only Redis does")
+        raise PlaceFailed(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
     with ExitStack() as stack:
         with _opening(url):
             serde: SerializerProtocol = ClosedSerializer()
@@ -91,17 +94,14 @@ def _opening(url: str) -> Iterator[None]:
     except RedisSaverError:
         raise
     except _failures() as error:
-        raise PlaceFailed(f"{_shown(url)}: {without_password(str(error), url)}") from error
+        said = printable(urls.without_password(str(error), url))
+        raise PlaceFailed(f"{urls.without_login(url)}: {said}") from urls.cause_of(error, url)
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """What opening a place may raise, by the database drivers that are loaded."""
     drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
-
-
-def _shown(url: str) -> str:
-    return without_login(url) if "://" in url else url
 
 
 def _needs(extra: str, package: str) -> Any:
@@ -116,7 +116,7 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, **settings)
     saver = stack.enter_context(made)
     saver.setup()
-    return place_of(saver, _shown(wanted.url))
+    return place_of(saver, urls.without_login(wanted.url))
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -127,14 +127,16 @@ def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
     )
     if wanted.target:
         saver.setup()
-    return place_of(saver, _shown(wanted.url))
+    return place_of(saver, urls.without_login(wanted.url))
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
     path = wanted.local
     if not wanted.target and not path.is_file():
-        raise PlaceFailed(f"{wanted.url}: there is no such file")
+        raise PlaceFailed(f"{urls.without_login(wanted.url)}: there is no such file")
+    if wanted.target:
+        new_files.make_empty(path)
     where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
     connection = stack.enter_context(closing(sqlite3.connect(where, uri=True, check_same_thread=False)))
     saver = sqlite.SqliteSaver(connection, serde=wanted.serde)
@@ -145,9 +147,9 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
         saver.is_setup = True  # which would write to it
         columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
         if not columns:
-            raise PlaceFailed(f"{wanted.url}: LangGraph's SqliteSaver has no tables there")
+            raise PlaceFailed(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
-    return place_of(saver, wanted.url)
+    return place_of(saver, urls.without_login(wanted.url))
 
 
 def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -159,7 +161,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
 
     if wanted.target:
         stack.callback(save)  # after an error, too: another run goes on from there
-    return place_of(saver, wanted.url)
+    return place_of(saver, urls.without_login(wanted.url))
 
 
 def _open_file(wanted: _Wanted, stack: ExitStack) -> Any:

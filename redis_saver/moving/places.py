@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_checkpoint_metadata
 
 from redis_saver import config
+from redis_saver.display import error_text, printable, shown
 from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
 from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, record
@@ -85,7 +86,7 @@ class SaverPlace:
     def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
         """The checkpoints that are wanted."""
         for key, entry in wanted.items():
-            with self._doing(f"checkpoint {key[1]!r} of namespace {key[0]!r}"):
+            with self._doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
                 found = self.saver.get_tuple(config.to_config(thread, *key))
                 if found is None:
                     continue
@@ -121,9 +122,9 @@ class SaverPlace:
         except RedisSaverError:
             raise
         except self.refusals as error:
-            raise ThreadNotMoved(f"{self.name} cannot take or give {what}: {type(error).__name__}: {error}") from error
+            raise ThreadNotMoved(f"{self.name} cannot take or give {what}: {error_text(error)}") from error
         except self.failures as error:
-            raise PlaceFailed(f"{self.name}: {error}") from error
+            raise PlaceFailed(f"{self.name}: {printable(str(error))}") from error
 
 
 def special(named: Task, value: Any) -> bytes:

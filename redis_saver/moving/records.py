@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_saver import config
+from redis_saver.display import shown
 from redis_saver.moving.closed import Closed
 
 Key: TypeAlias = tuple[str, str]
@@ -61,7 +62,7 @@ class Record(NamedTuple):
 
     def __str__(self) -> str:
         """As messages say it."""
-        return f"checkpoint {self.key[1]!r} of namespace {self.key[0]!r}"
+        return f"checkpoint {shown(self.key[1])} of namespace {shown(self.key[0])}"
 
 
 def task(task_id: str, channel: str) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph.checkpoint.base import ChannelVersions
 
+from redis_saver.display import shown
 from redis_saver.errors import ThreadNotMoved
 from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Record, with_text_versions, with_versions
@@ -33,7 +34,7 @@ class Versions:
         versions, others, new = one.checkpoint["channel_versions"], dict[str, str](), ChannelVersions()
         for channel, value in one.checkpoint["channel_values"].items():
             if channel not in versions:
-                raise ThreadNotMoved(f"{one} has a value of channel {channel!r}, and no version of it")
+                raise ThreadNotMoved(f"{one} has a value of channel {shown(channel)}, and no version of it")
             version, printed = versions[channel], fingerprint(value) if self._texts else b""
             if self._values.get((one.key[0], channel, version), printed) != printed:
                 version = others[channel] = f"{version}.~{printed.hex()}"

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver import config, names, scripts, writing
+from redis_saver.display import shown
 from redis_saver.errors import NotReplicated, ThreadDamaged
 from redis_saver.requests import Argument, Operation, Replicas
 from redis_saver.scripts import Script
@@ -102,7 +103,7 @@ def _replicated(tiers: Tiers, behind: Behind, thread: str) -> Tiered[None]:
         have = yield Replicas(key, behind.min_replicas, round(behind.replica_wait * 1000))
         if have < behind.min_replicas:
             raise NotReplicated(
-                f"thread {thread!r} was written, but only {have} replicas of hot had that after {behind.replica_wait} seconds, and "
+                f"thread {shown(thread)} was written, but only {have} replicas of hot had that after {behind.replica_wait} seconds, and "
                 f"min_replicas={behind.min_replicas}. To write it again is safe"
             )
 

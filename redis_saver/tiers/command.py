@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from redis_saver.display import shown
 from redis_saver.tiers.reaching import Cold, Hot, Reachable, Refused
 from redis_saver.tiers.sync import TieredSaver
 from redis_saver.tiers.telling import Teller, warn
@@ -96,7 +97,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of seconds")
     return seconds
 
 
@@ -108,7 +109,7 @@ def _above_zero(text: str) -> float:
 
 def _count(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of workers")
     return int(text)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from redis_saver import drivers, forks, loops
+from redis_saver.display import error_text
 from redis_saver.errors import LoopEnded
 from redis_saver.tiers import lag
 from redis_saver.tiers.flushing import Flushed, flush
@@ -64,7 +65,7 @@ def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | No
     """Note what came of a turn at a thread; answers how many records cold need not get any more."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
-        saver.counts.last_error = lag.said(failed)
+        saver.counts.last_error = error_text(failed)
     settled = done.brought + done.spared if done else 0
     if saver.behind:  # else it flushes, when asked to, what others left
         saver.behind.settled(
@@ -183,7 +184,7 @@ class Flusher:
                 with noting() as noted:
                     saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
                 if noted.error:
-                    saver.counts.last_error = lag.said(noted.error)
+                    saver.counts.last_error = error_text(noted.error)
             thread, pause = saver.behind.due(), saver.behind.every / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
@@ -301,7 +302,7 @@ class AsyncFlusher:
                 with noting() as noted:
                     saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
                 if noted.error:
-                    saver.counts.last_error = lag.said(noted.error)
+                    saver.counts.last_error = error_text(noted.error)
             thread, pause = saver.behind.due(), saver.behind.every / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)

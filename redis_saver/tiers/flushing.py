@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import codec, config, listing, names, reading, scripts
+from redis_saver.display import error_text, shown
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
 from redis_saver.moving.closed import ClosedSerializer
@@ -85,7 +86,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 def busy(thread: str) -> ThreadBusy:
     """What to raise when others have been at a thread for two turns."""
     return ThreadBusy(
-        f"others are bringing thread {thread!r} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
+        f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
     )
 
 
@@ -157,7 +158,7 @@ def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tie
     failed: list[Argument] = []
     for record, error in turn.failed:
         pause = min(LONGEST_PAUSE, 2 ** min(record.tries, 5)) * 1000
-        failed += (record.member, pause, names.encode(f"{type(error).__name__}: {error}"[:500]))
+        failed += (record.member, pause, names.encode(error_text(error)[:500]))
     latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
     settle = Call(
         scripts.SETTLE,
@@ -315,7 +316,7 @@ class _Turn:
     def _give_writes(self, record: Record) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
-        hot, place = self.tiers.carrier, f"thread {self.thread!r}"
+        hot, place = self.tiers.carrier, f"thread {shown(self.thread)}"
         with decoding("pending writes of {}", place):
             ns, checkpoint_id, task = names.components(record.member[1:])
             where = config.to_config(self.thread, ns, checkpoint_id)
@@ -331,7 +332,7 @@ class _Turn:
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
-        keys, hot, place = self.tiers.hot.keyspace.keys(self.thread), self.tiers.carrier, f"thread {self.thread!r}"
+        keys, hot, place = self.tiers.hot.keyspace.keys(self.thread), self.tiers.carrier, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
         special = [

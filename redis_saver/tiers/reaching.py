@@ -22,7 +22,8 @@ from redis.exceptions import (
     RedisError,
 )
 
-from redis_saver import clients
+from redis_saver import clients, urls
+from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.names import Keyspace
@@ -83,7 +84,7 @@ class Hot:
         Raises:
             Refused: The URL or the beginning of the keys makes no sense.
         """
-        self._url, self._keys, self.name = url, keys, clients.without_login(url)
+        self._url, self._keys, self.name = url, keys, urls.without_login(url)
         if url.startswith("memory:"):
             raise Refused(f"{self.name}: the embedded server is its process's own; its savers flush by themselves")
         try:
@@ -108,7 +109,7 @@ class Hot:
         except (RedisError, RedisClusterException, OSError) as error:
             said = self._said(error)
             if any(isinstance(one, _NOT_YOURS) or _WRONG_REDIS.search(str(one)) for one in _causes(error)):
-                raise Refused(f"{self.name}: {said}") from error
+                raise Refused(f"{self.name}: {said}") from urls.cause_of(error, self._url)
             return said
         return None
 
@@ -120,10 +121,10 @@ class Hot:
         try:
             return clients.connect(self._url, asynchronous=False, **options)
         except ValueError as error:
-            raise Refused(self._said(error)) from error
+            raise Refused(self._said(error)) from None
 
     def _said(self, error: Exception) -> str:
-        return " ".join(clients.without_password(str(error) or type(error).__name__, self._url).split())
+        return printable(urls.without_password(str(error) or type(error).__name__, self._url))
 
     def close(self) -> None:
         """Close the client, if there is one."""
@@ -145,9 +146,9 @@ class Cold:
         Raises:
             Refused: The URL makes no sense, or a package is missing.
         """
-        self._url, self.name, self._workers, self._setup = url, clients.without_login(url), workers, setup
+        self._url, self.name, self._workers, self._setup = url, urls.without_login(url), workers, setup
         if url.partition("://")[0] not in ("postgresql", "postgres"):
-            raise Refused(f"{self.name!r} is no URL of Postgres: write postgresql://user:password@host/database")
+            raise Refused(f"{self.name} is no URL of Postgres: write postgresql://user:password@host/database")
         try:
             self._psycopg, self._pools = import_module("psycopg"), import_module("psycopg_pool")
             self._postgres = import_module("langgraph.checkpoint.postgres")
@@ -156,7 +157,7 @@ class Cold:
         try:
             given = self._psycopg.conninfo.conninfo_to_dict(url)
         except self._psycopg.Error as error:
-            raise Refused(f"{self.name}: {self._said(error)}") from error
+            raise Refused(f"{self.name}: {self._said(error)}") from urls.cause_of(error, self._url)
         self._settings: Any = {
             **{name: value for name, value in _LIVELY.items() if name not in given},
             "autocommit": True,
@@ -192,8 +193,8 @@ class Cold:
                 connection.execute("SELECT 1")
         except self._psycopg.Error as error:
             said = self._said(error)
-            if error.sqlstate in _NOT_ALLOWED or (error.sqlstate is None and _WRONG_POSTGRES.search(said)):
-                raise Refused(f"{self.name}: {said}") from error
+            if error.sqlstate in _NOT_ALLOWED or (error.sqlstate is None and _WRONG_POSTGRES.search(str(error))):
+                raise Refused(f"{self.name}: {said}") from urls.cause_of(error, self._url)
             return said
         return None
 
@@ -213,7 +214,7 @@ class Cold:
             raise Refused(f"{self.name}: LangGraph's tables are those of an older version: {remedy}")
 
     def _said(self, error: Exception) -> str:
-        return " ".join(clients.without_password(str(error) or type(error).__name__, self._url).split())
+        return printable(urls.without_password(str(error) or type(error).__name__, self._url))
 
     def close(self) -> None:
         """Close the connections."""

@@ -16,6 +16,7 @@ from redis_saver import config as configs
 from redis_saver import forks
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.checking import CheckReport
+from redis_saver.display import kind_of, shown
 from redis_saver.errors import BacklogWarning
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
@@ -100,17 +101,17 @@ class TwoTiers(Interface, Generic[Hot]):
             TypeError, ValueError: An argument makes no sense.
         """
         if not isinstance(hot, self._hot_class):
-            raise TypeError(f"hot={hot!r}: {type(self).__name__} takes a {self._hot_class.__name__}")
+            raise TypeError(f"hot is {kind_of(hot)}: {type(self).__name__} takes a {self._hot_class.__name__}")
         if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
-            raise TypeError(f"cold={cold!r}: takes another checkpoint saver, such as PostgresSaver")
+            raise TypeError(f"cold is {kind_of(cold)}: takes another checkpoint saver, such as PostgresSaver")
         if on_hot_error not in ("raise", "bypass"):
-            raise ValueError(f'on_hot_error={on_hot_error!r}: "raise" or "bypass"')
+            raise ValueError(f'on_hot_error={shown(on_hot_error)}: "raise" or "bypass"')
         if verify not in ("never", "on_open", "always"):
-            raise ValueError(f'verify={verify!r}: "never", "on_open" or "always"')
+            raise ValueError(f'verify={shown(verify)}: "never", "on_open" or "always"')
         if mode not in ("write-through", "write-behind"):
-            raise ValueError(f'mode={mode!r}: "write-through" or "write-behind"')
+            raise ValueError(f'mode={shown(mode)}: "write-through" or "write-behind"')
         if cold_history not in ("all", "latest"):
-            raise ValueError(f'cold_history={cold_history!r}: "all" or "latest"')
+            raise ValueError(f'cold_history={shown(cold_history)}: "all" or "latest"')
         if mode == "write-behind" and on_hot_error == "bypass":
             raise ValueError(
                 'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
@@ -217,7 +218,7 @@ class TwoTiers(Interface, Generic[Hot]):
 def _check(name: str, given: object, least: float, *, whole: bool = False) -> None:
     is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
     if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
-        raise ValueError(f"{name}={given!r}: {'an int' if whole else 'a number'} of {least:g} at the least")
+        raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")
 
 
 def own_error(failed: HotFailed) -> BaseException:

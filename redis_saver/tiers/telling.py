@@ -7,8 +7,9 @@ import math
 import sys
 import time
 
-from redis_saver.clients import without_password
+from redis_saver.display import printable
 from redis_saver.tiers.model import Stats
+from redis_saver.urls import without_password
 
 TOLD_EVERY = 10.0
 """Seconds between two lines with numbers, at the least."""
@@ -27,7 +28,7 @@ class Teller:
         given = self._given
         often = "once" if given.once else f"every {given.every:g} s"
         self._say(
-            f"from {hot} (keys {given.keys}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
+            f"from {hot} (keys {printable(given.keys)}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
         )
 
     def tell(self, stats: Stats) -> None:
@@ -64,7 +65,7 @@ class Teller:
     def _shown(self, error: str) -> str:
         for url in (self._given.redis, self._given.postgres):
             error = without_password(error, url)
-        return " ".join(error.split())
+        return printable(error)
 
     def _say(self, text: str) -> None:
         if not self._given.quiet:

@@ -1,0 +1,50 @@
+"""How names, values and the words of others stand in error texts, logs and on a terminal: printable, and not too long.
+
+A name of a user may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that turns the direction
+of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.
+"""
+
+from __future__ import annotations
+
+LONGEST_NAME = 200
+"""Characters of a name that are shown; of a longer one the beginning and the end."""
+LONGEST_TEXT = 2000
+"""Characters that are shown of what a server, a serializer or a cold saver says."""
+
+
+def shown(value: object) -> str:
+    """A name, or another value that a caller passed, as `repr` writes it; of a long one the beginning, the end, and its length."""
+    if isinstance(value, (str, bytes)):
+        unit = "characters" if isinstance(value, str) else "bytes"
+        if len(value) <= LONGEST_NAME:
+            return repr(value)
+        return f"{value[: LONGEST_NAME // 2]!r}...{value[-LONGEST_NAME // 4 :]!r} ({len(value):,} {unit})"
+    return printable(repr(value), LONGEST_NAME)
+
+
+def printable(text: str, longest: int = LONGEST_TEXT) -> str:
+    """What somebody else said, in one line; of a long text the beginning, the end, and its length."""
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}...{text[-longest // 4 :]} ({len(text):,} characters)"
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error, and what it says."""
+    return f"{type(error).__name__}: {printable(str(error))}"
+
+
+def kind_of(given: object) -> str:
+    """What was given, by its class alone: the `repr` of a client (redis-py 6) or a URL in its place has a password in it."""
+    return f"a {type(given).__module__}.{type(given).__qualname__}".replace("builtins.", "")
+
+
+class Name(str):
+    """A name for `str.format`: `{!r}` gives what `shown` does."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Shown."""
+        return shown(str(self))
