@@ -161,7 +161,12 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_"))}
     settings.setdefault("retry", _retry(asynchronous))
     tls = {"ssl": True} if parsed.tls else {}
-    sentinel = module.Sentinel(parsed.hosts, sentinel_kwargs={**tls, **shared, **of_sentinels}, **tls, **settings)
+    sentinel = module.Sentinel(
+        parsed.hosts,
+        sentinel_kwargs={"retry": _retry(asynchronous), **tls, **shared, **of_sentinels},
+        **tls,
+        **settings,
+    )
     client = sentinel.master_for(parsed.path)
     _look_at_options(client)
     return client

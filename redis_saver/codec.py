@@ -15,6 +15,7 @@ from redis_saver import compression, cutting, encryption, headers, names
 from redis_saver import parts as parted
 from redis_saver.config import Address, to_config
 from redis_saver.context import Context
+from redis_saver.display import shown
 from redis_saver.errors import decoding, encoding
 from redis_saver.frames import first, pack, unpack
 from redis_saver.known import Place, Version, names_of
@@ -214,7 +215,7 @@ def as_parts(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes
         return {}
     with decoding("a part of a value of thread {!r}", thread):
         parts = dict(zip(flat[::2], flat[1::2], strict=True))
-        allowance = Allowance(context.limits, f"thread {thread!r}")
+        allowance = Allowance(context.limits, f"thread {shown(thread)}")
         for field, stored in parts.items():
             part = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
             if field[1:] != parted.digest(part):

@@ -104,7 +104,7 @@ def _stage(
                     lost = field
                     break
                 if not isinstance(stored, bytes):
-                    raise TypeError(f"{stored!r} in the field {field!r}")
+                    raise TypeError(f"{shown(stored)} in the field {shown(field)}")
                 if not _is_as_planned(field, stored, seen, held):
                     return None
                 value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored

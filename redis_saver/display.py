@@ -40,11 +40,17 @@ def kind_of(given: object) -> str:
     return f"a {type(given).__module__}.{type(given).__qualname__}".replace("builtins.", "")
 
 
-class Name(str):
-    """A name for `str.format`: `{!r}` gives what `shown` does."""
+def sentence(template: str, *named: object) -> str:
+    """What `str.format` makes of a template, where `{!r}` is a value as `shown` gives it, and `{}` a text that is to be printed as it is."""
+    return template.format(*(_Shown(one) if isinstance(one, (str, bytes)) else one for one in named))
 
-    __slots__ = ()
+
+class _Shown:
+    def __init__(self, value: str | bytes) -> None:
+        self._value = value
 
     def __repr__(self) -> str:
-        """Shown."""
-        return shown(str(self))
+        return shown(self._value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._value, spec)

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from redis_saver.display import Name, error_text, printable, shown
+from redis_saver.display import error_text, printable, sentence, shown
 
 
 class RedisSaverError(Exception):
@@ -196,8 +196,7 @@ class _Wrapping:
         if isinstance(error, NotEncrypted):
             raise PlainValueRefused(f"{self._said.format(*self._named)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
-            named = [Name(one) if isinstance(one, str) else one for one in self._named]
-            what = self._said.format(*named)
+            what = sentence(self._said, *self._named)
             raise self._error(f"{what}: {error_text(error)}. {self._remedy}") from error
 
 

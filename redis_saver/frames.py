@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from redis_saver.display import shown
+
 _SHORT = [b"%d:" % length for length in range(512)]
 _LONGEST_LENGTH = 20
 """Characters of a length with its colon; more than any string needs that fits into memory."""
@@ -78,7 +80,7 @@ def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
 
 
 def _no_length(found: bytes) -> ValueError:
-    return ValueError(f"packed record has {found!r} where a length should be")
+    return ValueError(f"packed record has {shown(found)} where a length should be")
 
 
 def _too_short(packed: bytes) -> ValueError:

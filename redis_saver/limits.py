@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from redis_saver.display import sentence, shown
 from redis_saver.errors import LimitExceeded
 
 _VALUES_A_REPLY = 4
@@ -41,9 +42,9 @@ class Limits:
         for each in fields(self):
             given = getattr(self, each.name)
             if isinstance(given, bool) or not isinstance(given, int):
-                raise TypeError(f"Limits({each.name}={given!r}): an int")
+                raise TypeError(f"Limits({each.name}={shown(given)}): an int")
             if given < 1:
-                raise ValueError(f"Limits({each.name}={given!r}): 1 at the least")
+                raise ValueError(f"Limits({each.name}={shown(given)}): 1 at the least")
 
     def check(self, setting: str, amount: int, what: str, *named: object) -> None:
         """Check what is about to be written.
@@ -59,7 +60,7 @@ class Limits:
         """
         if amount > (most := getattr(self, setting)):
             raise LimitExceeded(
-                f"{what.format(*named, f'{amount:,}')}; the most is {most:,}. Nothing was written. Store less (a reference to a file, say), or "
+                f"{sentence(what, *named, f'{amount:,}')}; the most is {most:,}. Nothing was written. Store less (a reference to a file, say), or "
                 f"raise the limit: limits=Limits({setting}={amount}) on every saver that reads it, too"
             )
 

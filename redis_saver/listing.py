@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver import codec, config, headers, names, scripts
 from redis_saver.config import Address
 from redis_saver.context import Context, refresh_arguments
+from redis_saver.display import shown
 from redis_saver.errors import decoding
 from redis_saver.filters import compile_filter
 from redis_saver.reading import BYTES_A_PAGE
@@ -105,7 +106,7 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, parts, *stored = answer
         if not isinstance(following, bytes) or (following and b"(" + following >= upper):
-            raise ValueError(f"the checkpoints below {upper!r} go on at {following!r}")
+            raise ValueError(f"the checkpoints below {shown(upper)} go on at {shown(following)}")
         if following and not stored:
             raise ValueError("a page of no checkpoints, and another behind it")
         return following, parts, stored

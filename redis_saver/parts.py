@@ -17,6 +17,7 @@ from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias
 
 from redis_saver import names
+from redis_saver.display import shown
 from redis_saver.frames import take
 from redis_saver.limits import Allowance
 from redis_saver.pieces import Pieces
@@ -214,7 +215,7 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
         ValueError: It is no list of parts.
     """
     if kind not in KINDS or not digests or len(digests) % DIGEST:
-        raise ValueError(f"no list of parts: {len(digests)} bytes behind the kind {kind!r}")
+        raise ValueError(f"no list of parts: {len(digests)} bytes behind the kind {shown(kind)}")
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 

@@ -312,5 +312,5 @@ def _carry_out(
             *counted, revision = removed
             total = total.plus(counted)
             if not isinstance(revision, bytes):
-                raise TypeError(f"{revision!r} is no revision")
+                raise TypeError(f"{shown(revision)} is no revision")
     return total, True

@@ -126,7 +126,7 @@ def walk(
             position, of_page, *page = answer
             parts.update(codec.as_parts(context, of_page, thread))
             if not isinstance(position, bytes) or (position and not page):
-                raise ValueError(f"{len(page)} ancestors, and others from {position!r} on")
+                raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             for raw_id, raw_seeds, raw_writes in page:
                 if raw_id in seen:
                     which = names.name_of(raw_id)

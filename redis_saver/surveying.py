@@ -8,6 +8,7 @@ from typing import NamedTuple
 from redis_saver import codec, headers, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context
+from redis_saver.display import shown
 from redis_saver.errors import decoding
 from redis_saver.frames import unpack
 from redis_saver.limits import Allowance
@@ -43,9 +44,12 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
             if not isinstance(page[0], bytes):
-                raise TypeError(f"{page[0]!r} is no revision")
+                raise TypeError(f"{shown(page[0])} is no revision")
             revision = revision or page[0]
-            parts, allowance = codec.as_parts(context, page[1], thread), Allowance(context.limits, f"thread {thread!r}")
+            parts, allowance = (
+                codec.as_parts(context, page[1], thread),
+                Allowance(context.limits, f"thread {shown(thread)}"),
+            )
             for member, head in zip(page[2::2], page[3::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
                 links[ns, checkpoint_id] = headers.decode_links(head, parts, thread, allowance)
@@ -58,7 +62,7 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
 def _behind(lower: bytes, member: bytes) -> bytes:
     """The lower bound of the page behind one that began at `lower` and ends with a member."""
     if member < lower[1:] or b"(" + member == lower:
-        raise ValueError(f"the members above {lower!r} end with {member!r}")
+        raise ValueError(f"the members above {shown(lower)} end with {shown(member)}")
     return b"(" + member
 
 
@@ -70,7 +74,7 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
         with decoding("the names of pending writes of thread {!r}", thread):
             for member in page:
                 if len(names.components(member[1:])) != 3:
-                    raise ValueError(f"{member!r} names no task")
+                    raise ValueError(f"{shown(member)} names no task")
             found += page
             is_last = len(page) < WRITES_A_PAGE
             lower = lower if is_last else _behind(lower, page[-1])

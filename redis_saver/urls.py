@@ -20,6 +20,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/?#@\[\],=]*)(?::\d{1,5})?"
 _PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
 _SECRET_OPTION = re.compile(r"(?:\w*passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
+_BEGINS_AS_URL = re.compile(r"(?:rediss?|unix|postgres(?:ql)?)[:+]")
 _PIECE = 4
 """Of a password so many characters in a row are hidden wherever they stand."""
 
@@ -57,12 +58,9 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     transport, _, kind = scheme.partition("+")
     if not separator or scheme not in ("redis", "rediss", "unix", *_of_many()):
         raise wrong(url, f"not understood; write {FORMS}")
-    if " " in rest or not rest.isprintable():
-        raise wrong(url, f"it has a space, a line break or another such character: {_REMEDY}")
-    place, _, query = rest.partition("?")
-    authority, _, path = place.partition("/")
-    if "@" in path or "@" in query or "#" in rest:
-        raise wrong(url, f"it has a '#', or an '@' behind a '/' or '?': {_REMEDY}")
+    if "#" in rest:
+        raise wrong(url, f"it has a '#': {_REMEDY}")
+    authority, path, query = _divided(url, rest)
     login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
     options: dict[str, Any] = {
@@ -85,6 +83,28 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     if db:
         options["db"] = int(db)
     return Url(kind, transport == "rediss", addresses, _decoded(url, service), options)
+
+
+def check_postgres(url: str) -> None:
+    """Check that libpq takes no part of a password for a host, a port or an option, and names it in an error.
+
+    Raises:
+        ValueError: It may; the message says what to write.
+    """
+    authority, _, _ = _divided(url, url.partition("://")[2])
+    if authority.count("@") > 1:
+        raise wrong(url, f"it has more than one '@': {_REMEDY}")
+
+
+def _divided(url: str, rest: str) -> tuple[str, str, str]:
+    """User, password and hosts; the path; the options."""
+    if " " in rest or not rest.isprintable():
+        raise wrong(url, f"it has a space, a line break or another such character: {_REMEDY}")
+    place, _, query = rest.partition("?")
+    authority, _, path = place.partition("/")
+    if "@" in path or "@" in query:
+        raise wrong(url, f"it has an '@' behind a '/' or '?': {_REMEDY}")
+    return authority, path, query
 
 
 def _of_many() -> Iterator[str]:
@@ -134,7 +154,7 @@ def _decoded(url: str, said: str, decode: Callable[..., str] = unquote) -> str:
 def is_path(place: str) -> bool:
     """Whether a place that threads are moved from or to is a file or folder, whose name is no secret."""
     scheme, _, path = place.partition(":")
-    return scheme in PATHS and "://" not in path
+    return scheme in PATHS and "://" not in path and not _BEGINS_AS_URL.match(path)
 
 
 def without_login(url: str) -> str:

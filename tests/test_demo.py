@@ -151,7 +151,7 @@ BAD = {
     "redis://127.0.0.1:1": "Connection refused",
     "redis+cluster://127.0.0.1:1": "Connection refused",
     "unix:///nowhere": "No such file",
-    "redis://me:secret@127.0.0.1:abc": "abc",
+    "redis://me:secret@127.0.0.1:abc": "no host:port where one is to be",
     "http://me:secret@127.0.0.1": "write redis://",
     "nonsense": "write redis://",
 }

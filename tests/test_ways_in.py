@@ -146,7 +146,8 @@ async def test_sentinel(sentinel: Server, prefix: str) -> None:
 async def test_urls_that_make_no_sense(url: str) -> None:
     with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
         pass
-    assert url.partition("?")[0] in str(caught.value)
+    if not url.endswith("h:x"):  # which may be a user and a password, without a host
+        assert url.partition("?")[0] in str(caught.value)
 
 
 async def test_no_password_in_a_message() -> None:

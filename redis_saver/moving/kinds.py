@@ -69,7 +69,7 @@ class OurPlace(SaverPlace):
             tasks.setdefault((ns, checkpoint_id), {})[named] = Told()
             if index:
                 to_read.setdefault((ns, checkpoint_id), []).append(named)
-        allowance = Allowance(self.saver.limits, f"thread {thread!r}")
+        allowance = Allowance(self.saver.limits, f"thread {shown(thread)}")
         for key, some in to_read.items():
             for named, write in (yield from self._read_writes(thread, key, some)).items():
                 value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]

@@ -120,6 +120,7 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
+    urls.check_postgres(wanted.url)
     postgres, psycopg = _needs("postgres", "langgraph.checkpoint.postgres"), _needs("postgres", "psycopg")
     settings: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": psycopg.rows.dict_row}
     saver = postgres.PostgresSaver(

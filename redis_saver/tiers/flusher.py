@@ -88,7 +88,7 @@ class _Looks:
         """
         self._failed = self._failed + 1 if error else 0
         if error:
-            self._saver.counts.last_error = lag.said(error)
+            self._saver.counts.last_error = error_text(error)
             if self._failed == _LOOKS or not self._left():
                 raise error
         return bool(error)

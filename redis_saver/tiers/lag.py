@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from redis_saver import forks, names, scripts
+from redis_saver.display import error_text, shown
 from redis_saver.errors import BacklogFull
 from redis_saver.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
@@ -123,7 +124,11 @@ class Lag:
                 if len(self._refused) >= MOST_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)
-                _LOG.warning("cold does not take a record of thread %r, which is tried again: %s", thread, said(failed))
+                _LOG.warning(
+                    "cold does not take a record of thread %s, which is tried again: %s",
+                    shown(thread),
+                    error_text(failed),
+                )
             if settled and self._outages >= _OUTAGE:
                 _LOG.warning("the flusher brings threads to cold again")
             if settled:
@@ -131,7 +136,7 @@ class Lag:
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", said(failed))
+                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", error_text(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
@@ -181,12 +186,6 @@ _MOST_BYTES = 32 * 2**20
 _OUTAGE, _DOUBLINGS = 3, 10
 _LOOK_AGAIN = 0.05
 _LOG = logging.getLogger("redis_saver")
-
-
-def said(error: Exception) -> str:
-    """An error in one line, for logs and `Stats.last_error`."""
-    text = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
-    return f"{type(error).__name__}: {text}"
 
 
 def what_is_left(stats: Stats) -> str:

@@ -155,7 +155,10 @@ class Cold:
         except ImportError as error:
             raise Refused(f"this needs more packages: pip install 'redis-saver[postgres]' ({error})") from error
         try:
+            urls.check_postgres(url)
             given = self._psycopg.conninfo.conninfo_to_dict(url)
+        except ValueError as error:
+            raise Refused(str(error)) from error
         except self._psycopg.Error as error:
             raise Refused(f"{self.name}: {self._said(error)}") from urls.cause_of(error, self._url)
         self._settings: Any = {

@@ -16,7 +16,7 @@ from redis_saver import config as configs
 from redis_saver import forks
 from redis_saver.aio import AsyncRedisSaver
 from redis_saver.checking import CheckReport
-from redis_saver.display import kind_of, shown
+from redis_saver.display import error_text, kind_of, shown
 from redis_saver.errors import BacklogWarning
 from redis_saver.interface import Interface, Operations
 from redis_saver.requests import T
@@ -24,7 +24,7 @@ from redis_saver.serializer import safe
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import checking, operations, threads
 from redis_saver.tiers.carrying import carriers
-from redis_saver.tiers.lag import Lag, said, what_is_left
+from redis_saver.tiers.lag import Lag, what_is_left
 from redis_saver.tiers.leases import Leases
 from redis_saver.tiers.model import (
     ColdHistory,
@@ -176,7 +176,7 @@ class TwoTiers(Interface, Generic[Hot]):
         if error is None and failed is not None:
             raise failed
         if failed is not None:
-            _LOG.warning("it cannot be said whether cold has everything: %s", said(failed))
+            _LOG.warning("it cannot be said whether cold has everything: %s", error_text(failed))
         elif left and error is None:
             warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
 
