@@ -113,13 +113,17 @@ class Cluster:
 
     def __init__(self) -> None:
         self.nodes = [Server("--cluster-enabled", "yes", "--cluster-node-timeout", "3000") for _ in range(3)]
+        self.join([node.port for node in self.nodes])
+
+    def join(self, ports: list[int]) -> None:
+        """Make a cluster of the nodes, which meet at these ports, and wait until it is ready."""
         clients = [node.client() for node in self.nodes]
         bounds = [0, 5461, 10923, 16384]
         for position, client in enumerate(clients):
             client.execute_command("CLUSTER", "ADDSLOTS", *range(bounds[position], bounds[position + 1]))
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", position + 1)
-        for node in self.nodes[1:]:
-            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        for port in ports[1:]:
+            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
         for client in clients:
             for _ in range(400):
                 info = client.execute_command("CLUSTER", "INFO")
