@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver.display import printable, shown
 from redis_saver.errors import PlaceFailed
-from redis_saver.moving.new_files import NewFile
+from redis_saver.moving.new_files import NewFile, make_folder
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}
 _PROTOCOL = 2
@@ -109,7 +109,7 @@ class _Restricted(pickle.Unpickler):
 
 def save(saver: InMemorySaver, folder: Path) -> None:
     """Write the files of a folder, each in one step, the one that names checkpoints last."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     for name, file_name in reversed(_FILES.items()):
         with NewFile(folder / file_name) as new:
             pickle.dump(dict(getattr(saver, name)), new.file, _PROTOCOL)

@@ -74,6 +74,17 @@ def make_empty(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, unless there is one, and those it is in.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if not path.parent.exists():
+        make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
 def _to_disk(folder: Path) -> None:
     """Bring the names in a folder to disk, where the system can."""
     if not hasattr(os, "O_DIRECTORY"):
