@@ -19,7 +19,7 @@ PATHS = ("sqlite", "inmem", "file")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/?#@\[\],=]*)(?::\d{1,5})?"
 _PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
-_SECRET_OPTION = re.compile(r"(?:\w*passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"(?:rediss?|unix|postgres(?:ql)?)[:+]")
 _PIECE = 4
 """Of a password so many characters in a row are hidden wherever they stand."""

@@ -1,0 +1,172 @@
+"""Names of users in error texts, logs and on the terminal: printable and short, whatever they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from faces import Face
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.checkpoint.memory import InMemorySaver
+from make import checkpoint, config, put
+from redis_saver import Limits, RedisSaver, TieredSaver, clients, display
+from redis_saver.cli import main
+from redis_saver.errors import RedisSaverError
+
+HOSTILE = {
+    "lines": "one\n2026-11-23 CRITICAL root: forged\r\nthree",
+    "escape": "\x1b[31m\x1b]0;title\x07\x9b2J",
+    "direction": "abc\u202egnp.exe\u2066\u200b",
+    "zero": "a\x00b\x7f",
+    "separators": "a\u2028b\u2029c\x85d",
+    "long": "x" * 500_000,
+    "long and hostile": "\n\x1b" * 250_000,
+    "surrogate": "a\ud800b\udfff",
+    "braces": "{0.__class__} %s %(name)s {",
+}
+LONGEST = 6_000
+
+
+def is_fit(text: str) -> bool:
+    """Whether each line is fit for a log or a terminal: one line, of what can be seen."""
+    return text.isprintable() and len(text) <= LONGEST
+
+
+class Unserializable:
+    def __reduce__(self) -> Any:
+        raise TypeError("no \n\x1b[31m " + "y" * 500_000)
+
+
+class Cold(InMemorySaver):
+    """Takes nothing, and says why in words that forge a log."""
+
+    def put(self, *_: Any) -> Any:
+        raise RuntimeError("no\n\x1b[31m" + "z" * 500_000)
+
+    put_writes = put
+
+
+def texts_of(do: Callable[[], Any]) -> list[str]:
+    """The text of the error that is raised, and of those of ours that it came of."""
+    with pytest.raises((RedisSaverError, ValueError, TypeError)) as caught:
+        do()
+    error: BaseException | None = caught.value
+    found = [str(error)]
+    while error := error.__cause__:
+        found += [str(error)] * isinstance(error, RedisSaverError)
+    return found
+
+
+@pytest.fixture(params=HOSTILE)
+def name(request: pytest.FixtureRequest) -> str:
+    return HOSTILE[request.param]
+
+
+def a_saver(**settings: Any) -> RedisSaver:
+    client = clients.connect(f"memory://{uuid4()}", asynchronous=False)
+    return RedisSaver(client, limits=Limits(name_bytes=2**21), **settings)
+
+
+def test_errors(name: str) -> None:
+    """What callers meet: names that are too long, nothing there, values that cannot be encoded or decoded, keys of others, settings."""
+    saver, here = a_saver(), config(name)
+    of_channel = lambda value: asyncio.run(put(Face(saver), config("t"), {name: value}))  # noqa: E731
+    found: list[str] = []
+    for do in (
+        lambda: saver.pin(name),
+        lambda: saver.unpin(name),
+        lambda: of_channel(Unserializable()),
+        lambda: saver.put_writes(
+            {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}},
+            [(name, Unserializable())],
+            "task",
+        ),
+        lambda: saver.get_tuple(
+            {"configurable": {"thread_id": "t", "checkpoint_id": 1, "x": name, "checkpoint_ns": [name]}}
+        ),
+        lambda: list(saver.list(None, filter={name: {"$" + name: 1}})),
+        lambda: saver.prune([name], strategy=name),
+        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), compression=name),
+        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), limits=Limits(channels=name)),
+        lambda: RedisSaver(clients.connect("memory://", asynchronous=False), ttl={name: 1}),
+    ):
+        found += texts_of(do)
+    small = RedisSaver(clients.connect("memory://", asynchronous=False), limits=Limits(name_bytes=4))
+    found += texts_of(lambda: asyncio.run(put(Face(small), here, {"n": 1})))
+    assert all(map(is_fit, found)), found
+
+
+def test_errors_about_what_is_stored(name: str) -> None:
+    client = clients.connect(f"memory://{uuid4()}", asynchronous=False)
+    saver = RedisSaver(client, limits=Limits(name_bytes=2**21), cache_bytes=0)
+    asyncio.run(put(Face(saver), config(name), {name: {"v": 1}}))
+    index, data = sorted(client.keys("*"), key=lambda key: client.type(key) != b"zset")
+    kept = client.hgetall(data)
+    found: list[str] = []
+    for field in kept:
+        client.hset(data, field, b"\xff\x1b\n" * 20)
+        try:
+            saver.get_tuple(config(name))
+        except RedisSaverError as error:
+            found.append(str(error))
+        client.hset(data, field, kept[field])
+    client.delete(index)
+    found += texts_of(lambda: saver.get_tuple(config(name)))
+    client.set(index, "of another program")
+    found += texts_of(lambda: saver.get_tuple(config(name)))
+    assert len(found) > 3 and all(map(is_fit, found)), found
+
+
+def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What cold says when it refuses records, in the log and in `stats()`."""
+    saver = TieredSaver(a_saver(), Cold(), mode="write-behind", flush_every=0.01)
+    with caplog.at_level(logging.DEBUG, "redis_saver"):
+        asyncio.run(put(Face(saver), config(name[:1000]), {name[:1000]: 1}))
+        saver.flush(timeout=0.2)
+        said = [saver.stats().last_error or ""]
+        saver.close(timeout=0.1)
+    said += [record.getMessage() for record in caplog.records]
+    assert any("does not take a record of thread" in text for text in said) and len(said) > 2
+    assert all(map(is_fit, said)), said
+
+
+def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"memory://{uuid4()}"
+    with RedisSaver.from_conn_string(url, limits=Limits(name_bytes=2**21)) as saver:
+        asyncio.run(put(Face(saver), config(name), {"n": 1}))
+    argument = (
+        name.replace("\x00", "")
+        .encode("utf-8", "surrogateescape" if "\udfff" not in name else "replace")
+        .decode()[:100_000]
+    )
+    for command in (
+        ["export", url, str(tmp_path / "file")],
+        ["migrate", url, f"inmem:{tmp_path}"],
+        ["migrate", f"redis://{argument}", f"inmem:{tmp_path}"],
+        ["migrate", f"file:{argument}", f"inmem:{tmp_path}"],
+        ["migrate", url, f"sqlite:{tmp_path}/{argument}/x"],
+        ["flush", "--redis", f"redis://{argument}", "--postgres", "postgresql://x"],
+        ["demo", "--url", f"redis://{argument}"],
+    ):
+        try:
+            main(command)
+        except ValueError as error:  # of the operating system: a zero in a path
+            raise AssertionError(command) from error
+        out, err = capsys.readouterr()
+        assert all(map(is_fit, f"{out}\n{err}".split("\n"))), (command[0], out, err)
+
+
+@given(st.text(max_size=50) | st.text(min_size=250, max_size=5000), st.sampled_from([display.shown, display.printable]))
+def test_whatever_is_shown_is_printable(text: str, show: Callable[[str], str]) -> None:
+    said = show(text)
+    said.encode()
+    assert said.isprintable() and len(said) <= 10 * display.LONGEST_TEXT
+    if show is display.shown and len(text) <= display.LONGEST_NAME:
+        assert eval(said) == text  # a name that is not too long can be had back from its text
+    assert display.sentence("{!r} and {}", text, "x") == f"{display.shown(text)} and x"
