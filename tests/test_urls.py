@@ -123,7 +123,7 @@ NASTY = ["ab/QXZJЖЩ", "QXZJ?ЖЩé§#QXZJ", "[QXZJ]@ЖЩé§", "QXZJ&ЖЩé§=
 @pytest.mark.parametrize("form", [*REDIS, *CLUSTERS, *POSTGRES])
 def test_no_piece_of_a_password_is_said_on_the_command_line(form: str) -> None:
     """As URLs that are wrong, and as right ones of servers that are not there."""
-    for password in NASTY:
+    for password in NASTY[: 2 if "sentinel" in form else None]:  # who looks for a primary is patient
         if form == FORGOTTEN:
             password = password.replace("@", "")
         for spelled in (password, quote(password, safe="")):
