@@ -53,7 +53,7 @@ from make import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
 
-from redis_saver import TieredSaver, UndecodableValue, UnserializableValue, codec, names
+from redis_saver import Limits, TieredSaver, UndecodableValue, UnserializableValue, codec, names
 from redis_saver.names import Keyspace
 
 # -- values
@@ -805,8 +805,9 @@ class Nothing(BaseCheckpointSaver[str]):
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
     """Forty of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
-    face = target.face(cache_bytes=0)
-    tiers = Face(TieredSaver(target.face().saver, Nothing(), verify="on_open"))
+    limits = Limits(name_bytes=2**20)
+    face = target.face(cache_bytes=0, limits=limits)
+    tiers = Face(TieredSaver(target.face(limits=limits).saver, Nothing(), verify="on_open"))
 
     async def use(number: int) -> None:
         name = f"{number} " + "x" * 2**19
