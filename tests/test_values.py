@@ -805,7 +805,7 @@ class Nothing(BaseCheckpointSaver[str]):
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
     """Forty of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
-    limits = Limits(name_bytes=2**20)
+    limits = Limits(name_bytes=2**21)
     face = target.face(cache_bytes=0, limits=limits)
     tiers = Face(TieredSaver(target.face(limits=limits).saver, Nothing(), verify="on_open"))
 
