@@ -17,6 +17,7 @@ from faces import Face, Target
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
+from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
@@ -27,7 +28,7 @@ from servers import Server
 from test_install import acl_rule
 from test_sharing import fields_of, key_of
 from test_values import KEY
-from tiering import Tiers
+from tiering import Moody, Tiers, elsewhere
 from typing_extensions import TypedDict
 
 from redis_saver import (
@@ -516,6 +517,41 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
     newer = await put(cold, config(), {"n": 9})
     findings = (await face.check("thread")).findings
     assert any(f"a newer one, {newer['configurable']['checkpoint_id']!r}" in finding.what for finding in findings)
+
+
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_what_is_written_while_it_is_compared_is_not_wrong(tiers: Tiers) -> None:
+    """An answer to an interrupt that takes the place of another, as long: no counter shows it."""
+    moody = Moody(await tiers.cold())
+    face = await tiers.face(cold=moody.wrap())
+    await face.get_tuple(config())
+    (stored,) = await chain(face, "thread", 1)
+    await face.put_writes(stored, [(RESUME, "aaa")], "task")
+    other = await tiers.face()
+
+    def answer() -> Any:
+        return elsewhere(act) if not tiers.native_async else act()
+
+    async def act() -> None:
+        await other.put_writes(stored, [(RESUME, "bbb")], "task")
+
+    await sound(face)
+    moody.calls.clear()
+    moody.before["get_tuple"] = answer
+    assert (await sound(face)).compared == 1
+    assert not moody.before and "get_tuple" in moody.calls
+
+
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_what_hot_cannot_read_was_not_compared(tiers: Tiers) -> None:
+    """Values are plain in hot, whose saver reads encrypted ones only: without `values` the comparison alone meets that."""
+    face = await tiers.face()
+    await face.get_tuple(config())
+    await chain(face, "thread", 1)
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    report = await (await tiers.face(hot={"serde": serde})).check("thread", values=False)
+    assert (report.compared, report.sound) == (0, False)
+    assert "it could not be compared with cold" in report.findings[0].what
 
 
 async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
