@@ -17,7 +17,7 @@ PATHS = ("sqlite", "inmem", "file")
 """Schemes, behind whose colon the path of a file or folder stands."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
-_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/?#@\[\],=]*)(?::\d{1,5})?"
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
 _PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
 _SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"(?:rediss?|unix|postgres(?:ql)?)[:+]")
@@ -170,9 +170,9 @@ def without_login(url: str) -> str:
     found = _PLACE.fullmatch(place)
     is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may be one of an option
     path = (found["path"] or "").strip("/") if found else ""
-    is_odd = (
-        scheme.partition("+")[0] in ("redis", "rediss") and not scheme.endswith("sentinel") and path.strip("0123456789")
-    )
+    transport, _, kind = scheme.partition("+")
+    is_one = transport in ("redis", "rediss") and not kind
+    is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
     if not found or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
         return f"{beginning}***"
     return printable(f"{beginning}{place}", LONGEST_NAME)

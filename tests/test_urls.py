@@ -105,6 +105,7 @@ def ways(form: str) -> list[Callable[[str], Any]]:
 @example(password="[QXZJ]@ЖЩé§")
 @example(password="QXZJ&ЖЩé§=QXZJ")
 @example(password="1@QXZJ/ЖЩé§")
+@example(password="1,QX+&\\")
 def test_no_piece_of_a_password_is_said(form: str, password: str) -> None:
     if form == FORGOTTEN:
         password = password.replace("@", "")
