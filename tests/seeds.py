@@ -12,8 +12,6 @@ import os
 import random
 from collections.abc import Iterable
 
-from servers import TARGETS
-
 SEED, ON = "REDIS_SAVER_SEED", "REDIS_SAVER_TARGETS"
 
 
@@ -36,6 +34,8 @@ def seeds(ordinary: Iterable[int]) -> list[int]:
 
 def targets(*ordinary: str, never: Iterable[str] = ()) -> list[str]:
     """Servers for `parametrize`: these, or those of the environment, but for those on which a test makes no sense."""
+    from servers import TARGETS  # not for programs that need a seed alone
+
     if not os.environ.get(ON):
         return [name for name in ordinary if name in TARGETS]
     return [name for name in os.environ[ON].split(",") if name in TARGETS and name not in never]

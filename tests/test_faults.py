@@ -526,13 +526,14 @@ async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str,
     for number in range(1, 21):
         await grow(face, number, thread=f"thread {number}")
     assert len(await face.list(None)) == 20
-    batch = face.saver._batch
+    owner, name = (face.saver._connections.batcher(), "answer_all") if flavour == "async" else (face.saver, "_batch")
+    batch = getattr(owner, name)
 
     def dying(requests: Any) -> Any:
         cluster.nodes[2].kill()
         return batch(requests)
 
-    monkeypatch.setattr(face.saver, "_batch", dying)
+    monkeypatch.setattr(owner, name, dying)
     error = await outcome(face.list(None))
     assert isinstance(error, redis.ConnectionError), error
     await target.close()

@@ -32,7 +32,7 @@ from seeds import targets
 from servers import url_of
 from test_concurrency import together
 
-from redis_saver import Pruned, RedisSaver, ThreadBusy, ThreadDamaged, drivers, pruning
+from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged, drivers, pruning
 from redis_saver.names import Keyspace
 from redis_saver.requests import Call
 
@@ -1256,7 +1256,9 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
     plain = target.face()
     await told.put(plain, 3, 2, v=secret)
     assert b"MARKER" in raw_bytes(target), "without encryption the scan finds them"
-    told.same(await face.get_tuple(config()))
+    with pytest.raises(PlainValueRefused):
+        await face.get_tuple(config())
+    told.same(await target.face(serde=serde, require_encryption=False).get_tuple(config()))
 
 
 # -- what fails as this is written
