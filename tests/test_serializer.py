@@ -948,7 +948,7 @@ def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last
     _, fresh = FAST.loads_pieces(*stored)
     if known:
         assert known[0][1:] == list(map(len, elements[1 + same :]))
-        assert known[1].proof == fresh[1].proof or chats._is_packed(last.proof)
+        assert repr(known[1].proof) == repr(fresh[1].proof) or chats._is_packed(last.proof)  # in which NaN is like NaN
     else:
         # What Python can tell and the compiled module cannot is not mixed with what that remembers.
         assert fresh is None or [type(of[0]) for of in (last.proof.fields, fresh[1].proof.fields)] == [tuple, bytes]
@@ -979,7 +979,7 @@ def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
                 if read[1]:
                     whole = assert_is_what_would_be_written(stored[1], *read)
                     assert whole.pieces == FAST.dumps_pieces(value).pieces
-                    assert last.proof is None or last.proof._replace(read=len(value)) == whole.proof
+                    assert last.proof is None or repr(last.proof._replace(read=len(value))) == repr(whole.proof)
                     last = whole._replace(pieces=[])
                     WHOLE[id(last)] = whole.pieces
             step = data.draw(st.sampled_from(["change", "append", "drop", "insert", "swap", "nothing", "other"]))
