@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver import clients, drivers, loops
+from redis_saver import clients, clusters, drivers, loops
 from redis_saver.batching import Batcher
 from redis_saver.connections import LoopClients
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
 from redis_saver.limits import Limits
-from redis_saver.requests import Call, Command, Operation, Replicas, Request, Scan, Stream, T
+from redis_saver.requests import Call, Command, Operation, Replicated, Request, Scan, Stream, T
 from redis_saver.saver import Saver
-from redis_saver.sync import KEYS_A_SCAN
 
 
 class AsyncRedisSaver(Saver):
@@ -32,7 +32,8 @@ class AsyncRedisSaver(Saver):
     asynchronous = True
 
     def _use(self, client: Any) -> None:
-        self._connections = LoopClients(client)
+        guard = drivers.guard(self.keyspace.prefix) if self.require_primary and not clients.is_cluster(client) else None
+        self._connections = LoopClients(client, partial(Batcher, cluster_timeout=self.cluster_timeout, guard=guard))
 
     @classmethod
     @asynccontextmanager
@@ -48,6 +49,8 @@ class AsyncRedisSaver(Saver):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
+        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        require_primary: bool = False,
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -65,6 +68,8 @@ class AsyncRedisSaver(Saver):
             limits=limits,
             require_encryption=require_encryption,
             strict=strict,
+            cluster_timeout=cluster_timeout,
+            require_primary=require_primary,
         )
         try:
             yield saver
@@ -122,19 +127,12 @@ class AsyncRedisSaver(Saver):
         """The reply to a request; to be called on the batcher's loop."""
         if isinstance(request, Call | Command):
             return batcher.answer(request)
-        if isinstance(request, Replicas):
-            return batcher.replicas(request)
-        return self._scan(batcher, request) if isinstance(request, Scan) else batcher.answer_all(request.requests)
+        if isinstance(request, Replicated):
+            return batcher.replicated(request)
+        return batcher.scan(request) if isinstance(request, Scan) else batcher.answer_all(request.requests)
 
     async def _check_version(self) -> None:
         batcher = self._batcher()
         await batcher.open()
         for name in clients.nodes(batcher.client):
             clients.check_version(await batcher.send_in_turn(name, "HELLO"))
-
-    async def _scan(self, batcher: Batcher, request: Scan) -> tuple[Any, list[bytes]]:
-        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
-        await batcher.open()
-        nodes, cursor = request.position or (clients.nodes(batcher.client), 0)
-        page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
-        return clients.next_position(nodes, await batcher.send_in_turn(nodes[0], *page))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import clients, encryption, expiry
+from redis_saver import clients, clusters, encryption, expiry
 from redis_saver import compression as compressions
 from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
@@ -37,6 +37,8 @@ class Base(Interface):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
+        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        require_primary: bool = False,
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
@@ -61,12 +63,17 @@ class Base(Interface):
             strict: Decode with a `StrictSerializer`: no class is imported or called but those that LangGraph calls safe, and those
                 given to `with_allowlist`. False: as LangGraph does, whoever can write to Redis can have code run
                 (`docs/security.md`).
+            cluster_timeout: Seconds that a request to a cluster is repeated while its slot moves or its primary is replaced, before
+                `ClusterMoving` is raised. No try begins later; one takes as long as the client lets it (`docs/high-availability.md`).
+            require_primary: Whether reading from a server that is a replica, or was made one, raises the client's `ReadOnlyError`, as writing does in any
+                case. Where sentinels name the primary, the client then asks them anew. No round trip; nodes of a cluster refuse that by themselves.
 
         Raises:
             ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
         clients.check(client, asynchronous=self.asynchronous)
+        self.cluster_timeout, self.require_primary = clusters.check(cluster_timeout), require_primary
         self.failures = clients.failures_of(client)
         if strict:
             if serde is not None:

@@ -20,13 +20,13 @@ would be cheaper by less than a fifth; but what wraps `execute_command` and `Pip
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from redis_saver import clients, drivers
+from redis_saver import clients, clusters, drivers
 from redis_saver.errors import from_reply
 from redis_saver.loads import BYTES_A_PIPELINE, Waiting, loads, size
-from redis_saver.requests import Argument, Call, Command, Replicas, T
+from redis_saver.requests import KEYS_A_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver.scripts import Script
 
 _BY_ITSELF: Any = object()
@@ -36,22 +36,19 @@ _BY_ITSELF: Any = object()
 class Batcher:
     """An asyncio client on the event loop where its connections live, and the requests of the loop's present turn."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    def __init__(self, client: Any, *, cluster_timeout: float, guard: Sequence[Argument] | None) -> None:
+        self.client, self._guard = client, guard
         self._cluster = clients.is_cluster(client)
         self._opened = not self._cluster
         self._opening = asyncio.Lock()
         self._exceptions: Any = clients.exceptions_of(client)
-        self._failures = clients.failures_of(client)
-        # In redis-py 5.2 the pipeline of a cluster whose slots are being learned anew finds no node, and fails by that.
-        self._failures_together: tuple[type[Exception], ...] = (
-            (*self._failures, AttributeError) if self._cluster else self._failures
-        )
-        # After these, those of one caller, too, are sent by themselves. (A cluster client closes its connections, those in use too,
-        # when it learns its slots anew.)
+        self._patience = clusters.Patience(client, cluster_timeout)
+        self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
+        # After these, those of one caller, too, are sent by themselves.
         self._settled_by_itself: tuple[type[Exception], ...] = (self._exceptions.ResponseError,)
         if self._cluster:
-            self._settled_by_itself += (self._exceptions.ClusterError, self._exceptions.ConnectionError, AttributeError)
+            self._failures += self._patience.errors
+            self._settled_by_itself += self._failures
         self._options = clients.raw_options(client)
         self._queue: list[Waiting] | None = None
         self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
@@ -66,6 +63,10 @@ class Batcher:
 
     async def answer(self, request: Call | Command) -> Any:
         """The reply to a request; what else is asked before the turn of the loop ends travels with it."""
+        if self._guard is not None:
+            if isinstance(request, Command):
+                return await self._send_guarded(request.arguments)
+            request = drivers.on_primary(request)
         if not self._opened:
             await self.open()
         if self._queue is None:
@@ -78,6 +79,8 @@ class Batcher:
 
     async def answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
         """The replies to requests that may travel together; the first error where one has one."""
+        if self._guard is not None:
+            requests = [drivers.on_primary(request) for request in requests]
         if not self._opened:
             await self.open()
         mine = [self._waiting(request, requests) for request in requests]
@@ -104,51 +107,104 @@ class Batcher:
         """Send one command, now."""
         return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
 
+    async def replicated(self, request: Replicated) -> Any:
+        """The reply to a script that is waited for until replicas have what it wrote."""
+        await self.open()
+        return await self._repeated(lambda: self._replicated(request), request.call.keys[0])
+
+    async def scan(self, request: Scan) -> tuple[Any, list[bytes]]:
+        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
+        await self.open()
+        position = request.position
+
+        async def page() -> tuple[Any, list[bytes]]:
+            nonlocal position
+            nodes, cursor = position or (clients.nodes(self.client), 0)
+            position = None  # where this fails, the nodes may be others
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+            return clients.next_position(nodes, await self.send_in_turn(nodes[0], *command))
+
+        return await self._repeated(page, None)
+
     async def send_in_turn(self, name: str | None, *arguments: Argument) -> Any:
         """Send one command to a node of a cluster by its name (None: the server), when a connection is free."""
+        if self._guard is not None:
+            return await self._send_guarded(arguments)
         node = clients.node_named(self.client, name)
         async with self._gate(node):
             return await self.send(*arguments, **clients.target(node))
 
-    async def replicas(self, request: Replicas) -> int:
-        """How many replicas have what was written before."""
-        await self.open()
-        node = self._node_of(Command(request.commands[0]))
-        options = {**self._options, **clients.target(node)}
-        async with self._gate(node), self.client.pipeline(transaction=False) as pipeline:
-            for command in request.commands:
-                pipeline.execute_command(*command, **options)
-            return int((await pipeline.execute())[1])
+    async def _send_guarded(self, arguments: Sequence[Argument]) -> Any:
+        async with self._gate(None):
+            return drivers.of_guarded(await self._on_one_connection(None, (self._guard or (), arguments)))
+
+    async def _replicated(self, request: Replicated) -> Any:
+        node = self._node_of(request.call)
+        if self._cluster and node is None:  # the slots are being learned anew
+            await self._answer_once(request.call)
+            node = self.client.get_node_from_key(request.call.keys[0])
+        replies: list[Any] = []
+        try:
+            async with self._gate(node):
+                for wire in (drivers.wire, drivers.wire_with_text):
+                    replies = await self._on_one_connection(node, (wire(request.call), *request.behind))
+                    if not isinstance(replies[0], self._exceptions.NoScriptError):
+                        break
+            return drivers.of_replicated(request, replies, self._exceptions)
+        except self._patience.errors:
+            if self._cluster:
+                await self._answer_once(request.call)  # by the cluster's client, which learns from it where the slot is
+            raise
+
+    async def _on_one_connection(self, node: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        if node is not None:
+            return await clusters.together(node, commands, self._options)
+        async with self.client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command, **self._options)
+            return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
     # -- by itself
 
     async def _answer_by_itself(self, request: Call | Command) -> Any:
-        node = self._node_of(request)
-        async with self._gate(node):
-            try:
-                return await self._send_to_slot(node, drivers.wire(request))
-            except self._exceptions.ResponseError as reply:
-                return await self._again(request, node, reply)
+        if not self._cluster:
+            return await self._answer_once(request)
+        return await self._repeated(lambda: self._answer_once(request), key_of(request))
 
-    async def _send_to_slot(self, node: Any, arguments: Sequence[Argument]) -> Any:
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]], key: bytes | None) -> T:
+        """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
+        if not self._cluster:
+            return await attempt()
+        tries = self._patience.tries(key)
+        while True:
+            try:
+                return await attempt()
+            except self._patience.errors as error:
+                pause = tries.pause(error)
+            await asyncio.sleep(pause)
+
+    async def _answer_once(self, request: Call | Command) -> Any:
+        async with self._gate(self._node_of(request)):
+            try:
+                return await self._send_to_slot(request, drivers.wire(request))
+            except self._exceptions.ResponseError as reply:
+                if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
+                    return drivers.of_script(request, reply, self._exceptions)
+            try:
+                return await self._send_to_slot(request, drivers.wire_with_text(request))
+            except self._exceptions.ResponseError as reply:
+                return drivers.of_script(request, reply, self._exceptions)
+
+    async def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
         """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        if not self._cluster:
+            return await self.send(*arguments)
         try:
             return await self.send(*arguments)
-        except self._exceptions.ClusterError as error:
-            if type(error) is not self._exceptions.ClusterError or node is None:
+        except self._patience.gives_up as error:
+            if not self._patience.has_given_up(error):
                 raise
-            return await clients.asking(self.client, node, arguments, self._options)
-
-    async def _again(self, request: Call | Command, node: Any, reply: Exception) -> Any:
-        """What to do with an error reply: teach the server a script it does not know, else raise."""
-        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
-            try:
-                return await self._send_to_slot(node, drivers.wire_with_text(request))
-            except self._exceptions.ResponseError as second:
-                reply = second
-        if (ours := self._ours(request, reply)) is not None:
-            raise ours from reply
-        raise reply
+            return await clusters.aask(self.client, key_of(request), arguments, self._options)
 
     def _ours(self, request: Call | Command, reply: Exception) -> Exception | None:
         return from_reply(reply, request.keys, self._exceptions) if isinstance(request, Call) else None
@@ -249,7 +305,7 @@ class Batcher:
                     else:
                         pipeline.execute_command(*drivers.wire(request), **options)
                 return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
-        except self._failures_together as failure:
+        except self._failures as failure:
             return [failure] * len(together)
 
     # -- where to
@@ -258,9 +314,8 @@ class Batcher:
         """The node that has a request's thread, so that one that hangs keeps only its own waiting. None: not known."""
         if not self._cluster:
             return None
-        key = request.keys[0] if isinstance(request, Call) else request.arguments[1]
         try:
-            return self.client.get_node_from_key(key)
+            return self.client.get_node_from_key(key_of(request))
         except self._failures:  # the slots are being learned anew
             return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +22,7 @@ import redis.retry
 import redis.sentinel
 from redis.backoff import ExponentialBackoff
 
-from redis_saver import forks, urls
+from redis_saver import forks, sentinels, urls
 from redis_saver.display import kind_of, shown
 from redis_saver.errors import ServerTooOld
 from redis_saver.urls import Url
@@ -31,6 +31,8 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 """The oldest version of each server that has what the scripts use."""
 
 UNLIMITED = 2**31
+SOCKET_TIMEOUT = 5
+"""Seconds that a client made from a URL waits for a server, to connect and for each reply, unless the URL says otherwise; redis-py before 8 waits for ever."""
 _memory: dict[str, Any] = {}
 
 
@@ -57,6 +59,9 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
+    settings = {"socket_timeout": SOCKET_TIMEOUT, **settings}
+    if parsed.kind != "unix":
+        settings = {"socket_connect_timeout": settings["socket_timeout"], **settings}
     connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
     try:
         return connecting(parsed, asynchronous, settings)
@@ -104,10 +109,10 @@ def _with_tls(parsed: Url) -> str:
     return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
 
 
-def _retry(asynchronous: bool) -> Any:
+def _retry(asynchronous: bool, times: int = 3) -> Any:
     """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
-    return kind(ExponentialBackoff(cap=1, base=0.01), 3)
+    return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
 def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
@@ -133,9 +138,17 @@ def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) 
     module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
     if parsed.tls:
         settings["ssl"] = True
+    settings = {**_tries_of_a_cluster(asynchronous), **settings}
     if not asynchronous:
         _look_at_cluster_options(parsed, settings)
     return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
+
+
+def _tries_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
+    """One more try, as what goes on trying is the saver: redis-py makes up to ten, and each may wait for a node that does not answer."""
+    if int(redis.__version__.partition(".")[0]) >= 6:
+        return {"retry": _retry(asynchronous, 1)}
+    return {"cluster_error_retry_attempts": 1, **({"connection_error_retry_attempts": 0} if asynchronous else {})}
 
 
 def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
@@ -163,11 +176,13 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     tls = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
-        sentinel_kwargs={"retry": _retry(asynchronous), **tls, **shared, **of_sentinels},
+        # One that does not answer is asked again with the next try; before that the others are.
+        sentinel_kwargs={"retry": _retry(asynchronous, 0), **tls, **shared, **of_sentinels},
         **tls,
         **settings,
     )
-    client = sentinel.master_for(parsed.path)
+    connection_class = sentinels.connection_class(asynchronous=asynchronous, tls=parsed.tls)
+    client = sentinel.master_for(parsed.path, connection_class=connection_class)
     _look_at_options(client)
     return client
 
@@ -278,30 +293,6 @@ def most_connections(client: Any, node: Any) -> int:
 def target(node: Any) -> dict[str, Any]:
     """The option that sends a command to one node of a cluster; none where there is but one server."""
     return {} if node is None else {"target_nodes": node}
-
-
-async def asking(cluster: Any, node: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Send a command to a node of a cluster, by an asyncio client, and to the node that its slot is moving to where that has the key.
-
-    A node answers ASK where it has given away a key of a slot that it still has; the next is to be told ASKING, which holds
-    for the command behind it on the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
-    redis-py (8.1) sends each of the two on whatever connection is free, and with an even number of these goes round between
-    the nodes until it gives up with a ClusterError. (A node without any slot yet it does not know at all.)
-    """
-    try:
-        return await node.execute_command(*arguments, **options)
-    except exceptions_of(cluster).MovedError:  # all of the slot has moved meanwhile
-        return await cluster.execute_command(*arguments, **options)
-    except exceptions_of(cluster).AskError as ask:
-        if (to := cluster.get_node(ask.host, ask.port)) is None:
-            raise
-        options = {**options, **target(to)}
-        async with cluster.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command("ASKING", **options).execute_command(*arguments, **options)
-            _, reply = await pipeline.execute(raise_on_error=False)
-        if isinstance(reply, Exception):
-            raise reply from ask
-        return reply
 
 
 def nodes(client: Any) -> list[str | None]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from redis_saver import clients, forks, loops, twins
@@ -48,8 +49,8 @@ class ProcessClient:
 class _Bound:
     """A client whose connections are those of one loop, with what sends on it."""
 
-    def __init__(self, client: Any) -> None:
-        self.batcher = Batcher(client)
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
         self.ending: loops.Ending | None = None
         self.is_given = False
         """Whether the client is somebody else's."""
@@ -65,9 +66,9 @@ class LoopClients:
     this object is forgotten, or the process ends.
     """
 
-    def __init__(self, client: Any) -> None:
-        """Take a client that no loop has used yet, or the running one."""
-        self.given = client
+    def __init__(self, client: Any, batching: Callable[[Any], Batcher]) -> None:
+        """Take a client that no loop has used yet, or the running one, and what makes a batcher of a client."""
+        self.given, self._batching = client, batching
         self._given_is_free = True
         self._lock = threading.Lock()
         self._first = loops.running()
@@ -120,7 +121,7 @@ class LoopClients:
                 if (ending := self._bound.pop(ended).ending) is not None:
                     ending.forget()
             is_given = self._given_is_free and loop is self._first
-            bound = _Bound(self.given if is_given else twins.twin(self.given))
+            bound = _Bound(self._batching(self.given if is_given else twins.twin(self.given)))
             bound.is_given = is_given
             self._given_is_free = self._given_is_free and not is_given
             self._bound[loop] = bound

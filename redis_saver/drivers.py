@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis_saver.requests import Argument, Call, Command, Page, Request, Stream, T
+from redis_saver import scripts
+from redis_saver.display import error_text, shown
+from redis_saver.errors import NotReplicated, from_reply
+from redis_saver.requests import Argument, Batch, Call, Command, Page, Replicated, Request, Stream, T
 
 R = TypeVar("R")
 """What an operation asks: requests, and maybe more (`tiers/model.py`)."""
@@ -103,7 +106,75 @@ def wire_with_text(call: Call) -> Sequence[Argument]:
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 
 
-def refused(replies: Sequence[Any], error: type[Exception]) -> Iterator[tuple[int, list[int]]]:
+def on_primary(request: R) -> R:
+    """A request whose scripts a replica refuses, with READONLY; in front of a command or a SCAN there has to be a `guard`."""
+    if isinstance(request, Call) and (script := scripts.ON_PRIMARY.get(request.script)) is not None:
+        return request._replace(script=script)
+    if isinstance(request, Batch):
+        return Batch([on_primary(one) for one in request.requests])  # type: ignore[return-value]
+    return request
+
+
+def guard(prefix: str) -> tuple[Argument, ...]:
+    """A command that only a primary takes, and that changes nothing."""
+    return ("UNLINK", f"{prefix}:primary")
+
+
+def of_guarded(replies: Sequence[Any]) -> Any:
+    """The reply to a command behind a `guard`.
+
+    Raises:
+        Exception: The server is a replica (READONLY), or the command failed.
+    """
+    guarded, reply = replies
+    if isinstance(guarded, Exception) and not str(guarded).startswith(
+        ("NOREPLICAS", "MISCONF")
+    ):  # as in `scripts.ON_PRIMARY`
+        raise guarded
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def of_script(request: Call | Command, reply: Any, exceptions: Any) -> Any:
+    """A reply, where it is none but an error.
+
+    Raises:
+        RedisSaverError: A script of ours says so.
+        Exception: The reply is an error of another kind.
+    """
+    if not isinstance(reply, Exception):
+        return reply
+    if isinstance(request, Call) and (ours := from_reply(reply, request.keys, exceptions)) is not None:
+        raise ours from reply
+    raise reply
+
+
+def of_replicated(request: Replicated, replies: Sequence[Any], exceptions: Any) -> Any:
+    """The script's reply among those to `Replicated`.
+
+    Raises:
+        NotReplicated: Too few replicas have what it wrote.
+    """
+    reply, written, have = replies
+    answer = of_script(request.call, reply, exceptions)
+    failed = next((one for one in (written, have) if isinstance(one, Exception)), None)
+    if failed is not None and not isinstance(failed, exceptions.ResponseError):
+        raise failed
+    if failed is not None or have < request.least:
+        where = " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in request.call.keys[:1])
+        why = (
+            f"the server answered {error_text(failed)}"
+            if failed
+            else f"only {have} replicas had it after {request.seconds:g} seconds"
+        )
+        raise NotReplicated(
+            f"{where} was written, but {why}, and {request.least} were to have it (min_replicas). To write it again is safe"
+        ) from failed
+    return answer
+
+
+def refused(replies: Sequence[Any], error: tuple[type[Exception], ...]) -> Iterator[tuple[int, list[int]]]:
     """What to send again of a batch, if anything: the first request that was refused, and the others that were.
 
     The first goes by itself, so that the server learns a script it did not know.

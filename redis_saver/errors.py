@@ -11,6 +11,7 @@
     ├── ThreadBusy             others were at the thread all the time
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
     ├── NotReplicated          a write is there, but on fewer replicas than it was to be
+    ├── ClusterMoving          a slot of a cluster was not served for `cluster_timeout` seconds  (also a ConnectionError, as Python has it)
     ├── ServerTooOld           the server lacks what the scripts need
     ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
     │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
@@ -92,7 +93,11 @@ class BacklogWarning(RuntimeWarning):
 
 
 class NotReplicated(RedisSaverError):
-    """A write-behind `TieredSaver` wrote, but too few replicas had it in time. It is there, unless the primary is lost first."""
+    """Something was written, but too few replicas had it in time. It is there, unless the primary is lost first. To write it again is safe."""
+
+
+class ClusterMoving(RedisSaverError, ConnectionError):
+    """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost. Calling again is safe."""
 
 
 class ServerTooOld(RedisSaverError):

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from redis_saver.display import shown
 
-INDEX, DATA, DIRTY, DOUBTS = b"index", b"data", b"dirty", b"doubts"
+INDEX, DATA, DIRTY, DOUBTS, REPLICATED = b"index", b"data", b"dirty", b"doubts", b"replicated"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -163,8 +163,6 @@ class TierKeys(NamedTuple):
     """What cold does not have yet."""
     flush: bytes
     """Who is bringing that to cold, and what cold would not take."""
-    replicated: bytes
-    """Written, for a moment, to wait for replicas."""
 
     @property
     def writing(self) -> tuple[bytes, ...]:
@@ -215,7 +213,7 @@ class Keyspace:
         """The keys of a thread in front of a cold saver."""
         index, data, doubts, dirty = self.reading_keys(thread_id)
         tag = self._tags[thread_id]
-        return TierKeys(index, data, doubts, tag + b"lease", dirty, tag + b"flush", tag + b"replicated")
+        return TierKeys(index, data, doubts, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
         """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""

@@ -7,10 +7,12 @@ once for sync and async, and encoding stands beside decoding.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
+from redis_saver.names import REPLICATED
 from redis_saver.scripts import Script
 
+KEYS_A_SCAN = 1000
 T = TypeVar("T")
 Argument: TypeAlias = bytes | str | int
 
@@ -35,21 +37,26 @@ class Batch(NamedTuple):
     requests: Sequence[Call | Command]
 
 
-class Replicas(NamedTuple):
-    """Wait until replicas have all that was written before. Reply: how many have it, when it is enough or the time is up.
+class Replicated(NamedTuple):
+    """Run a script, and wait until replicas have what it wrote. Reply: the script's.
 
-    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/), and a client has many, so a
-    key is written in front of it: replicas get writes in order.
+    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/), so it travels with the script, on one connection: a
+    server that was made a replica in between answers it with an error. As a script that is sent again may have nothing left to write, a key is written
+    between the two: replicas get writes in order.
+
+    Raises:
+        NotReplicated: Too few replicas had it in time, or the server became a replica itself.
     """
 
-    key: bytes
+    call: Call
     least: int
-    milliseconds: int
+    seconds: float
 
     @property
-    def commands(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """What to send, in this order, on one connection."""
-        return ("SET", self.key, "", "PX", 1), ("WAIT", self.least, self.milliseconds)
+    def behind(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """What to send behind the script."""
+        key = self.call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
+        return ("SET", key, "", "PX", 1), ("WAIT", self.least, round(self.seconds * 1000))
 
 
 class Scan(NamedTuple):
@@ -66,7 +73,23 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | Replicas
+Request: TypeAlias = Call | Command | Batch | Scan | Replicated
+
+
+@overload
+def key_of(request: Call | Command) -> bytes: ...
+@overload
+def key_of(request: Request) -> bytes | None: ...
+def key_of(request: Request) -> bytes | None:
+    """A key of the thread that a request is about, which says its slot of a cluster; None: it is about all nodes."""
+    if isinstance(request, Batch):
+        return key_of(request.requests[0]) if request.requests else None
+    if isinstance(request, Scan):
+        return None
+    call = request.call if isinstance(request, Replicated) else request
+    return call.keys[0] if isinstance(call, Call) else call.arguments[1]  # type: ignore[return-value]
+
+
 Operation: TypeAlias = Generator[Request, Any, T]
 """An operation with one result, T."""
 Stream: TypeAlias = Generator["Request | Page[T]", Any, None]

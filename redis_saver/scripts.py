@@ -43,7 +43,10 @@ def load(name: str) -> Script:
         return (folder / f"{match[1]}.lua").read_text("utf-8")
 
     text = _INCLUDE.sub(included, (folder / f"{name}.lua").read_text("utf-8"))
-    text = _used(_COMMENT.sub("", text))
+    return _made(name, _used(_COMMENT.sub("", text)))
+
+
+def _made(name: str, text: str) -> Script:
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -81,3 +84,15 @@ INSTALL = load("install")
 CHECK = load("check")
 DESCRIBE = load("describe")
 EXPIRE = load("expire")
+
+_GUARD = """
+local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
+if type(refused) == 'table' and refused.err and not string.find(refused.err, 'NOREPLICAS') and not string.find(refused.err, 'MISCONF') then
+  return refused
+end
+"""
+"""In front of a script: a write that changes nothing, which only a primary takes. (One that refuses writes as it lacks replicas or cannot save may be
+read.) It must not be in front of a script that writes: a full server does not refuse what follows a script's first write."""
+READING = (GET, LIST, LOAD, HISTORY, RUNS, SURVEY, PARTS, FETCH, CHECK, DESCRIBE, LAG)
+ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in READING}
+"""Those that only read, as a replica refuses them (READONLY)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,16 +11,26 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver import clients, drivers
+from redis_saver import clients, clusters, drivers
 from redis_saver.connections import ProcessClient
-from redis_saver.errors import from_reply
 from redis_saver.expiry import TTL
 from redis_saver.known import CACHE_BYTES
 from redis_saver.limits import Limits
-from redis_saver.requests import Argument, Batch, Call, Command, Operation, Replicas, Request, Scan, Stream, T
+from redis_saver.requests import (
+    KEYS_A_SCAN,
+    Argument,
+    Batch,
+    Call,
+    Command,
+    Operation,
+    Replicated,
+    Request,
+    Scan,
+    Stream,
+    T,
+    key_of,
+)
 from redis_saver.saver import Saver
-
-KEYS_A_SCAN = 1000
 
 
 class RedisSaver(Saver):
@@ -37,6 +48,9 @@ class RedisSaver(Saver):
         self._cluster = clients.is_cluster(client)
         self._exceptions: Any = clients.exceptions_of(client)
         self._options = clients.raw_options(client)
+        self._guard = drivers.guard(self.keyspace.prefix) if self.require_primary and not self._cluster else None
+        self._patience = clusters.Patience(client, self.cluster_timeout)
+        self._learns_by: tuple[type[Exception], ...] = self._patience.errors if self._cluster else ()
 
     @classmethod
     @contextmanager
@@ -52,6 +66,8 @@ class RedisSaver(Saver):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
+        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        require_primary: bool = False,
         **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -67,6 +83,8 @@ class RedisSaver(Saver):
             limits: As in the constructor.
             require_encryption: As in the constructor.
             strict: As in the constructor.
+            cluster_timeout: As in the constructor.
+            require_primary: As in the constructor.
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
@@ -80,6 +98,8 @@ class RedisSaver(Saver):
             limits=limits,
             require_encryption=require_encryption,
             strict=strict,
+            cluster_timeout=cluster_timeout,
+            require_primary=require_primary,
         )
         try:
             yield saver
@@ -121,29 +141,61 @@ class RedisSaver(Saver):
                 yield item
 
     def _exchange(self, request: Request) -> Any:
-        if isinstance(request, (Call, Command)):
+        if self._guard:
+            request = drivers.on_primary(request)
+        return self._repeated(request) if self._cluster else self._answer(request)
+
+    def _repeated(self, request: Request) -> Any:
+        """The reply of a cluster, the slots of which may be moving."""
+        tries = self._patience.tries(key_of(request))
+        while True:
             try:
-                return self._client.execute_command(*drivers.wire(request), **self._options)
-            except self._exceptions.ResponseError as reply:
-                return self._again(request, reply)
+                return self._answer(request)
+            except self._patience.errors as error:
+                pause = tries.pause(error)
+            if isinstance(request, Scan):
+                request = request._replace(position=None)  # its nodes may be others now
+            time.sleep(pause)
+
+    def _answer(self, request: Request) -> Any:
+        if isinstance(request, (Call, Command)):
+            return self._alone(request)
         if isinstance(request, Scan):
             return self._scan(request)
         if isinstance(request, Batch):
             return self._batch(request.requests)
-        return self._replicas(request)
+        return self._replicated(request)
 
-    def _again(self, request: Call | Command, reply: Exception) -> Any:
-        """What to do with an error reply: teach the server a script it does not know, else raise."""
-        if isinstance(request, Call) and isinstance(reply, self._exceptions.NoScriptError):
-            try:
-                return self._send(*drivers.wire_with_text(request))
-            except self._exceptions.ResponseError as second:
-                reply = second
-        if isinstance(request, Call) and (ours := from_reply(reply, request.keys, self._exceptions)) is not None:
-            raise ours from reply
-        raise reply
+    def _alone(self, request: Call | Command) -> Any:
+        """The reply to one request; the server learns a script that it does not know."""
+        try:
+            return self._send_to_slot(request, drivers.wire(request))
+        except self._exceptions.ResponseError as reply:
+            if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
+                return drivers.of_script(request, reply, self._exceptions)
+        try:
+            return self._send_to_slot(request, drivers.wire_with_text(request))
+        except self._exceptions.ResponseError as reply:
+            return drivers.of_script(request, reply, self._exceptions)
+
+    def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
+        """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        if not self._cluster:
+            return (
+                self._client.execute_command(*arguments, **self._options)
+                if isinstance(request, Call)
+                else self._send(*arguments)
+            )
+        try:
+            return self._client.execute_command(*arguments, **self._options)
+        except self._patience.gives_up as error:
+            if not self._patience.has_given_up(error):
+                raise
+            return clusters.ask(self._client, key_of(request), arguments, self._options)
 
     def _send(self, *arguments: Argument, **options: Any) -> Any:
+        if self._guard:
+            return drivers.of_guarded(self._together(self._client, (self._guard, arguments)))
         return self._client.execute_command(*arguments, **self._options, **options)
 
     def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
@@ -157,28 +209,41 @@ class RedisSaver(Saver):
             clients_of_nodes.setdefault(self._client_for(request), []).append(position)
         replies: list[Any] = [None] * len(requests)
         for client, positions in clients_of_nodes.items():
-            with client.pipeline(transaction=False) as pipeline:
-                for position in positions:
-                    pipeline.execute_command(*drivers.wire(requests[position]), **self._options)
-                for position, reply in zip(positions, pipeline.execute(raise_on_error=False), strict=True):
-                    replies[position] = reply
-        for position, again in drivers.refused(replies, self._exceptions.ResponseError):
+            try:
+                answers = self._together(client, [drivers.wire(requests[position]) for position in positions])
+            except self._learns_by as error:
+                answers = [error] * len(positions)
+            for position, reply in zip(positions, answers, strict=True):
+                replies[position] = reply
+        for position, again in drivers.refused(replies, (self._exceptions.ResponseError, *self._learns_by)):
             replies[position] = self._exchange(requests[position])
             for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
                 replies[other] = reply
         return replies
 
-    def _replicas(self, request: Replicas) -> int:
-        with self._client_for(Command(request.commands[0])).pipeline(transaction=False) as pipeline:
-            for command in request.commands:
+    def _replicated(self, request: Replicated) -> Any:
+        try:
+            replies: list[Any] = []
+            for wire in (drivers.wire, drivers.wire_with_text):
+                replies = self._together(self._client_for(request.call), (wire(request.call), *request.behind))
+                if not isinstance(replies[0], self._exceptions.NoScriptError):
+                    break
+            return drivers.of_replicated(request, replies, self._exceptions)
+        except self._learns_by:
+            self._alone(request.call)  # by the cluster's client, which learns from it where the slot is
+            raise
+
+    def _together(self, client: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands to one server, on one connection; the replies, with errors among them."""
+        with client.pipeline(transaction=False) as pipeline:
+            for command in commands:
                 pipeline.execute_command(*command, **self._options)
-            return int(pipeline.execute()[1])
+            return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
     def _client_for(self, request: Call | Command) -> Any:
         if not self._cluster:
             return self._client
-        key = request.keys[0] if isinstance(request, Call) else request.arguments[1]
-        return clients.of_node(self._client, self._client.get_node_from_key(key))
+        return clients.of_node(self._client, self._client.get_node_from_key(key_of(request)))
 
     def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""

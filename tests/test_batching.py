@@ -24,8 +24,7 @@ from make import config, put
 from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, ForeignKey, connections, loads
-from redis_saver import clients as clients_module
+from redis_saver import AsyncRedisSaver, ForeignKey, clusters, connections, loads
 from redis_saver.requests import Batch, Call, Command
 from redis_saver.scripts import Script
 
@@ -737,11 +736,9 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-    before = clustered._connections.batcher().client.get_node("127.0.0.1", cluster.nodes[source].port)
-    assert (
-        await clients_module.asking(clustered._connections.batcher().client, before, ("EXISTS", keys.index_key), {})
-        == 1
-    )
+    client = clustered._connections.batcher().client
+    assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
+    assert await clusters.aask(client, keys.index_key, ("EXISTS", keys.index_key), {}) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 

@@ -14,9 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver import config, names, scripts, writing
-from redis_saver.display import shown
-from redis_saver.errors import NotReplicated, ThreadDamaged
-from redis_saver.requests import Argument, Operation, Replicas
+from redis_saver.errors import ThreadDamaged
+from redis_saver.requests import Argument, Operation
 from redis_saver.scripts import Script
 from redis_saver.tiers import flushing, instead, reading
 from redis_saver.tiers.giving import writes_of
@@ -65,51 +64,40 @@ def _store(
     """Run an operation that stores a record, by the script that notes it, too."""
     yield from behind.room()
     try:
-        stored = yield from _brought_back_and_tried(tiers, where, operation, script, last)
+        stored = yield from _brought_back_and_tried(tiers, behind, where, operation, script, last)
     except BaseException:
         behind.note(where.thread_id, 0)  # it may be there all the same
         raise
-    tiers.empty.pop(where.thread_id, None)
+    finally:
+        tiers.empty.pop(where.thread_id, None)
     if stored is None:
         tiers.counts.waited += 1
         return False
     behind.note(where.thread_id, stored)
-    yield from _replicated(tiers, behind, where.thread_id)
     return True
 
 
 def _brought_back_and_tried(
-    tiers: Tiers, where: config.Address, operation: Callable[[], Operation[Any]], script: Script, last: bytes
+    tiers: Tiers,
+    behind: Behind,
+    where: config.Address,
+    operation: Callable[[], Operation[Any]],
+    script: Script,
+    last: bytes,
 ) -> Tiered[int | None]:
     """As `_tried`; where that is refused, once more after what hot lacks was brought back."""
-    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
+    if (stored := (yield from _tried(tiers, behind, where, operation(), script, last))) is None:
         wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
         if where.checkpoint_id:
             wanted.append(config.to_config(*where[:2], where.checkpoint_id))
         for one in wanted:
             yield from reading.get_tuple(tiers, one)
-        stored = yield from _tried(tiers, where, operation(), script, last)
+        stored = yield from _tried(tiers, behind, where, operation(), script, last)
     return stored
 
 
-def _replicated(tiers: Tiers, behind: Behind, thread: str) -> Tiered[None]:
-    """See to it that enough replicas have what was written.
-
-    Raises:
-        NotReplicated: They had not when the time was up.
-    """
-    if behind.min_replicas:
-        key = tiers.hot.keyspace.tier_keys(thread).replicated
-        have = yield Replicas(key, behind.min_replicas, round(behind.replica_wait * 1000))
-        if have < behind.min_replicas:
-            raise NotReplicated(
-                f"thread {shown(thread)} was written, but only {have} replicas of hot had that after {behind.replica_wait} seconds, and "
-                f"min_replicas={behind.min_replicas}. To write it again is safe"
-            )
-
-
 def _tried(
-    tiers: Tiers, where: config.Address, operation: Operation[Any], script: Script, last: bytes
+    tiers: Tiers, behind: Behind, where: config.Address, operation: Operation[Any], script: Script, last: bytes
 ) -> Tiered[int | None]:
     """How many records were stored; None: it was refused."""
     keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
@@ -118,7 +106,7 @@ def _tried(
     if leave and leave.holds_for(where.checkpoint_ns):
         more = (leave.token, leave.field, last)
     try:
-        reply = yield from instead.by(operation, script, keys, more)
+        reply = yield from instead.by(operation, script, keys, more, behind.acknowledged)
     except ThreadDamaged:  # cold may have it
         return None
     if reply == _REFUSED[script]:
@@ -135,5 +123,4 @@ def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
         behind.note(thread, 0)  # it may be so all the same
         raise
     behind.note(thread, 1)
-    yield from _replicated(tiers, behind, thread)
     return True

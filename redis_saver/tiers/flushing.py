@@ -56,7 +56,8 @@ def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
     tiers.empty.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.known.forget(keys.data_key)
-    return bool((yield Call(scripts.BURY, keys.writing, ())))
+    call = Call(scripts.BURY, keys.writing, ())
+    return bool((yield tiers.behind.acknowledged(call) if tiers.behind else call))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:

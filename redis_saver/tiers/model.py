@@ -188,10 +188,9 @@ class Behind(Protocol):
     """What operations see of a saver's write-behind."""
 
     history: ColdHistory
-    min_replicas: int
-    """How many replicas of hot must have a write before it is acknowledged."""
-    replica_wait: float
-    """Seconds for that."""
+
+    def acknowledged(self, call: Call) -> Request:
+        """What to ask to have a script called that writes what is to be acknowledged."""
 
     def note(self, thread: str, records: int) -> None:
         """Records of a thread were written that cold does not have."""
