@@ -5,6 +5,7 @@ from redis_saver.checking import CheckReport
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
+    ClusterMoving,
     ForeignKey,
     ForkMissed,
     LimitExceeded,
@@ -33,6 +34,7 @@ __all__ = [
     "BacklogFull",
     "BacklogWarning",
     "CheckReport",
+    "ClusterMoving",
     "Finding",
     "ForeignKey",
     "ForkMissed",

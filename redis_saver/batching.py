@@ -58,8 +58,23 @@ class Batcher:
         """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
         async with self._opening:
             if not self._opened:
-                await self.client.initialize()
+                await self._initialize()
                 self._opened = True
+
+    async def _initialize(self) -> None:
+        """Let the client find its nodes.
+
+        One that stands still or dies may be passed over with the next try. All else is likely to be a mistake in the client's settings, and is raised at once.
+        """
+        tries = self._patience.tries(None)
+        while True:
+            try:
+                await self.client.initialize()
+            except (self._exceptions.TimeoutError, self._exceptions.ConnectionError) as error:
+                pause = tries.pause(error)
+            else:
+                return
+            await asyncio.sleep(pause)
 
     async def answer(self, request: Call | Command) -> Any:
         """The reply to a request; what else is asked before the turn of the loop ends travels with it."""

@@ -92,7 +92,7 @@ if type(refused) == 'table' and refused.err and not string.find(refused.err, 'NO
 end
 """
 """In front of a script: a write that changes nothing, which only a primary takes. (One that refuses writes as it lacks replicas or cannot save may be
-read.) It must not be in front of a script that writes: a full server does not refuse what follows a script's first write."""
-READING = (GET, LIST, LOAD, HISTORY, RUNS, SURVEY, PARTS, FETCH, CHECK, DESCRIBE, LAG)
-ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in READING}
-"""Those that only read, as a replica refuses them (READONLY)."""
+read.) It must not be in front of a script that stores values: a full server does not refuse what follows a script's first write."""
+_READING = (GET, LIST, LOAD, HISTORY, RUNS, SURVEY, PARTS, FETCH, CHECK, DESCRIBE, EXPIRE, LAG)
+ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
+"""Those that may end without a write, as a replica refuses them (READONLY)."""

@@ -194,7 +194,7 @@ class ReplicatedCluster:
     def _node(self) -> Process:
         return Process(
             "--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT), "--cluster-replica-validity-factor", "0",
-            "--cluster-migration-barrier", "99", *_REPLICATION, *self._options, program=self._program,
+            "--cluster-migration-barrier", "99", "--cluster-allow-replica-migration", "no", *_REPLICATION, *self._options, program=self._program,
         )  # fmt: skip
 
     @property
