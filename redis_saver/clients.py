@@ -138,17 +138,22 @@ def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) 
     module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
     if parsed.tls:
         settings["ssl"] = True
-    settings = {**_tries_of_a_cluster(asynchronous), **settings}
+    settings = {**_settings_of_a_cluster(asynchronous), **settings}
     if not asynchronous:
         _look_at_cluster_options(parsed, settings)
     return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
 
 
-def _tries_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
-    """One more try, as what goes on trying is the saver: redis-py makes up to ten, and each may wait for a node that does not answer."""
+def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
+    """What suits a saver, which goes on trying itself (`clusters.py`).
+
+    redis-py makes up to ten tries, each of which may wait for a node that does not answer: here two. And its asyncio client closes all connections, those
+    in use too, after every fifth MOVED, to learn all slots anew: here it only learns the slot that the MOVED names.
+    """
     if int(redis.__version__.partition(".")[0]) >= 6:
-        return {"retry": _retry(asynchronous, 1)}
-    return {"cluster_error_retry_attempts": 1, **({"connection_error_retry_attempts": 0} if asynchronous else {})}
+        return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
+    more = {"connection_error_retry_attempts": 0} if asynchronous else {}
+    return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
 
 
 def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def _cluster(client: Any) -> Any:
         "reinitialize_steps",
         "cluster_error_retry_attempts",
     ):
-        if value := getattr(client, name, None):
+        if (value := getattr(client, name, None)) is not None:
             settings[name] = value
     for name in ("require_full_coverage", "_require_full_coverage", "_dynamic_startup_nodes", "address_remap"):
         if (value := getattr(nodes, name, None)) is not None:
