@@ -32,7 +32,7 @@ class AsyncRedisSaver(Saver):
     asynchronous = True
 
     def _use(self, client: Any) -> None:
-        guard = drivers.guard(self.keyspace.prefix) if self.require_primary and not clients.is_cluster(client) else None
+        guard = drivers.guard(self.keyspace.prefix) if self.require_primary else None
         self._connections = LoopClients(client, partial(Batcher, cluster_timeout=self.cluster_timeout, guard=guard))
 
     @classmethod
@@ -51,6 +51,8 @@ class AsyncRedisSaver(Saver):
         strict: bool = False,
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
+        min_replicas: int = 0,
+        replica_wait: float = 1.0,
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -70,6 +72,8 @@ class AsyncRedisSaver(Saver):
             strict=strict,
             cluster_timeout=cluster_timeout,
             require_primary=require_primary,
+            min_replicas=min_replicas,
+            replica_wait=replica_wait,
         )
         try:
             yield saver
@@ -125,6 +129,7 @@ class AsyncRedisSaver(Saver):
 
     def _answer(self, batcher: Batcher, request: Request) -> Awaitable[Any]:
         """The reply to a request; to be called on the batcher's loop."""
+        request = self._as_set(request)
         if isinstance(request, Call | Command):
             return batcher.answer(request)
         if isinstance(request, Replicated):

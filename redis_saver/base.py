@@ -7,12 +7,16 @@ from typing import Any, ClassVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import clients, clusters, encryption, expiry
+from redis_saver import clients, clusters, drivers, encryption, expiry, scripts
 from redis_saver import compression as compressions
+from redis_saver import config as configs
+from redis_saver.drivers import R
+from redis_saver.errors import ClusterMoving
 from redis_saver.interface import Interface
 from redis_saver.known import CACHE_BYTES, Known
 from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
+from redis_saver.requests import Call, Replicated
 from redis_saver.serializer import FastSerializer, StrictSerializer, safe
 
 
@@ -39,6 +43,8 @@ class Base(Interface):
         strict: bool = False,
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
+        min_replicas: int = 0,
+        replica_wait: float = 1.0,
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
@@ -67,14 +73,25 @@ class Base(Interface):
                 `ClusterMoving` is raised. No try begins later; one takes as long as the client lets it (`docs/high-availability.md`).
             require_primary: Whether reading from a server that is a replica, or was made one, raises the client's `ReadOnlyError`, as writing does in any
                 case. Where sentinels name the primary, the client then asks them anew. No round trip; nodes of a cluster refuse that by themselves.
+            min_replicas: How many replicas must have what is written before that is acknowledged (WAIT, in the same round trip): checkpoints, pending
+                writes, deletions of threads, copies, TTLs. 0: none. `docs/high-availability.md` says how many.
+            replica_wait: Seconds that they may take, before the write raises `NotReplicated`; less than the client's `socket_timeout`.
 
         Raises:
             ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
         clients.check(client, asynchronous=self.asynchronous)
-        self.cluster_timeout, self.require_primary = clusters.check(cluster_timeout), require_primary
-        self.failures = clients.failures_of(client)
+        configs.number("cluster_timeout", cluster_timeout, 0)
+        configs.number("min_replicas", min_replicas, 0, whole=True)
+        configs.number("replica_wait", replica_wait, 0.001)
+        self.cluster_timeout = cluster_timeout
+        self.require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
+        self.min_replicas, self.replica_wait = min_replicas, replica_wait
+        self.failures = (
+            *clients.failures_of(client),
+            ClusterMoving,
+        )  # valkey-py's errors are not redis-py's, which that one is
         if strict:
             if serde is not None:
                 raise ValueError(
@@ -93,3 +110,11 @@ class Base(Interface):
 
     @abstractmethod
     def _use(self, client: Any) -> None: ...
+
+    def _as_set(self, request: R) -> R | Replicated:
+        """A request as the settings want it."""
+        if self.require_primary:
+            request = drivers.on_primary(request)
+        if self.min_replicas and isinstance(request, Call) and request.script in scripts.ACKNOWLEDGED:
+            return Replicated(request, self.min_replicas, self.replica_wait)
+        return request

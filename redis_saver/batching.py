@@ -78,10 +78,8 @@ class Batcher:
 
     async def answer(self, request: Call | Command) -> Any:
         """The reply to a request; what else is asked before the turn of the loop ends travels with it."""
-        if self._guard is not None:
-            if isinstance(request, Command):
-                return await self._send_guarded(request.arguments)
-            request = drivers.on_primary(request)
+        if self._guard is not None and isinstance(request, Command):
+            return await self._send_guarded(request.arguments)
         if not self._opened:
             await self.open()
         if self._queue is None:
@@ -94,8 +92,6 @@ class Batcher:
 
     async def answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
         """The replies to requests that may travel together; the first error where one has one."""
-        if self._guard is not None:
-            requests = [drivers.on_primary(request) for request in requests]
         if not self._opened:
             await self.open()
         mine = [self._waiting(request, requests) for request in requests]

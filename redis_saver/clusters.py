@@ -101,18 +101,6 @@ class Tries:
         return pause
 
 
-def check(seconds: float, name: str = "cluster_timeout") -> float:
-    """Check the setting.
-
-    Raises:
-        ValueError: It is no number of seconds.
-    """
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds < float("inf"):
-        raise ValueError(f"{name}={shown(seconds)}: seconds, a number of 0 at the least")
-    return float(seconds)
-
-
 # -- where the client gives up: to the node itself, and to the one its slot is moving to
 #
 # A node answers ASK where it has given away a key of a slot that it still has; the next is to be told ASKING, which holds for the command behind it on the

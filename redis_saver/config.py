@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -132,3 +133,14 @@ def limit(value: int | None) -> int | None:
     if value < 0:
         raise ValueError(f"limit={shown(value)}: a limit is not negative; None means all")
     return value
+
+
+def number(name: str, given: object, least: float, *, whole: bool = False) -> None:
+    """Check a setting.
+
+    Raises:
+        ValueError: It is no such number.
+    """
+    is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
+    if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
+        raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")

@@ -11,7 +11,7 @@
     ├── ThreadBusy             others were at the thread all the time
     ├── BacklogFull            too much was written that cold does not have yet; nothing was written
     ├── NotReplicated          a write is there, but on fewer replicas than it was to be
-    ├── ClusterMoving          a slot of a cluster was not served for `cluster_timeout` seconds  (also a ConnectionError, as Python has it)
+    ├── ClusterMoving          a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
     ├── ServerTooOld           the server lacks what the scripts need
     ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
     │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
@@ -31,6 +31,8 @@ import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
+
+import redis
 
 from redis_saver.display import error_text, printable, sentence, shown
 
@@ -96,7 +98,7 @@ class NotReplicated(RedisSaverError):
     """Something was written, but too few replicas had it in time. It is there, unless the primary is lost first. To write it again is safe."""
 
 
-class ClusterMoving(RedisSaverError, ConnectionError):
+class ClusterMoving(RedisSaverError, redis.ConnectionError):
     """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost. Calling again is safe."""
 
 

@@ -96,3 +96,5 @@ read.) It must not be in front of a script that stores values: a full server doe
 _READING = (GET, LIST, LOAD, HISTORY, RUNS, SURVEY, PARTS, FETCH, CHECK, DESCRIBE, EXPIRE, LAG)
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """Those that may end without a write, as a replica refuses them (READONLY)."""
+ACKNOWLEDGED = frozenset((PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, BURY, WIPE, INSTALL, EXPIRE))
+"""Those that write what a caller may rely on from then on, with `min_replicas`. Removing old checkpoints again does no harm, nor does writing what cold has."""

@@ -48,7 +48,7 @@ class RedisSaver(Saver):
         self._cluster = clients.is_cluster(client)
         self._exceptions: Any = clients.exceptions_of(client)
         self._options = clients.raw_options(client)
-        self._guard = drivers.guard(self.keyspace.prefix) if self.require_primary and not self._cluster else None
+        self._guard = drivers.guard(self.keyspace.prefix) if self.require_primary else None
         self._patience = clusters.Patience(client, self.cluster_timeout)
         self._learns_by: tuple[type[Exception], ...] = self._patience.errors if self._cluster else ()
 
@@ -68,6 +68,8 @@ class RedisSaver(Saver):
         strict: bool = False,
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
+        min_replicas: int = 0,
+        replica_wait: float = 1.0,
         **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -85,6 +87,8 @@ class RedisSaver(Saver):
             strict: As in the constructor.
             cluster_timeout: As in the constructor.
             require_primary: As in the constructor.
+            min_replicas: As in the constructor.
+            replica_wait: As in the constructor.
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
@@ -100,6 +104,8 @@ class RedisSaver(Saver):
             strict=strict,
             cluster_timeout=cluster_timeout,
             require_primary=require_primary,
+            min_replicas=min_replicas,
+            replica_wait=replica_wait,
         )
         try:
             yield saver
@@ -141,8 +147,7 @@ class RedisSaver(Saver):
                 yield item
 
     def _exchange(self, request: Request) -> Any:
-        if self._guard:
-            request = drivers.on_primary(request)
+        request = self._as_set(request)
         return self._repeated(request) if self._cluster else self._answer(request)
 
     def _repeated(self, request: Request) -> Any:

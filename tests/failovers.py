@@ -140,6 +140,7 @@ class History:
         self.servers: Any = (Sentinels if what == "sentinel" else ReplicatedCluster)(program, *options)
         replicas = 2 if what == "sentinel" else 1
         self._min_replicas = replicas if min_replicas is None else min_replicas
+        self._may_refuse = "--min-replicas-to-write" in options
         self._keeps = {"through", *(["behind"] if self._min_replicas == replicas else [])}
         self.cold = Locked()
         self.rounds: list[Round] = []
@@ -341,7 +342,8 @@ class History:
         made.longest[method] = max(made.longest[method], seconds)  # type: ignore[assignment]
         if error is not None:
             made.errors[type(error).__name__] += 1
-            if not isinstance(error, ALLOWED) or isinstance(error, ThreadDamaged):
+            refused = isinstance(error, redis.ResponseError) and str(error).startswith("NOREPLICAS")
+            if not (isinstance(error, ALLOWED) or (refused and self._may_refuse)) or isinstance(error, ThreadDamaged):
                 made.wrong.append("".join(traceback.format_exception(error)))
 
     # -- afterwards
@@ -362,9 +364,8 @@ class History:
                         thread.check(one)
                     found = fresh.get_tuple(config(thread.name))
                     newest = found and found.config["configurable"]["checkpoint_id"]
-                    if (
-                        mode == "behind"
-                    ):  # what was not acknowledged may have reached cold, and not the primary that is there now
+                    if mode == "behind":
+                        # What was not acknowledged may have reached cold, and not the primary that is there now.
                         assert newest is None or newest in there
                         made.lost[mode] += (newest or "") < max(thread.put & there.keys(), default="")
                     else:
@@ -384,7 +385,7 @@ class History:
     def stop(self) -> None:
         for saver in self._blocking.values():
             if isinstance(saver, TieredSaver):
-                saver.close(2)
+                saver.close(25)
             getattr(saver, "hot", saver)._connection.close()
         self.servers.stop()
 

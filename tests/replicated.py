@@ -237,14 +237,21 @@ class ReplicatedCluster:
         return found[0]
 
     def primary_of(self, slot: int) -> Process:
-        """The node that has a slot."""
-        for one in self.running():
-            if one.info("role") == "master":
-                for range_ in self._slots_of(one):
-                    first, _, last = range_.partition("-")
-                    if range_[0] != "[" and int(first) <= slot <= int(last or first):
-                        return one
-        raise AssertionError(f"nobody has slot {slot}")
+        """The node that has a slot; while it moves at once, nobody may have it for a moment."""
+        found: list[Process] = []
+
+        def is_there() -> bool:
+            for one in self.running():
+                if one.info("role") == "master":
+                    for range_ in self._slots_of(one):
+                        first, _, last = range_.partition("-")
+                        if range_[0] != "[" and int(first) <= slot <= int(last or first):
+                            found.append(one)
+                            return True
+            return False
+
+        until(is_there, f"somebody has slot {slot}")
+        return found[0]
 
     # -- slots
 

@@ -292,7 +292,7 @@ def test_multiprocessing(command: str, environment: dict[str, str], tmp_path: Pa
 
 
 FORK_IN_C = """
-import asyncio, ctypes, os, signal, sys
+import asyncio, ctypes, os, signal, sys, time
 from langgraph.checkpoint.memory import InMemorySaver
 import redis, redis.asyncio
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, ForkMissed, RedisSaver, TieredSaver
@@ -307,6 +307,7 @@ if sys.argv[2] == "the child alone":
     fork = lambda: ctypes.PyDLL(None).fork() or ctypes.pythonapi.PyOS_AfterFork_Child()
 else:
     fork = ctypes.PyDLL(None).fork
+time.sleep(0.3)  # another OS thread amid taking the GIL would leave it locked in the child, for good
 if not (child := fork()):
     signal.alarm(20)
     for call in calls:

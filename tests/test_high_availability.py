@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,10 +24,34 @@ from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, program_
 from servers import Server
 from test_costs import Counted
 
-from redis_saver import AsyncTieredSaver, ClusterMoving, NotReplicated, TieredSaver, scripts
+from redis_saver import AsyncTieredSaver, ClusterMoving, NotReplicated, RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
 
-pytestmark = pytest.mark.xdist_group("high availability")
+SYNC_AND_ASYNC = ["sync", "async"]
+WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async") for program in PROGRAMS[1:])]
+"""Programs and flavours; on Valkey one of these, as it is the servers that differ there."""
+
+
+def on(fixture: str) -> Callable[[Any], Any]:
+    """Run a test on servers that a fixture starts; those of one fixture in one process."""
+
+    def mark(test: Any) -> Any:
+        test = pytest.mark.parametrize((fixture, "flavour"), WITH, indirect=True)(test)
+        return pytest.mark.xdist_group(f"high availability: {fixture}")(test)
+
+    return mark
+
+
+def on_cluster(*cases: tuple[str, str]) -> Callable[[Any], Any]:
+    """Run a test with pairs of a program and what is done, in both flavours."""
+
+    def mark(test: Any) -> Any:
+        test = pytest.mark.parametrize(
+            ("cluster", "what"), [one for one in cases if one[0] in PROGRAMS], indirect=["cluster"]
+        )(test)
+        return pytest.mark.xdist_group("high availability: cluster")(test)
+
+    return mark
 
 
 def patient(flavour: str) -> Any:
@@ -55,7 +81,7 @@ async def in_thread(step: Callable[[], Any]) -> Any:
 # -- Sentinel
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module")
 def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
     made = Sentinels(request.param)
     yield made
@@ -77,6 +103,7 @@ def has(server: Process, prefix: str, thread: str) -> int:
     return int(found)
 
 
+@on("sentinels")
 async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target) -> None:
     """A primary that stands still is left as soon as the sentinels name another one."""
     face = watched.face(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
@@ -89,6 +116,7 @@ async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target
     assert has(now, watched.prefix, "thread") == 2
 
 
+@on("sentinels")
 async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentinels, watched: Target) -> None:
     """What it would acknowledge is lost as soon as the sentinels make it a replica."""
     face = watched.face(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
@@ -110,6 +138,7 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
     ]
 
 
+@on("sentinels")
 async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, watched: Target) -> None:
     """Each is asked once, not four times."""
     face = watched.face(client=watched.client(socket_timeout=1))
@@ -122,6 +151,7 @@ async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, 
         sentinels.sentinels[0].go_on()
 
 
+@on("sentinels")
 async def test_reading_from_a_demoted_primary_finds_the_new_one(sentinels: Sentinels, watched: Target) -> None:
     """With `require_primary` a connection to a server that was made a replica is left."""
     face = watched.face(client=watched.client(), require_primary=True)
@@ -136,7 +166,7 @@ async def test_reading_from_a_demoted_primary_finds_the_new_one(sentinels: Senti
 # -- replicas
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Process, Process]]:
     """A primary and its replica."""
     program = program_of(request.param)
@@ -161,6 +191,7 @@ async def mine(pair: tuple[Process, Process], flavour: str, request: pytest.Fixt
     await made.close()
 
 
+@on("pair")
 async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair: Any) -> None:
     """A failover between the two lets WAIT speak for another server. Here it happens as the request with WAIT in it arrives."""
     primary = Server("--repl-diskless-sync-delay", "0")
@@ -186,6 +217,7 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
     proxy.close()
 
 
+@on("pair")
 @pytest.mark.parametrize("call", ["put", "put_writes", "delete_thread"])
 async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Target, call: str) -> None:
     """It has written, and will forget: that is not acknowledged."""
@@ -215,6 +247,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
         one.stop()
 
 
+@on("pair")
 async def test_waiting_costs_no_round_trip(mine: Target) -> None:
     client = mine.client()
     face = behind(mine.face(client=client).saver, min_replicas=1)
@@ -228,6 +261,7 @@ async def test_waiting_costs_no_round_trip(mine: Target) -> None:
     assert counter.take() == ["PIPELINE"] * 3
 
 
+@on("pair")
 async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: Any) -> None:
     face = behind(mine.face().saver, min_replicas=1)
     for server in pair:
@@ -269,6 +303,7 @@ READS: dict[str, Callable[[Face], Awaitable[Any]]] = {
 }
 
 
+@on("pair")
 async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -> None:
     primary, replica = pair
     writer = mine.face()
@@ -284,6 +319,7 @@ async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -
     await of_replica.close()
 
 
+@on("pair")
 async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: Any) -> None:
     """It is read where it lacks replicas, too, and a full one refuses what it refused: what begins with a write may write more then."""
     primary = pair[0]
@@ -317,7 +353,7 @@ async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: An
 # -- clusters
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[ReplicatedCluster]:
     made = ReplicatedCluster(request.param)
     yield made
@@ -362,33 +398,42 @@ async def all_there(faces: list[Face], threads: list[str], counts: list[int]) ->
         assert all(one.pending_writes == [("task", "n", one.checkpoint["channel_values"]["n"])] for one in found)
 
 
-def while_busy(step: Callable[[], Any], done: threading.Event) -> threading.Thread:
+@contextmanager
+def meanwhile(step: Callable[[], Any], done: threading.Event | None = None) -> Iterator[None]:
+    """Do something on another OS thread; it must succeed."""
+
     def run() -> None:
         try:
             step()
         finally:
-            done.set()
+            if done is not None:
+                done.set()
 
-    made = threading.Thread(target=run)
-    made.start()
-    return made
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        yield
+        running.result(60)
 
 
-@pytest.mark.parametrize("what", ["by hand", "reshard", "at once", "planned", "forced", "killed", "paused"])
+@on_cluster(
+    ("redis", "by hand"), ("redis", "killed"), ("redis", "paused"), ("valkey", "at once"), ("valkey", "planned")
+)
 async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, moving: Target, what: str) -> None:
-    """Neither what a moving cluster raises, nor what redis-py does as it learns the slots anew, while calls are under way."""
+    """Neither what a moving cluster raises, nor what redis-py does as it learns the slots anew, while calls are under way.
+
+    `test_failovers.py` has what else may happen to a cluster.
+    """
     threads = [f"t{n}" for n in range(30 if moving.flavour == "async" else 8)]
     face = moving.face(client=moving.client(socket_timeout=1))
     tiered = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
     cold = InMemorySaver()
     through = Face(tiered(moving.face(client=moving.client(socket_timeout=1)).saver, cold))
     source = cluster.primary_of(slot(moving, "t0"))
-    target = next(one for one in cluster.primaries() if one is not source)
     done = threading.Event()
 
     def move() -> None:
         if what == "by hand":
-            for thread in threads:
+            for thread in threads[:10]:
                 number = slot(moving, thread)
                 to = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
                 origin = cluster.open_slot(number, to)
@@ -397,16 +442,14 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
                     time.sleep(0.01)
                 time.sleep(0.02)
                 cluster.close_slot(number, to)
-        elif what == "reshard":
-            cluster.reshard(source, target, 300)
         elif what == "at once":
             for thread in threads[:6]:
                 number = slot(moving, thread)
                 to = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
                 if not cluster.migrate_atomically(number, number, to):
                     cluster.move_slot(number, to)
-        elif what in ("planned", "forced"):
-            cluster.fail_over(source, *(["FORCE"] if what == "forced" else []))
+        elif what == "planned":
+            cluster.fail_over(source)
             time.sleep(0.3)
         else:
             replica = cluster.replica_of(source)
@@ -414,15 +457,15 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
             cluster.wait_promoted(replica)
             time.sleep(0.5)
 
-    keeps_all = what in ("by hand", "reshard", "at once", "planned")  # else what the replica did not have is lost
-    mover = while_busy(move, done)
-    counts = await busy([face, through], threads, done, keeps_all=keeps_all)
-    mover.join(60)
+    keeps_all = what in ("by hand", "at once", "planned")  # else what the replica did not have is lost
+    with meanwhile(move, done):
+        counts = await busy([face, through], threads, done, keeps_all=keeps_all)
     cluster.wait_ready()
     if keeps_all:
         await all_there([moving.face(), Face(tiered(moving.face().saver, cold))], threads, counts)
 
 
+@on("cluster")
 async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: Target) -> None:
     """A slot moves to a node without any, which CLUSTER SLOTS does not name."""
     face = moving.face()
@@ -448,6 +491,7 @@ async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: 
 TIERS: dict[str, dict[str, Any]] = {"through": {}, "behind": {"mode": "write-behind", "flusher": False}}
 
 
+@on("cluster")
 @pytest.mark.parametrize("tiers", [None, *TIERS])
 async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, moving: Target, tiers: str | None) -> None:
     """What would name a key that is there and one that is not waits until the slot is closed."""
@@ -458,31 +502,28 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
     where = await put(face, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
-    done = threading.Event()
 
     def move() -> None:
         with cluster.opened(number, target):
             time.sleep(1.0)
 
-    mover = while_busy(move, done)
-    await asyncio.sleep(0.3)
-    parent = where["configurable"]["checkpoint_id"]
-    await put_aside(face, "thread", 2, parent)
-    assert (await aside(face, "get_tuple", config())).checkpoint["channel_values"] == {"n": 2}
-    mover.join(30)
+    with meanwhile(move):
+        await asyncio.sleep(0.3)
+        await put_aside(face, "thread", 2, where["configurable"]["checkpoint_id"])
+        assert (await aside(face, "get_tuple", config())).checkpoint["channel_values"] == {"n": 2}
     with cluster.opened(number, next(one for one in cluster.primaries() if one is not target)):
         pass
     fresh = moving.face()
     assert (await fresh.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     await fresh.delete_thread("thread")
-    mover = while_busy(move, done)
-    await asyncio.sleep(0.3)
-    assert await aside(fresh, "get_tuple", config()) is None
-    await put_aside(fresh, "thread", 3)
-    mover.join(30)
+    with meanwhile(move):
+        await asyncio.sleep(0.3)
+        assert await aside(fresh, "get_tuple", config()) is None
+        await put_aside(fresh, "thread", 3)
     assert (await fresh.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
 
 
+@on("cluster")
 async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
     face = moving.face(cluster_timeout=0.5)
     number = slot(moving, "thread")
@@ -500,6 +541,7 @@ async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, movin
     await put(face, config(), {"n": 1})
 
 
+@on("cluster")
 async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
     """And hot that is bypassed is bypassed then, too."""
     face = moving.face(cluster_timeout=0.3, client=moving.client(socket_timeout=0.5))
@@ -519,6 +561,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
     assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
 
 
+@on("cluster")
 async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
     face = behind(moving.face().saver, min_replicas=1, replica_wait=2)
     await put(face, config(), {"n": 1})
@@ -530,3 +573,44 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
         client.execute_command("READONLY")
         key = Keyspace(moving.prefix).keys("thread").index_key
         assert client.execute_command("ZLEXCOUNT", key, "[c", "(d") == 2
+
+
+@on("pair")
+async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) -> None:
+    """Everything that a caller may rely on is there when it is acknowledged, in one round trip."""
+    client = mine.client()
+    face = mine.face(client=client, min_replicas=1, replica_wait=2)
+    where = await put(face, config(), {"n": 1})
+    await face.put_writes(where, [("n", 1)], "task")
+    await face.copy_thread("thread", "copy")
+    await face.pin("copy")
+    await face.delete_thread("none")
+    assert await face.get_tuple(config()) is not None  # the scripts are loaded now
+    counter = Counted(client)
+    await put(face, where, {"n": 2})
+    await face.put_writes(where, [("n", 1)], "task")
+    await face.pin("thread")
+    await face.delete_thread("copy")
+    await face.get_tuple(config())
+    assert counter.take() == ["PIPELINE"] * 4 + ["EVALSHA"]
+    assert has(pair[1], mine.prefix, "thread") == 2
+    assert has(pair[1], mine.prefix, "copy") == 0
+    lonely = mine.face(min_replicas=2, replica_wait=0.1)
+    for call in (put(lonely, where, {"n": 3}), lonely.delete_thread("thread")):
+        with pytest.raises(NotReplicated, match="only 1 replicas"):
+            await call
+    assert await face.get_tuple(config()) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"cluster_timeout": -1}, "cluster_timeout=-1: a number of 0 at the least"),
+        ({"cluster_timeout": float("inf")}, "cluster_timeout=inf"),
+        ({"min_replicas": 1.0}, "min_replicas=1.0: an int of 0"),
+        ({"replica_wait": 0}, "replica_wait=0"),
+    ],
+)
+def test_settings_that_make_no_sense(setting: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        RedisSaver(redis.Redis(), **setting)

@@ -27,7 +27,7 @@ from proxy import Proxy, retrying
 from seeds import seed, targets
 from tiering import Tiers
 
-from redis_saver import ForeignKey, RedisSaver
+from redis_saver import ClusterMoving, ForeignKey, RedisSaver
 from redis_saver.batching import Batcher
 
 pytestmark = pytest.mark.random
@@ -47,10 +47,7 @@ def is_lost(target: Target, error: object) -> bool:
     if target.name == "fakeredis":
         return False
     if target.name == "cluster":
-        # redis-py's asyncio client closes its connections, those in use too, when it learns the slots anew.
-        if isinstance(error, AttributeError) and "'NoneType' object has no attribute" in str(error):
-            return True
-        return isinstance(error, (*LOST, redis.exceptions.ClusterError, redis.exceptions.RedisClusterException))
+        return isinstance(error, ClusterMoving)  # all else is repeated
     return isinstance(error, LOST)
 
 

@@ -19,6 +19,7 @@ import valkey.asyncio
 from faces import Face, Target
 from make import chain, config, put
 from redis_saver import AsyncRedisSaver, RedisSaver, ServerTooOld, WrongThread, clients
+from redis_saver.sentinels import SSLPrimaryConnection
 from servers import Server, free_port, url_of
 
 
@@ -161,7 +162,7 @@ def test_tls_urls_make_tls_clients() -> None:
     client = clients.connect("rediss://host", asynchronous=False)
     assert client.connection_pool.connection_class is redis.SSLConnection
     client = clients.connect("rediss+sentinel://host/s", asynchronous=False)
-    assert client.connection_pool.connection_class is redis.sentinel.SentinelManagedSSLConnection
+    assert client.connection_pool.connection_class is SSLPrimaryConnection
 
 
 def test_memory_urls() -> None:

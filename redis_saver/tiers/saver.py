@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -94,7 +93,8 @@ class TwoTiers(Interface, Generic[Hot]):
             max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
                 knows of the others is some seconds old.
             backlog_wait: Seconds that a write waits while it is more, before it raises `BacklogFull`.
-            min_replicas: How many replicas of hot must have a write before it is acknowledged (WAIT); one more round trip a write. 0: none.
+            min_replicas: How many replicas of hot must have what is written behind before that is acknowledged, as of `RedisSaver`. What is written through
+                cold has, and need not wait.
             replica_wait: Seconds that they may take, before the write raises `NotReplicated`.
 
         Raises:
@@ -116,12 +116,12 @@ class TwoTiers(Interface, Generic[Hot]):
             raise ValueError(
                 'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
             )
-        _check("flush_workers", flush_workers, 1, whole=True)
-        _check("max_backlog", max_backlog, 1, whole=True)
-        _check("min_replicas", min_replicas, 0, whole=True)
-        _check("flush_every", flush_every, 0.001)
-        _check("backlog_wait", backlog_wait, 0)
-        _check("replica_wait", replica_wait, 0.001)
+        configs.number("flush_workers", flush_workers, 1, whole=True)
+        configs.number("max_backlog", max_backlog, 1, whole=True)
+        configs.number("min_replicas", min_replicas, 0, whole=True)
+        configs.number("flush_every", flush_every, 0.001)
+        configs.number("backlog_wait", backlog_wait, 0)
+        configs.number("replica_wait", replica_wait, 0.001)
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
         self._generation = forks.generation
@@ -213,12 +213,6 @@ class TwoTiers(Interface, Generic[Hot]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`prune` for asyncio."""
         await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
-
-
-def _check(name: str, given: object, least: float, *, whole: bool = False) -> None:
-    is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
-    if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
-        raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")
 
 
 def own_error(failed: HotFailed) -> BaseException:
