@@ -67,13 +67,9 @@ def _cluster(client: Any) -> Any:
     connected = settings.pop("redis_connect_func", None)
     if connected is not None and (own := getattr(client, "user_on_connect_func", None)):
         settings["redis_connect_func"] = own
-    for name in (
-        "retry",
-        "read_from_replicas",
-        "load_balancing_strategy",
-        "reinitialize_steps",
-        "cluster_error_retry_attempts",
-    ):
+    if getattr(client, "read_from_replicas", False):  # deprecated by redis-py 5.3, and False by default
+        settings["read_from_replicas"] = True
+    for name in ("retry", "load_balancing_strategy", "reinitialize_steps", "cluster_error_retry_attempts"):
         if (value := getattr(client, name, None)) is not None:
             settings[name] = value
     for name in ("require_full_coverage", "_require_full_coverage", "_dynamic_startup_nodes", "address_remap"):

@@ -216,7 +216,7 @@ class History:
         return self.random.choice([one for one in self.servers.primaries() if one is not holder])
 
     def _by_hand(self) -> None:
-        for slot in self._slots(12):
+        for slot in self._slots(5):
             target = self._other_than(slot)
             source = self.servers.open_slot(slot, target)
             time.sleep(self.random.uniform(0, 0.15))
@@ -236,7 +236,7 @@ class History:
 
     def _nodes(self) -> None:
         added = self.servers.add_node()
-        slots = self._slots(4)
+        slots = self._slots(3)
         before = {slot: self.servers.primary_of(slot) for slot in dict.fromkeys(slots)}
         for slot in before:
             source = self.servers.open_slot(slot, added)
@@ -260,7 +260,9 @@ class History:
         finally:
             for saver in self._tasks_savers.values():
                 if isinstance(saver, AsyncTieredSaver):
-                    await saver.aclose()
+                    await saver.aclose(
+                        1
+                    )  # a turn may be released on a primary that is lost: then its thread waits for 30 seconds
                 await getattr(saver, "hot", saver)._connections.aclose()
         return self.rounds
 
@@ -385,7 +387,7 @@ class History:
     def stop(self) -> None:
         for saver in self._blocking.values():
             if isinstance(saver, TieredSaver):
-                saver.close(25)
+                saver.close(1)
             getattr(saver, "hot", saver)._connection.close()
         self.servers.stop()
 

@@ -43,10 +43,11 @@ SUITES = {
     "values": "test_serializer.py",
     "native": "test_native.py",
     "migrate": "test_migrate.py",
+    "failovers": "test_failovers.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")
-ON_THEIR_OWN = ("parts", "drain", "batching", "kills", "changing", "values", "native", "migrate")
+ON_THEIR_OWN = ("parts", "drain", "batching", "kills", "changing", "values", "native", "migrate", "failovers")
 """These name their servers themselves, and run once a round, not once for each server."""
 NOTHING_TO_RUN = 5
 """What pytest ends with where no test is chosen, as where a suite has none for a server."""

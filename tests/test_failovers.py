@@ -1,0 +1,50 @@
+"""Random rounds of failovers and moving slots: no call ends in another error than the client's or ours, none waits for ever, nothing is lost but what must be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from failovers import KINDS, MODES, History
+from seeds import seeds
+
+from redis_saver.clusters import CLUSTER_TIMEOUT
+
+LONGEST = CLUSTER_TIMEOUT + 10
+"""Seconds that a call may take: those that a request is repeated, the last try, and what a machine costs that is busy with other tests."""
+SHORT = {
+    "sentinel-redis": ["pause"],
+    "sentinel-valkey": ["planned by sentinels"],
+    "cluster-redis": ["kill", "by hand"],
+    "cluster-valkey": ["at once", "nodes"],
+}
+"""What happens in the ordinary suite; anything in the long rounds."""
+
+
+def look(history: History, rounds: int, names: list[str] | None) -> None:
+    try:
+        found = asyncio.run(history.run(rounds, names))
+    finally:
+        history.stop()
+    said = "\n".join(one.line() for one in found)
+    assert not [wrong for one in found for wrong in one.wrong], said
+    assert len(found) == rounds
+    assert max(max(one.longest.values()) for one in found) < LONGEST, said
+    for one in found:
+        assert all(one.acknowledged[mode] for mode in MODES), said
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds([1]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_failovers(kind: str, seed: int) -> None:
+    look(History(kind, seed), len(SHORT[kind]), SHORT[kind])
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", seeds(range(100, 104)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_failovers(kind: str, seed: int) -> None:
+    look(History(kind, seed), 16, None)
