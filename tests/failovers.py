@@ -151,7 +151,8 @@ class History:
     def _saver(self, mode: str, *, asynchronous: bool, flusher: bool = True) -> Any:
         client = connect(self.servers.url, asynchronous=asynchronous, socket_timeout=0.5)
         kind: Any = AsyncRedisSaver if asynchronous else RedisSaver
-        saver = kind(client, prefix=mode)
+        waits = {"min_replicas": self._min_replicas, "replica_wait": 0.3} if mode == "behind" else {}
+        saver = kind(client, prefix=mode, **waits)
         if mode == "plain":
             return saver
         tiered: Any = AsyncTieredSaver if asynchronous else TieredSaver
@@ -161,8 +162,6 @@ class History:
             saver,
             self.cold,
             mode="write-behind",
-            min_replicas=self._min_replicas,
-            replica_wait=0.3,
             flush_every=0.2,
             flusher=flusher,
         )

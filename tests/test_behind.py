@@ -837,11 +837,11 @@ async def test_replicas(flavour: str) -> None:
                 break
     target = Target("own", flavour, primary.url, "replicated")
     kind = AsyncTieredSaver if flavour == "async" else TieredSaver
-    face = Face(kind(target.face().saver, InMemorySaver(), **BEHIND, min_replicas=1, replica_wait=0.5))
+    face = Face(kind(target.face(min_replicas=1, replica_wait=0.5).saver, InMemorySaver(), **BEHIND))
     other = Target("own", "sync", replica.url, "replicated").face()
     made = await written(face)
     assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
-    lonely = Face(kind(target.face().saver, InMemorySaver(), **BEHIND, min_replicas=2, replica_wait=0.1))
+    lonely = Face(kind(target.face(min_replicas=2, replica_wait=0.1).saver, InMemorySaver(), **BEHIND))
     with pytest.raises(NotReplicated, match="only 1 replicas"):
         await lonely.put_writes(made[-1], [("n", 1)], "task-y")
     assert "task-y" in [write[0] for write in (await face.get_tuple(config())).pending_writes]

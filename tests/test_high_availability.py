@@ -178,10 +178,10 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Process, Process]]:
         one.stop()
 
 
-def behind(saver: Any, **settings: Any) -> Face:
+def behind(hot: Face) -> Face:
     """Write-behind over a saver; nothing is brought to cold."""
-    kind = AsyncTieredSaver if Face(saver).native_async else TieredSaver
-    return Face(kind(saver, InMemorySaver(), mode="write-behind", flusher=False, **settings))
+    kind = AsyncTieredSaver if hot.native_async else TieredSaver
+    return Face(kind(hot.saver, InMemorySaver(), mode="write-behind", flusher=False))
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
     until(replica.is_replica_in_sync, "the replica is in sync")
     proxy = Proxy(primary.port)
     target = Target("own", mine.flavour, proxy.url, mine.prefix)
-    face = behind(target.face().saver, min_replicas=1, replica_wait=2)
+    face = behind(target.face(min_replicas=1, replica_wait=2))
     await put(face, config("before"), {"n": 1})
 
     def fail_over() -> None:
@@ -226,7 +226,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     other = Process()
     until(replica.is_replica_in_sync, "the replica is in sync")
     target = Target("own", mine.flavour, primary.url, mine.prefix)
-    face = behind(target.face(client=target.client(retry=None)).saver, min_replicas=1, replica_wait=4)
+    face = behind(target.face(client=target.client(retry=None), min_replicas=1, replica_wait=4))
     await face.put_writes(await put(face, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
     await face.delete_thread("known")
     where = await put(face, config(), {"n": 1})
@@ -250,7 +250,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
 @on("pair")
 async def test_waiting_costs_no_round_trip(mine: Target) -> None:
     client = mine.client()
-    face = behind(mine.face(client=client).saver, min_replicas=1)
+    face = behind(mine.face(client=client, min_replicas=1))
     await face.put_writes(await put(face, config("known"), {"n": 1}), [("n", 1)], "task")
     await face.delete_thread("known")
     where = await put(face, config(), {"n": 1})
@@ -263,13 +263,13 @@ async def test_waiting_costs_no_round_trip(mine: Target) -> None:
 
 @on("pair")
 async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: Any) -> None:
-    face = behind(mine.face().saver, min_replicas=1)
+    face = behind(mine.face(min_replicas=1))
     for server in pair:
         server.ask("SCRIPT", "FLUSH")
     await put(face, config(), {"n": 1})
     assert has(pair[1], mine.prefix, "thread") == 1
     with pytest.raises(NotReplicated, match="only 1 replicas"):
-        await put(behind(mine.face().saver, min_replicas=2, replica_wait=0.1), config("other"), {"n": 1})
+        await put(behind(mine.face(min_replicas=2, replica_wait=0.1)), config("other"), {"n": 1})
 
 
 # -- a replica that is read
@@ -563,7 +563,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
 
 @on("cluster")
 async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
-    face = behind(moving.face().saver, min_replicas=1, replica_wait=2)
+    face = behind(moving.face(min_replicas=1, replica_wait=2))
     await put(face, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))

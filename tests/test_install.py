@@ -131,8 +131,9 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
     other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
     cold = other.face().saver
     await chain(target.face(), "from before", 2)
-    for settings in ({}, {"mode": "write-behind", "flush_every": 0.02, "min_replicas": 1, "replica_wait": 0.01}):
-        face = Face(kind(target.face(ttl={"default_ttl": 60}).saver, cold, **settings))
+    for settings in ({}, {"mode": "write-behind", "flush_every": 0.02}):
+        hot = target.face(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_wait=0.01)
+        face = Face(kind(hot.saver, cold, **settings))
         await face.get_tuple(config("t"))
         for _ in range(2):
             with contextlib.suppress(NotReplicated):
@@ -143,11 +144,14 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
         await face.flush()
         server.client().delete("langgraph:{t}:index")
         assert await face.get_tuple(config("t"))
-        await face.copy_thread("t", "u")
-        await face.prune(["u"])
-        await face.delete_for_runs(["r"])
-        with contextlib.suppress(NotReplicated):
-            await face.delete_thread("t")
+        for call in (
+            face.copy_thread("t", "u"),
+            face.prune(["u"]),
+            face.delete_for_runs(["r"]),
+            face.delete_thread("t"),
+        ):
+            with contextlib.suppress(NotReplicated):
+                await call
         await asyncio.sleep(0.1)
         assert await (face.saver.aclose() if flavour == "async" else asyncio.to_thread(face.saver.close)) == 0
     denied = {entry["object"] for entry in server.client().acl_log()}

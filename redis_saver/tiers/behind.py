@@ -64,7 +64,7 @@ def _store(
     """Run an operation that stores a record, by the script that notes it, too."""
     yield from behind.room()
     try:
-        stored = yield from _brought_back_and_tried(tiers, behind, where, operation, script, last)
+        stored = yield from _brought_back_and_tried(tiers, where, operation, script, last)
     except BaseException:
         behind.note(where.thread_id, 0)  # it may be there all the same
         raise
@@ -79,25 +79,24 @@ def _store(
 
 def _brought_back_and_tried(
     tiers: Tiers,
-    behind: Behind,
     where: config.Address,
     operation: Callable[[], Operation[Any]],
     script: Script,
     last: bytes,
 ) -> Tiered[int | None]:
     """As `_tried`; where that is refused, once more after what hot lacks was brought back."""
-    if (stored := (yield from _tried(tiers, behind, where, operation(), script, last))) is None:
+    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
         wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
         if where.checkpoint_id:
             wanted.append(config.to_config(*where[:2], where.checkpoint_id))
         for one in wanted:
             yield from reading.get_tuple(tiers, one)
-        stored = yield from _tried(tiers, behind, where, operation(), script, last)
+        stored = yield from _tried(tiers, where, operation(), script, last)
     return stored
 
 
 def _tried(
-    tiers: Tiers, behind: Behind, where: config.Address, operation: Operation[Any], script: Script, last: bytes
+    tiers: Tiers, where: config.Address, operation: Operation[Any], script: Script, last: bytes
 ) -> Tiered[int | None]:
     """How many records were stored; None: it was refused."""
     keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
@@ -106,7 +105,7 @@ def _tried(
     if leave and leave.holds_for(where.checkpoint_ns):
         more = (leave.token, leave.field, last)
     try:
-        reply = yield from instead.by(operation, script, keys, more, behind.acknowledged)
+        reply = yield from instead.by(operation, script, keys, more)
     except ThreadDamaged:  # cold may have it
         return None
     if reply == _REFUSED[script]:

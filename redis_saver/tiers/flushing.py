@@ -56,8 +56,7 @@ def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
     tiers.empty.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.known.forget(keys.data_key)
-    call = Call(scripts.BURY, keys.writing, ())
-    return bool((yield tiers.behind.acknowledged(call) if tiers.behind else call))
+    return bool((yield Call(scripts.BURY, keys.writing, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from redis_saver.requests import Argument, Call, Operation, Request
+from redis_saver.requests import Argument, Call, Operation
 from redis_saver.scripts import Script
 
 
-def by(
-    operation: Operation[Any],
-    script: Script,
-    keys: Sequence[bytes],
-    more: Sequence[Argument],
-    request_for: Callable[[Call], Request] = lambda call: call,
-) -> Operation[Any]:
+def by(operation: Operation[Any], script: Script, keys: Sequence[bytes], more: Sequence[Argument]) -> Operation[Any]:
     """Run an operation that calls one script of one thread, by one that takes what that does and then more.
 
     Args:
@@ -23,7 +17,6 @@ def by(
         script: What takes more.
         keys: Its keys.
         more: What it takes behind what the operation gives.
-        request_for: What to ask to have it called.
 
     Returns:
         The last reply, None where the operation asked for nothing. An int is always the last: nobody has more to say to it.
@@ -34,7 +27,7 @@ def by(
             request: Any = operation.send(reply)
         except StopIteration:
             return reply
-        reply = yield request_for(Call(script, keys, (*request.arguments, *more)))
+        reply = yield Call(script, keys, (*request.arguments, *more))
         if isinstance(reply, int):
             operation.close()
             return reply

@@ -16,7 +16,7 @@ from uuid import uuid4
 from redis_saver import forks, names, scripts
 from redis_saver.display import error_text, shown
 from redis_saver.errors import BacklogFull
-from redis_saver.requests import Batch, Call, Command, Operation, Replicated, Request, Scan
+from redis_saver.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.tiers.model import MOST_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
 
 LOOK_EVERY = 5.0
@@ -47,13 +47,10 @@ class Lag:
         most: int,
         patience: float,
         flushes: bool,
-        min_replicas: int,
-        replica_wait: float,
     ) -> None:
         """As `saver.TwoTiers` takes them."""
         self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
         self._most, self._patience = most, patience
-        self._min_replicas, self._replica_wait = min_replicas, replica_wait
         self.after_fork()
         forks.watch(self)
 
@@ -66,10 +63,6 @@ class Lag:
         self._bytes = 0
         self._lock = threading.Lock()
         self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
-
-    def acknowledged(self, call: Call) -> Request:
-        """What to ask to have a script called that writes what is to be acknowledged."""
-        return Replicated(call, self._min_replicas, self._replica_wait) if self._min_replicas else call
 
     def note(self, thread: str, records: int) -> None:
         """Records of a thread were written that cold does not have: it is its turn `flush_every` seconds after the first."""

@@ -189,9 +189,6 @@ class Behind(Protocol):
 
     history: ColdHistory
 
-    def acknowledged(self, call: Call) -> Request:
-        """What to ask to have a script called that writes what is to be acknowledged."""
-
     def note(self, thread: str, records: int) -> None:
         """Records of a thread were written that cold does not have."""
 

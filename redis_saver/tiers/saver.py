@@ -67,13 +67,12 @@ class TwoTiers(Interface, Generic[Hot]):
         cold_history: ColdHistory = "all",
         max_backlog: int = 100_000,
         backlog_wait: float = 5.0,
-        min_replicas: int = 0,
-        replica_wait: float = 1.0,
     ) -> None:
         """Put a saver in front of another. Both stay the caller's.
 
         Args:
-            hot: A saver of ours of the same flavour; give it a TTL.
+            hot: A saver of ours of the same flavour; give it a TTL. With its `min_replicas` what is written behind waits for replicas; what is written
+                through cold has, and need not wait.
             cold: Any saver with the methods that are used, such as a `PostgresSaver` that was set up. Its `serde` is replaced by one that bears values
                 which other OS threads change (`serializer.safe`). It decides what can be stored, and
                 how metadata come back. Where its serializer is to be made safe, as `serde` of `RedisSaver`, it is used by a shallow copy.
@@ -93,9 +92,6 @@ class TwoTiers(Interface, Generic[Hot]):
             max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
                 knows of the others is some seconds old.
             backlog_wait: Seconds that a write waits while it is more, before it raises `BacklogFull`.
-            min_replicas: How many replicas of hot must have what is written behind before that is acknowledged, as of `RedisSaver`. What is written through
-                cold has, and need not wait.
-            replica_wait: Seconds that they may take, before the write raises `NotReplicated`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense.
@@ -118,10 +114,8 @@ class TwoTiers(Interface, Generic[Hot]):
             )
         configs.number("flush_workers", flush_workers, 1, whole=True)
         configs.number("max_backlog", max_backlog, 1, whole=True)
-        configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("flush_every", flush_every, 0.001)
         configs.number("backlog_wait", backlog_wait, 0)
-        configs.number("replica_wait", replica_wait, 0.001)
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
         self._generation = forks.generation
@@ -142,8 +136,6 @@ class TwoTiers(Interface, Generic[Hot]):
                 most=max_backlog,
                 patience=backlog_wait,
                 flushes=flusher,
-                min_replicas=min_replicas,
-                replica_wait=replica_wait,
             )
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
