@@ -35,7 +35,7 @@ OS_THREADS, TASKS = 8, 50
 PAUSE = 0.02
 """Seconds that a worker rests between two calls: all of them, and what moves the slots, share one interpreter lock."""
 ALLOWED = (redis.ConnectionError, redis.TimeoutError, RedisSaverError)
-LOSING = {"kill", "pause", "planned by sentinels", "forced"}
+LOSING = {"kill", "pause", "planned by sentinels", "coordinated", "forced"}
 """After these a plain saver may miss what the replica did not have."""
 _METADATA = {"source": "loop", "step": 1, "parents": {}}
 
@@ -171,7 +171,10 @@ class History:
     def disturbances(self) -> dict[str, Callable[[], None]]:
         """What may happen to these servers."""
         if isinstance(self.servers, Sentinels):
-            return {"kill": self._kill, "pause": self._pause, "planned by sentinels": self.servers.fail_over}
+            return {
+                "kill": self._kill, "pause": self._pause, "planned by sentinels": self.servers.fail_over,
+                **({"coordinated": lambda: self.servers.fail_over("COORDINATED")} if self.kind == "sentinel-valkey" else {}),
+            }  # fmt: skip
         return {
             "kill": self._kill, "pause": self._pause, "planned": self._planned, "forced": lambda: self._planned("FORCE"), "by hand": self._by_hand,
             "reshard": self._reshard, "at once": self._at_once, "nodes": self._nodes,

@@ -126,10 +126,10 @@ class Sentinels:
         primary = self.primary()
         return [one for one in self.servers if one is not primary]
 
-    def fail_over(self) -> None:
-        """Have a replica promoted, as planned."""
+    def fail_over(self, *how: str) -> None:
+        """Have a replica promoted, as planned; COORDINATED (Valkey 9): with the primary, which stops taking writes first."""
         before = self.primary()
-        until(lambda: self.sentinels[0].ask("SENTINEL", "FAILOVER", "us") is not None, "a failover can begin")
+        until(lambda: self.sentinels[0].ask("SENTINEL", "FAILOVER", "us", *how) is not None, "a failover can begin")
         self.wait_promoted(before)
 
     def wait_promoted(self, before: Process) -> Process:
