@@ -23,6 +23,7 @@ from proxy import Proxy
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, program_of, slot_of, until
 from servers import Server
 from test_costs import Counted
+from test_install import acl_rule
 
 from redis_saver import AsyncTieredSaver, ClusterMoving, NotReplicated, RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
@@ -486,6 +487,26 @@ async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: 
     cluster.move_slot(number, source)
     cluster.remove_node(added)
     assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
+
+
+@on("cluster")
+async def test_the_least_rights_are_enough_where_a_slot_moves(cluster: ReplicatedCluster, flavour: str) -> None:
+    """ASK is followed, too, which takes a right of its own."""
+    for node in cluster.running():
+        for section in ("standalone", "cluster"):
+            node.ask(*acl_rule(section).split())
+    target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
+    face = target.face(cluster_timeout=1)
+    where = await put(face, config(), {"n": 1})
+    number = slot(target, "thread")
+    to = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
+    source = cluster.open_slot(number, to)
+    cluster.move_keys(number, source, to)
+    await put(face, where, {"n": 2})
+    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
+    cluster.close_slot(number, to)
+    await face.delete_thread("thread")
+    await target.close()
 
 
 TIERS: dict[str, dict[str, Any]] = {"through": {}, "behind": {"mode": "write-behind", "flusher": False}}
