@@ -33,6 +33,7 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
 """Seconds that a client made from a URL waits for a server, to connect and for each reply, unless the URL says otherwise; redis-py before 8 waits for ever."""
+_MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
 
@@ -115,9 +116,16 @@ def _retry(asynchronous: bool, times: int = 3) -> Any:
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
+def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {"retry": _retry(asynchronous), **settings}
+    if _MAJOR < 6 and settings["retry"] is not None:  # such a redis-py repeats only what it is told to
+        settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
+    return settings
+
+
 def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio if asynchronous else redis
-    settings = {"retry": _retry(asynchronous), **settings}
+    settings = _with_retry(asynchronous, settings)
     if parsed.kind == "unix":
         base, settings["path"] = "unix://", parsed.path
     else:
@@ -150,7 +158,7 @@ def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
     redis-py makes up to ten tries, each of which may wait for a node that does not answer: here two. And its asyncio client closes all connections, those
     in use too, after every fifth MOVED, to learn all slots anew: here it only learns the slot that the MOVED names.
     """
-    if int(redis.__version__.partition(".")[0]) >= 6:
+    if _MAJOR >= 6:
         return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
     more = {"connection_error_retry_attempts": 0} if asynchronous else {}
     return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
@@ -177,7 +185,7 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
         name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
     }
     shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_"))}
-    settings.setdefault("retry", _retry(asynchronous))
+    settings = _with_retry(asynchronous, settings)
     tls = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
