@@ -139,5 +139,9 @@ class AsyncRedisSaver(Saver):
     async def _check_version(self) -> None:
         batcher = self._batcher()
         await batcher.open()
-        for name in clients.nodes(batcher.client):
-            clients.check_version(await batcher.send_in_turn(name, "HELLO"))
+
+        async def check() -> None:
+            for name in clients.nodes(batcher.client):
+                clients.check_version(await batcher.send_in_turn(name, "HELLO"))
+
+        await batcher.repeated(check, None)

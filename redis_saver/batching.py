@@ -121,7 +121,7 @@ class Batcher:
     async def replicated(self, request: Replicated) -> Any:
         """The reply to a script that is waited for until replicas have what it wrote."""
         await self.open()
-        return await self._repeated(lambda: self._replicated(request), request.call.keys[0])
+        return await self.repeated(lambda: self._replicated(request), request.call.keys[0])
 
     async def scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
@@ -135,7 +135,7 @@ class Batcher:
             command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
             return clients.next_position(nodes, await self.send_in_turn(nodes[0], *command))
 
-        return await self._repeated(page, None)
+        return await self.repeated(page, None)
 
     async def send_in_turn(self, name: str | None, *arguments: Argument) -> Any:
         """Send one command to a node of a cluster by its name (None: the server), when a connection is free."""
@@ -180,9 +180,9 @@ class Batcher:
     async def _answer_by_itself(self, request: Call | Command) -> Any:
         if not self._cluster:
             return await self._answer_once(request)
-        return await self._repeated(lambda: self._answer_once(request), key_of(request))
+        return await self.repeated(lambda: self._answer_once(request), key_of(request))
 
-    async def _repeated(self, attempt: Callable[[], Awaitable[T]], key: bytes | None) -> T:
+    async def repeated(self, attempt: Callable[[], Awaitable[T]], key: bytes | None) -> T:
         """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
         if not self._cluster:
             return await attempt()

@@ -79,13 +79,11 @@ Request: TypeAlias = Call | Command | Batch | Scan | Replicated
 @overload
 def key_of(request: Call | Command) -> bytes: ...
 @overload
-def key_of(request: Request) -> bytes | None: ...
-def key_of(request: Request) -> bytes | None:
-    """A key of the thread that a request is about, which says its slot of a cluster; None: it is about all nodes."""
+def key_of(request: Call | Command | Batch | Replicated) -> bytes | None: ...
+def key_of(request: Call | Command | Batch | Replicated) -> bytes | None:
+    """A key of the thread that a request is about, which says its slot of a cluster; None: it asks for nothing."""
     if isinstance(request, Batch):
         return key_of(request.requests[0]) if request.requests else None
-    if isinstance(request, Scan):
-        return None
     call = request.call if isinstance(request, Replicated) else request
     return call.keys[0] if isinstance(call, Call) else call.arguments[1]  # type: ignore[return-value]
 

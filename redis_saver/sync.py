@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,6 +118,9 @@ class RedisSaver(Saver):
         Raises:
             ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
         """
+        self._repeated(self._check_version, None)
+
+    def _check_version(self) -> None:
         for name in clients.nodes(self._client):
             clients.check_version(self._send("HELLO", **clients.target(clients.node_named(self._client, name))))
 
@@ -147,26 +150,28 @@ class RedisSaver(Saver):
                 yield item
 
     def _exchange(self, request: Request) -> Any:
-        request = self._as_set(request)
-        return self._repeated(request) if self._cluster else self._answer(request)
-
-    def _repeated(self, request: Request) -> Any:
-        """The reply of a cluster, the slots of which may be moving."""
-        tries = self._patience.tries(key_of(request))
-        while True:
-            try:
-                return self._answer(request)
-            except self._patience.errors as error:
-                pause = tries.pause(error)
-            if isinstance(request, Scan):
-                request = request._replace(position=None)  # its nodes may be others now
-            time.sleep(pause)
-
-    def _answer(self, request: Request) -> Any:
-        if isinstance(request, (Call, Command)):
-            return self._alone(request)
         if isinstance(request, Scan):
             return self._scan(request)
+        request = self._as_set(request)
+        return (
+            self._repeated(lambda: self._answer(request), key_of(request)) if self._cluster else self._answer(request)
+        )
+
+    def _repeated(self, attempt: Callable[[], T], key: bytes | None) -> T:
+        """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
+        if not self._cluster:
+            return attempt()
+        tries = self._patience.tries(key)
+        while True:
+            try:
+                return attempt()
+            except self._patience.errors as error:
+                pause = tries.pause(error)
+            time.sleep(pause)
+
+    def _answer(self, request: Call | Command | Batch | Replicated) -> Any:
+        if isinstance(request, (Call, Command)):
+            return self._alone(request)
         if isinstance(request, Batch):
             return self._batch(request.requests)
         return self._replicated(request)
@@ -252,7 +257,14 @@ class RedisSaver(Saver):
 
     def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
         """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
-        nodes, cursor = request.position or (clients.nodes(self._client), 0)
-        page = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
-        node = clients.node_named(self._client, nodes[0])
-        return clients.next_position(nodes, self._send(*page, **clients.target(node)))
+        position = request.position
+
+        def page() -> tuple[Any, list[bytes]]:
+            nonlocal position
+            nodes, cursor = position or (clients.nodes(self._client), 0)
+            position = None  # where this fails, the nodes may be others
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+            node = clients.node_named(self._client, nodes[0])
+            return clients.next_position(nodes, self._send(*command, **clients.target(node)))
+
+        return self._repeated(page, None)

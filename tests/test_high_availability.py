@@ -575,9 +575,12 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
     lost.pause()
     with pytest.raises(ClusterMoving, match=rf"slot {slot(moving, 'thread')} .*a primary is lost"):
         await face.get_tuple(config())
+    with pytest.raises(ClusterMoving, match="the nodes of the cluster were not all there"):
+        await face.setup()
     assert (await around.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
     lost.go_on()
     cluster.wait_ready()
+    await face.setup()
     assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
 
 
