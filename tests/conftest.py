@@ -23,6 +23,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
 
 
+ONE_FLAVOUR = {"redis62": "sync", "valkey": "async", "fakeredis": "async"}
+"""Where a behaviour test runs in one flavour: there the server differs, and the client is that of `redis`, where it runs in both, as on a cluster."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what shows nothing more, unless a test names its servers or its flavours itself, or the environment does."""
+    if os.environ.get(seeds.ON):
+        return
+    left_out = [item for item in items if _shows_nothing_more(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _shows_nothing_more(item: pytest.Item) -> bool:
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    if "flavour" not in given or given.get("target_name") not in ONE_FLAVOUR:
+        return False
+    named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
+    if named & {"flavour", "target_name"} or item.get_closest_marker("everywhere"):
+        return False
+    return bool(given["flavour"] != ONE_FLAVOUR[given["target_name"]])
+
+
 @pytest.fixture(params=TARGETS)
 def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
 from faces import Target
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 
+@pytest.mark.everywhere
 async def test_conformance_is_full(target: Target) -> None:
     @checkpointer_test(name=target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:

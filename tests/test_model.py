@@ -313,13 +313,29 @@ def normal(answer: Any) -> Any:
     return answer
 
 
+EXAMPLES = {"redis": 100, "redis62": 40, "cluster": 40, "fakeredis": 20, "valkey": 40}
+"""Histories of the ordinary suite; the slow one runs five times as many."""
+
+
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-@pytest.mark.parametrize("server", targets("redis", "redis62", "cluster", "fakeredis"))
+@pytest.mark.parametrize("server", targets(*EXAMPLES))
 def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
+    compare(server, flavour, EXAMPLES[server])
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("server", targets(*EXAMPLES))
+def test_same_answers_as_in_memory_many_times(server: str, flavour: str) -> None:
+    compare(server, flavour, 5 * EXAMPLES[server])
+
+
+def compare(server: str, flavour: str, examples: int) -> None:
     target = Target(server, flavour, url_of(server), "m")
     machine = type("Machine", (Machine,), {"target": target})
-    examples = {"redis": 250, "redis62": 100, "cluster": 60, "fakeredis": 40, "valkey": 100}[server]
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,

@@ -78,11 +78,7 @@ def _store(
 
 
 def _brought_back_and_tried(
-    tiers: Tiers,
-    where: config.Address,
-    operation: Callable[[], Operation[Any]],
-    script: Script,
-    last: bytes,
+    tiers: Tiers, where: config.Address, operation: Callable[[], Operation[Any]], script: Script, last: bytes
 ) -> Tiered[int | None]:
     """As `_tried`; where that is refused, once more after what hot lacks was brought back."""
     if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
