@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import hostile
 import ormsgpack
@@ -48,7 +47,7 @@ from redis_saver import (
 from redis_saver.errors import FileDamaged
 from redis_saver.frames import pack
 from redis_saver.limits import Allowance
-from redis_saver.moving.files import FIRST_LINE, FRAME
+from redis_saver.moving.files import FIRST_LINE, FRAME, checksum
 from redis_saver.moving.migrating import migrate
 from redis_saver.moving.opening import opened
 from redis_saver.names import Keyspace
@@ -660,7 +659,10 @@ def records_of(data: bytes) -> list[bytes]:
 
 
 def file_of(records: list[bytes]) -> bytes:
-    return FIRST_LINE + b"".join(FRAME.pack(len(one), crc32(one)) + one for one in records)
+    made = FIRST_LINE
+    for one in records:
+        made += FRAME.pack(len(one), checksum(one, len(made))) + one
+    return made
 
 
 def tampered(chance: random.Random, record: bytes) -> bytes:

@@ -646,11 +646,25 @@ def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
         refused(exported)
 
 
+def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> None:
+    """Each is sound by itself."""
+    whole, at = exported.read_bytes(), len(files.FIRST_LINE)
+    while at < len(whole):
+        length, _ = files.FRAME.unpack_from(whole, at)
+        after = at + files.FRAME.size + length
+        if after < len(whole):
+            for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
+                exported.write_bytes(changed)
+                with pytest.raises(files.FileDamaged):
+                    files.FileSource(exported, JsonPlusSerializer())
+        at = after
+
+
 def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
         data = files.ormsgpack.packb(record)
-        exported.write_bytes(whole[:22] + files.FRAME.pack(len(data), files.crc32(data)) + data + whole[22:])
+        exported.write_bytes(whole[:22] + files.FRAME.pack(len(data), files.checksum(data, 22)) + data + whole[22:])
         refused(exported)
 
 

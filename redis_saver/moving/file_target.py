@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
-from zlib import crc32
 
 import ormsgpack
 from langgraph.checkpoint.base import ChannelVersions
@@ -17,7 +16,7 @@ from typing_extensions import Self
 
 from redis_saver.display import error_text, printable
 from redis_saver.errors import PlaceFailed, ThreadNotMoved
-from redis_saver.moving.files import FIRST_LINE, FRAME, Values
+from redis_saver.moving.files import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.moving.new_files import NewFile
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task
 from redis_saver.parts import digest
@@ -134,7 +133,7 @@ class FileTarget(Values):
     def _add(self, *record: Any) -> None:
         data = ormsgpack.packb(record)
         try:
-            self._file.write(FRAME.pack(len(data), crc32(data)))
+            self._file.write(FRAME.pack(len(data), checksum(data, self._file.tell())))
             self._file.write(data)
         except OSError as error:
             raise PlaceFailed(f"{self.name}: {printable(str(error))}") from error

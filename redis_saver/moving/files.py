@@ -1,7 +1,7 @@
 r"""Threads in a file: all of them one after the other, each with its checkpoints from the oldest to the newest.
 
     redis-saver threads 1\n           the file's first line
-    <length><crc32><record> ...      two big-endian 32-bit numbers, then so many bytes of msgpack
+    <length><check><record> ...      two big-endian 32-bit numbers, then so many bytes of msgpack; the check is `checksum`
 
 A record is an array. Its first element says what it is:
 
@@ -43,6 +43,11 @@ FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
 FRAME = struct.Struct(">II")
 _UNREADABLE = "a checkpoint of thread {!r} in {} cannot be read"
+
+
+def checksum(data: bytes, at: int) -> int:
+    """What stands in front of a record: a CRC-32 of its bytes that begins with where it stands, so that it is another one where a record is added or gone."""
+    return crc32(data, at & 0xFFFFFFFF)
 
 
 class Values:
@@ -169,13 +174,15 @@ class FileSource(Values):
 
 def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
     """The records from where the file stands."""
+    at = file.tell()
     while head := file.read(FRAME.size):
         if len(head) == FRAME.size:
             length, check = FRAME.unpack(head)
             # To read more than there is takes the memory for it first.
             data = file.read(length) if length <= os.fstat(file.fileno()).st_size - file.tell() else b""
-            if len(data) == length and crc32(data) == check:
+            if len(data) == length and checksum(data, at) == check:
                 yield _record(data, name)
+                at += FRAME.size + length
                 continue
         raise FileDamaged(
             f"{name} is damaged, or cut off, at byte {file.tell()}: export it again, or copy it again. Nothing was read from it"
