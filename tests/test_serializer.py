@@ -43,7 +43,7 @@ from redis_saver.serializer import FastSerializer
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
 
 often = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -489,7 +489,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
-@pytest.mark.parametrize("seed", seeds(range(25)))
+@pytest.mark.parametrize("seed", seeds(range(15)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
     """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
     await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
