@@ -13,16 +13,16 @@ end
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
-    return nil, redis.error_reply('FOREIGNKEY the key ' .. index .. ' is not a sorted set of redis_saver')
+    return nil, redis.error_reply('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
   end
   local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@dirty', ...)
   if fields.err then
-    return nil, redis.error_reply('FOREIGNKEY the key ' .. data .. ' is not a hash of redis_saver')
+    return nil, redis.error_reply('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver')
   end
   local state = fields[1]
   if not mark and not state then
     if redis.call('EXISTS', index, data) > 0 then
-      return nil, redis.error_reply('FOREIGNKEY the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
+      return nil, redis.error_reply('KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
     end
     return nil, nil, fields
   end

@@ -9,7 +9,7 @@
 --
 -- Returns 1 where nothing is left, 2 where it is dirty and can be opened: then it was mended by others, or its damage lies deeper; 0 where cold is to
 -- be asked whether it has it.
--- Errors: DAMAGED, FOREIGNKEY.
+-- Errors: DAMAGED, KEYCONFLICT.
 
 --- @include lib_thread
 

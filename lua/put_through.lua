@@ -17,7 +17,7 @@
 --
 -- Where cold is to get the thread once more, it is to get this, too.
 -- Returns what put.lua does; where something is missing, the doubt stays.
--- Errors: DAMAGED, FOREIGNKEY.
+-- Errors: DAMAGED, KEYCONFLICT.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -37,7 +37,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
     Raises:
         ValueError: A variable is missing or makes no sense; the message says which and why.
         ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
-        ServerTooOld: The server lacks what the saver needs.
+        UnsupportedServer: The server lacks what the saver needs.
     """
     if not (url := os.environ.get("REDIS_URL")):
         raise ValueError(

@@ -25,7 +25,7 @@ class AsyncRedisSaver(Saver):
 
     It can be built where no event loop runs, and used by any number of loops and OS threads at once, before and after a fork
     (`connections.LoopClients` tells which loop has connections of its own). Its methods without an `a` work from any OS thread that runs no event loop, such
-    as the worker threads of `graph.invoke`; on a loop's own thread they raise `WrongThread`, as they would block that loop. In a program without
+    as the worker threads of `graph.invoke`; on a loop's own thread they raise `CalledOnEventLoop`, as they would block that loop. In a program without
     asyncio they work too, on a loop in the background; there `RedisSaver` is faster.
     """
 
@@ -52,7 +52,7 @@ class AsyncRedisSaver(Saver):
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
-        replica_wait: float = 1.0,
+        replica_timeout: float = 1.0,
         **options: Any,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -73,7 +73,7 @@ class AsyncRedisSaver(Saver):
             cluster_timeout=cluster_timeout,
             require_primary=require_primary,
             min_replicas=min_replicas,
-            replica_wait=replica_wait,
+            replica_timeout=replica_timeout,
         )
         try:
             yield saver
@@ -84,7 +84,7 @@ class AsyncRedisSaver(Saver):
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
         Raises:
-            ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
         """
         await self._on_a_loop(self._check_version)
 

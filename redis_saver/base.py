@@ -44,7 +44,7 @@ class Base(Interface):
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
-        replica_wait: float = 1.0,
+        replica_timeout: float = 1.0,
     ) -> None:
         """Use a client, which stays the caller's: it is not closed here.
 
@@ -75,7 +75,7 @@ class Base(Interface):
                 case. Where sentinels name the primary, the client then asks them anew. No round trip; nodes of a cluster refuse that by themselves.
             min_replicas: How many replicas must have what is written before that is acknowledged (WAIT, in the same round trip): checkpoints, pending
                 writes, deletions of threads, copies, TTLs. 0: none. `docs/high-availability.md` says how many.
-            replica_wait: Seconds that they may take, before the write raises `NotReplicated`; less than the client's `socket_timeout`.
+            replica_timeout: Seconds that they may take, before the write raises `ReplicationTimeout`; less than the client's `socket_timeout`.
 
         Raises:
             ImportError: `compression` without its extra.
@@ -84,10 +84,10 @@ class Base(Interface):
         clients.check(client, asynchronous=self.asynchronous)
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
-        configs.number("replica_wait", replica_wait, 0.001)
+        configs.number("replica_timeout", replica_timeout, 0.001)
         self.cluster_timeout = cluster_timeout
         self.require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
-        self.min_replicas, self.replica_wait = min_replicas, replica_wait
+        self.min_replicas, self.replica_timeout = min_replicas, replica_timeout
         self.failures = (
             *clients.failures_of(client),
             ClusterMoving,
@@ -116,5 +116,5 @@ class Base(Interface):
         if self.require_primary:
             request = drivers.on_primary(request)
         if self.min_replicas and isinstance(request, Call) and request.script in scripts.ACKNOWLEDGED:
-            return Replicated(request, self.min_replicas, self.replica_wait)
+            return Replicated(request, self.min_replicas, self.replica_timeout)
         return request

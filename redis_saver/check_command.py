@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from redis_saver.checking import CheckReport
-from redis_saver.errors import PlaceFailed, ThreadBusy, ThreadNotFound
+from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 from redis_saver.inventory import Finding
 from redis_saver.moving.opening import opened
 from redis_saver.tiers.sync import TieredSaver
@@ -52,7 +52,7 @@ def _run(given: argparse.Namespace) -> int:
     if bool(given.threads) == given.all:
         given.parser.error("name the threads, or say --all")
     if not given.url:
-        raise PlaceFailed("--redis URL is missing, and there is no REDIS_URL in the environment")
+        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
     with ExitStack() as stack:
         place = stack.enter_context(opened(given.url, target=False, prefix=given.keys))
         hot = place.saver
@@ -66,7 +66,7 @@ def _run(given: argparse.Namespace) -> int:
         try:
             return _tell(given, (_report(saver, thread) for thread in threads))
         except failures as error:
-            raise PlaceFailed(f"--postgres: {error}") from error
+            raise EndpointError(f"--postgres: {error}") from error
 
 
 def _report(saver: Any, thread: str) -> CheckReport:

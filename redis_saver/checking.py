@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver import names, scripts
 from redis_saver.context import Context
-from redis_saver.errors import ForeignKey, ThreadBusy, ThreadDamaged, ThreadNotFound
+from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound
 from redis_saver.inventory import MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
 from redis_saver.requests import Call, Operation
 
@@ -112,7 +112,7 @@ def check(
     for _ in range(ATTEMPTS):
         try:
             before = yield from _state(context, thread)
-        except (ThreadDamaged, ForeignKey) as error:
+        except (ThreadDamaged, KeyConflict) as error:
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), RESTORE),))
         if before is None:
             raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
@@ -124,7 +124,7 @@ def check(
         compared = yield from compare(before, held, found)
         try:
             after = yield from _state(context, thread)
-        except (ThreadDamaged, ForeignKey):
+        except (ThreadDamaged, KeyConflict):
             continue  # it was damaged just now; the next attempt says so
         if not found or before.like(after):
             counts = len(held.headers), len(held.roots), len(held.parts), sum(held.records.values()), held.bytes

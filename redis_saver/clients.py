@@ -24,7 +24,7 @@ from redis.backoff import ExponentialBackoff
 
 from redis_saver import forks, sentinels, urls
 from redis_saver.display import kind_of, shown
-from redis_saver.errors import ServerTooOld
+from redis_saver.errors import UnsupportedServer
 from redis_saver.urls import Url
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -245,14 +245,14 @@ def check_version(hello: Any) -> None:
     """Check the answer to HELLO, which every user may ask.
 
     Raises:
-        ServerTooOld: the server is older than `OLDEST`.
+        UnsupportedServer: the server is older than `OLDEST`.
     """
     flat = hello if isinstance(hello, Mapping) else dict(zip(hello[::2], hello[1::2], strict=True))
     said = {_text(key): value for key, value in flat.items()}
     server, version = _text(said["server"]), _text(said["version"])
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
-        raise ServerTooOld(
+        raise UnsupportedServer(
             f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer"
         )
 

@@ -181,7 +181,7 @@ def encode_writes(
     """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index.
 
     Raises:
-        UnserializableValue: The serializer does not know a value.
+        EncodeError: The serializer does not know a value.
         LimitExceeded: There are too many, or one is too long.
     """
     limits, path = context.limits, names.encode(task_path)

@@ -195,5 +195,5 @@ class Demo:
     def _status(self, saver: RedisSaver) -> None:
         left, info = show.time_left(saver.get_thread_ttl(self.thread)), next(saver.threads(self.thread))
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {show.count_keys(self.url, self.thread)} keys"
-        waits = ", waits for a human" if info.waits_on_interrupt else ""
+        waits = ", waits for a human" if info.interrupted else ""
         self.console.print(f"{line}, {left}{waits}", style="bold magenta")

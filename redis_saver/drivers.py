@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from redis_saver import scripts
 from redis_saver.display import error_text, shown
-from redis_saver.errors import NotReplicated, from_reply
+from redis_saver.errors import ReplicationTimeout, from_reply
 from redis_saver.requests import Argument, Batch, Call, Command, Page, Replicated, Request, Stream, T
 
 R = TypeVar("R")
@@ -154,7 +154,7 @@ def of_replicated(request: Replicated, replies: Sequence[Any], exceptions: Any) 
     """The script's reply among those to `Replicated`.
 
     Raises:
-        NotReplicated: Too few replicas have what it wrote.
+        ReplicationTimeout: Too few replicas have what it wrote.
     """
     reply, written, have = replies
     answer = of_script(request.call, reply, exceptions)
@@ -168,7 +168,7 @@ def of_replicated(request: Replicated, replies: Sequence[Any], exceptions: Any) 
             if failed
             else f"only {have} replicas had it after {request.seconds:g} seconds"
         )
-        raise NotReplicated(
+        raise ReplicationTimeout(
             f"{where} was written, but {why}, and {request.least} were to have it (min_replicas). To write it again is safe"
         ) from failed
     return answer

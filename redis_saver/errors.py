@@ -1,26 +1,26 @@
 """The errors of this package. Errors of the Redis client (connection, timeout, OOM, ...) pass through unchanged.
 
     RedisSaverError
-    ├── ThreadDamaged          a part of the thread is gone, or its bytes cannot be read
-    │   └── UndecodableValue   the serializer refused stored bytes                        (also a ValueError)
+    ├── ThreadDamaged            a part of the thread is gone, or its bytes cannot be read
+    │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
     │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
-    ├── ForeignKey             a key of ours holds something that is not ours
-    ├── UnserializableValue    the serializer refused a value; nothing was written        (also a TypeError)
-    ├── LimitExceeded          more than `Limits` allow: to be written, or unfolded        (also a ValueError)
-    ├── ThreadNotFound         the thread that was named is not there                     (also a LookupError)
-    ├── ThreadBusy             others were at the thread all the time
-    ├── BacklogFull            too much was written that cold does not have yet; nothing was written
-    ├── NotReplicated          a write is there, but on fewer replicas than it was to be
-    ├── ClusterMoving          a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
-    ├── ServerTooOld           the server lacks what the scripts need
-    ├── PlaceFailed            what threads are moved from or to is not there, fails, or is not what it was taken for
-    │   └── FileDamaged        a file of threads was cut off, or its bytes were changed       (also a ValueError)
-    ├── ThreadNotMoved         a thread cannot be read or stored as it is, or did not arrive so
-    ├── WrongThread            a synchronous call that would block its own event loop     (also a RuntimeError)
-    ├── LoopEnded              the event loop that was to answer ended before it did      (also a RuntimeError)
-    └── ForkMissed             this process was forked in C, and Python was not told      (also a RuntimeError)
+    ├── KeyConflict              a key of ours holds something that is not ours
+    ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
+    ├── LimitExceeded            more than `Limits` allow: to be written, or unfolded              (also a ValueError)
+    ├── ThreadNotFound           the thread that was named is not there                           (also a LookupError)
+    ├── ThreadBusy               others were at the thread all the time
+    ├── BacklogFull              too much was written that cold does not have yet; nothing was written
+    ├── ReplicationTimeout       a write is there, but on fewer replicas than it was to be
+    ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
+    ├── UnsupportedServer        the server lacks what the scripts need
+    ├── EndpointError            what threads are migrated from or to is not there, fails, or is not what it was taken for
+    │   └── FileDamaged          a file of threads was cut off, or its bytes were changed         (also a ValueError)
+    ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive so
+    ├── CalledOnEventLoop        a synchronous call that would block its own event loop           (also a RuntimeError)
+    ├── LoopEnded                the event loop that was to answer ended before it did            (also a RuntimeError)
+    └── ForkMissed               this process was forked in C, and Python was not told            (also a RuntimeError)
 
-    BacklogWarning             a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
+    BacklogWarning               a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
 
 Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
 """
@@ -48,11 +48,11 @@ class ThreadDamaged(RedisSaverError):
     """
 
 
-class UndecodableValue(ThreadDamaged, ValueError):
+class DecodeError(ThreadDamaged, ValueError):
     """Stored bytes that the serializer cannot turn back into a value."""
 
 
-class PlainValueRefused(UndecodableValue):
+class PlainValueRefused(DecodeError):
     """A stored value that is not encrypted, read by a saver that requires encryption. It was not decoded.
 
     It was written before encryption was turned on, or by somebody without the key.
@@ -63,11 +63,11 @@ class NotEncrypted(ValueError):
     """Why a value was refused that is not encrypted. `decoding` adds where it was, and makes it a `PlainValueRefused`."""
 
 
-class ForeignKey(RedisSaverError):
+class KeyConflict(RedisSaverError):
     """A key with the name of one of ours holds data of another program."""
 
 
-class UnserializableValue(RedisSaverError, TypeError):
+class EncodeError(RedisSaverError, TypeError):
     """A value the serializer cannot turn into bytes. Nothing was written."""
 
 
@@ -94,7 +94,7 @@ class BacklogWarning(RuntimeWarning):
     """A `with` over a write-behind `TieredSaver` ended before cold had everything. What it lacks is kept in Redis, for any other flusher."""
 
 
-class NotReplicated(RedisSaverError):
+class ReplicationTimeout(RedisSaverError):
     """Something was written, but too few replicas had it in time. It is there, unless the primary is lost first. To write it again is safe."""
 
 
@@ -102,23 +102,23 @@ class ClusterMoving(RedisSaverError, redis.ConnectionError):
     """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost. Calling again is safe."""
 
 
-class ServerTooOld(RedisSaverError):
+class UnsupportedServer(RedisSaverError):
     """The server is older than Redis 6.2, or Valkey 7.2."""
 
 
-class PlaceFailed(RedisSaverError):
+class EndpointError(RedisSaverError):
     """What threads are moved from or to cannot be opened or fails; moving ends. Running it again goes on where it ended."""
 
 
-class FileDamaged(PlaceFailed, ValueError):
+class FileDamaged(EndpointError, ValueError):
     """A file of threads that was cut off, or the bytes of which were changed. Nothing was read from it."""
 
 
-class ThreadNotMoved(RedisSaverError):
+class ThreadMigrationError(RedisSaverError):
     """A thread that the source cannot give or the target cannot take, or that is not the same there. Others are moved."""
 
 
-class WrongThread(RedisSaverError, RuntimeError):
+class CalledOnEventLoop(RedisSaverError, RuntimeError):
     """A synchronous method was called on a thread whose event loop it would block."""
 
 
@@ -136,8 +136,8 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
         "it was evicted, removed or overwritten from outside. Nothing was changed. Restore it from a backup, or give the "
         "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
-    "FOREIGNKEY": (
-        ForeignKey,
+    "KEYCONFLICT": (
+        KeyConflict,
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
     ),
 }
@@ -174,7 +174,7 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         kind, remedy = _REMEDIES[match[1]]
         said = match[2]
     elif "WRONGTYPE" in text:
-        kind, remedy = _REMEDIES["FOREIGNKEY"]
+        kind, remedy = _REMEDIES["KEYCONFLICT"]
         said = "a key is of another type than those of redis_saver"
     elif (match := _STOPPED.search(text)) is not None:
         kind, remedy = ThreadDamaged, _STOPPED_REMEDY
@@ -216,12 +216,12 @@ def decoding(what: str, *named: object) -> _Wrapping:
         "The stored bytes are kept as they are. Read them with the serializer (and key) that wrote them, or give the "
         "thread up with delete_thread()."
     )
-    return _Wrapping(UndecodableValue, "cannot decode " + what, named, remedy)
+    return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 
 def moving(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
-    return _Wrapping(ThreadNotMoved, what, named, "Others are moved.")
+    return _Wrapping(ThreadMigrationError, what, named, "Others are moved.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:
@@ -230,4 +230,4 @@ def encoding(what: str, *named: object) -> _Wrapping:
         "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one; or a copy, if another "
         "OS thread was changing it."
     )
-    return _Wrapping(UnserializableValue, "cannot encode " + what, named, remedy)
+    return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

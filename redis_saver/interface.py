@@ -147,7 +147,7 @@ class Interface(BaseCheckpointSaver[str]):
             The config of the stored checkpoint.
 
         Raises:
-            UnserializableValue: The serializer does not know a value. Nothing was written.
+            EncodeError: The serializer does not know a value. Nothing was written.
         """
         return self._run(self._operations.put(self, config, checkpoint, metadata, new_versions))
 
@@ -170,7 +170,7 @@ class Interface(BaseCheckpointSaver[str]):
         channels of `WRITES_IDX_MAP` take the newest.
 
         Raises:
-            UnserializableValue: The serializer does not know a value. Nothing was written.
+            EncodeError: The serializer does not know a value. Nothing was written.
             ValueError: The config has no `checkpoint_id`.
         """
         return self._run(self._operations.put_writes(self, config, writes, task_id, task_path))
@@ -216,7 +216,7 @@ class Interface(BaseCheckpointSaver[str]):
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, values and writes in all namespaces, at once.
 
-        A damaged thread goes too; keys of another program are left alone (`ForeignKey`). No such thread: nothing happens.
+        A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens.
         """
         return self._run(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
 
@@ -235,7 +235,7 @@ class Interface(BaseCheckpointSaver[str]):
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, ForeignKey: A thread could not be read. Raised when all others are done.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
         """
         return self._run(self._operations.delete_for_runs(self, configs.names(run_ids, "run_id")))
 

@@ -101,7 +101,7 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
     """A page as `lua/list.lua` answers it: where to go on below (nothing at the end), the parts, the checkpoints.
 
     Raises:
-        UndecodableValue: It is none, or does not go on below `upper`, where it began.
+        DecodeError: It is none, or does not go on below `upper`, where it began.
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, parts, *stored = answer

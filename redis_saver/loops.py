@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from redis_saver import forks
-from redis_saver.errors import ForkMissed, LoopEnded, WrongThread
+from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 from redis_saver.requests import T
 
 END_TIMEOUT = 5.0
@@ -104,12 +104,12 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     """Run a coroutine on the background loop, or another, for an OS thread that runs no loop, and wait for it.
 
     Raises:
-        WrongThread: This OS thread runs a loop, which would be blocked.
+        CalledOnEventLoop: This OS thread runs a loop, which would be blocked.
         LoopEnded: The other loop ended first.
     """
     if running() is not None:
         coroutine.close()
-        raise WrongThread(
+        raise CalledOnEventLoop(
             "a synchronous method of an async saver was called on the thread of a running event loop, which it would "
             "block; await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
             "worker thread (asyncio.to_thread)"

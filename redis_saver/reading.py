@@ -12,7 +12,7 @@ from redis_saver import codec, config, names, scripts
 from redis_saver import parts as parted
 from redis_saver.context import Context, refresh_arguments
 from redis_saver.display import shown
-from redis_saver.errors import ThreadDamaged, UndecodableValue, decoding
+from redis_saver.errors import DecodeError, ThreadDamaged, decoding
 from redis_saver.known import Place, Version
 from redis_saver.limits import Allowance
 from redis_saver.requests import Argument, Call, Operation
@@ -88,7 +88,7 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
             with decoding("a checkpoint of thread {!r}", thread):
                 parts.update(codec.as_parts(context, stored[5], thread))
                 found = codec.decode_tuple(context, thread, stored, parts, had, used)
-        except UndecodableValue as error:
+        except DecodeError as error:
             if not had or not isinstance(error.__cause__, parted.PartMissing):
                 raise
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it

@@ -45,7 +45,7 @@ class Replicated(NamedTuple):
     between the two: replicas get writes in order.
 
     Raises:
-        NotReplicated: Too few replicas had it in time, or the server became a replica itself.
+        ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
     """
 
     call: Call

@@ -69,7 +69,7 @@ class RedisSaver(Saver):
         cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
-        replica_wait: float = 1.0,
+        replica_timeout: float = 1.0,
         **options: Any,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -88,7 +88,7 @@ class RedisSaver(Saver):
             cluster_timeout: As in the constructor.
             require_primary: As in the constructor.
             min_replicas: As in the constructor.
-            replica_wait: As in the constructor.
+            replica_timeout: As in the constructor.
             options: Options of the client, such as `socket_timeout=2.0`.
         """
         client = clients.connect(url, asynchronous=False, **options)
@@ -105,7 +105,7 @@ class RedisSaver(Saver):
             cluster_timeout=cluster_timeout,
             require_primary=require_primary,
             min_replicas=min_replicas,
-            replica_wait=replica_wait,
+            replica_timeout=replica_timeout,
         )
         try:
             yield saver
@@ -116,7 +116,7 @@ class RedisSaver(Saver):
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
         Raises:
-            ServerTooOld: It is older than Redis 6.2 or Valkey 7.2.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
         """
         self._repeated(self._check_version, None)
 

@@ -26,7 +26,7 @@ class ThreadMethods(Base):
             prefix: Only threads whose name begins so.
 
         Raises:
-            ThreadDamaged, ForeignKey: A thread cannot be read, while iterating; the message names it.
+            ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
         return self._stream(threads.describe(self, listing.scan_threads(self), prefix))
 

@@ -33,7 +33,7 @@ class ThreadInfo(NamedTuple):
     ttl: timedelta | None
     """Time left; None: does not expire."""
     pinned: bool
-    waits_on_interrupt: bool
+    interrupted: bool
     """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
 
 
@@ -84,7 +84,7 @@ def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
             bytes=size,
             ttl=_time_left(left),
             pinned=pinned == 1,
-            waits_on_interrupt=waits == 1,
+            interrupted=waits == 1,
         )
 
 

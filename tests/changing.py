@@ -36,7 +36,7 @@ from redis_saver import (
     AsyncTieredSaver,
     RedisSaver,
     TieredSaver,
-    UnserializableValue,
+    EncodeError,
     compiled,
 )
 from redis_saver.serializer import FastSerializer, safe
@@ -241,7 +241,7 @@ async def savers(flavour: str, url: str, prefix: str) -> None:
                     where = await put(face, where, {name: value, "constant": 1}, metadata=about)
                     await face.put_writes(where, [("a", value), ("b", [value]), ("__interrupt__", value)], "task")
                     stored += 1
-                except UnserializableValue as error:
+                except EncodeError as error:
                     if not is_change(error):
                         raise
                 found = await face.get_tuple(config())

@@ -151,7 +151,7 @@ class History:
     def _saver(self, mode: str, *, asynchronous: bool, flusher: bool = True) -> Any:
         client = connect(self.servers.url, asynchronous=asynchronous, socket_timeout=0.5)
         kind: Any = AsyncRedisSaver if asynchronous else RedisSaver
-        waits = {"min_replicas": self._min_replicas, "replica_wait": 0.3} if mode == "behind" else {}
+        waits = {"min_replicas": self._min_replicas, "replica_timeout": 0.3} if mode == "behind" else {}
         saver = kind(client, prefix=mode, **waits)
         if mode == "plain":
             return saver
@@ -162,7 +162,7 @@ class History:
             saver,
             self.cold,
             mode="write-behind",
-            flush_every=0.2,
+            flush_interval=0.2,
             flusher=flusher,
         )
 

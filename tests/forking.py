@@ -192,7 +192,7 @@ def a_saver(stack: contextlib.ExitStack, kind: str, client: Any, prefix: str, po
 
     assert postgres is not None
     options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    settings: Any = {"mode": "write-behind", "flush_every": 0.05, "flush_workers": 2}
+    settings: Any = {"mode": "write-behind", "flush_interval": 0.05, "flush_workers": 2}
     if kind == "tiered":
         pool: Any = stack.enter_context(ConnectionPool(postgres, min_size=1, max_size=4, open=True, kwargs=options))
         return TieredSaver(RedisSaver(client, prefix=prefix), PostgresSaver(pool), **settings)

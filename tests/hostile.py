@@ -13,11 +13,11 @@ from typing import Any
 
 import redis
 
-from redis_saver import ForeignKey, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
+from redis_saver import KeyConflict, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
 from redis_saver.frames import pack
 from redis_saver.parts import DIGEST, digest
 
-ALLOWED = (ThreadDamaged, LimitExceeded, ForeignKey, ThreadBusy, ThreadNotFound)
+ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
 """What a call may raise; anything else fails the test."""
 MOST_REQUESTS = 400
 """A call that asks more often goes on for ever: what it was given has not so many pages."""

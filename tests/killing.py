@@ -366,7 +366,7 @@ class Arena:
         worker.takes = 0.008 if kind["mode"] == "write-through" else 0.002
         settings = {key: one for key, one in kind.items() if key != "asynchronous"}
         if settings["mode"] == "write-behind":
-            settings |= {"cold_history": world.history, "flush_every": 0.2}
+            settings |= {"cold_history": world.history, "flush_interval": 0.2}
         spec = {
             **world.where, "name": worker.name, "owner": world.history, "asynchronous": kind["asynchronous"], "settings": settings,
             "seed": f"{self.seed} {worker.name}", "goes_back": world.history == "all",
@@ -378,7 +378,7 @@ class Arena:
         worker = self.a_process()
         self.kind += 1
         worlds = [
-            {**world.where, "settings": {"mode": "write-behind", "cold_history": world.history, "flush_every": 0.2}}
+            {**world.where, "settings": {"mode": "write-behind", "cold_history": world.history, "flush_interval": 0.2}}
             for world in self.worlds
         ]
         worker.tell(json.dumps({"name": worker.name, "asynchronous": self.kind % 2 == 0, "worlds": worlds}))

@@ -23,7 +23,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from servers import free_port, url_of
 
-from redis_saver import AsyncRedisSaver, RedisSaver, ServerTooOld, clients
+from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer, clients
 from redis_saver.agent_server import checkpointer
 
 pytestmark = pytest.mark.xdist_group("agent")
@@ -120,7 +120,7 @@ async def test_the_server_is_asked_at_the_start(environment: pytest.MonkeyPatch)
         await checkpointer().__aenter__()
     environment.setenv("REDIS_URL", url_of("redis"))
     environment.setattr(clients, "OLDEST", {"redis": (99, 0), "valkey": (99, 0)})
-    with pytest.raises(ServerTooOld, match=r"needs \w+ 99\.0"):
+    with pytest.raises(UnsupportedServer, match=r"needs \w+ 99\.0"):
         await checkpointer().__aenter__()
 
 

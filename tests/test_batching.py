@@ -24,7 +24,7 @@ from make import config, put
 from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, ForeignKey, clusters, connections, loads
+from redis_saver import AsyncRedisSaver, KeyConflict, clusters, connections, loads
 from redis_saver.requests import Batch, Call, Command
 from redis_saver.scripts import Script
 
@@ -330,7 +330,7 @@ async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server
     server.client().set(keys.index_key, "of another program")
     tasks = read(saver, 1, 2, 3)
     wrong = asyncio.ensure_future(saver._aexchange(Command(("LPUSH", keys.index_key, "x"))))
-    with pytest.raises(ForeignKey):
+    with pytest.raises(KeyConflict):
         await tasks[1]
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         await wrong

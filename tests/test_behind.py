@@ -32,7 +32,7 @@ from servers import Server
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncTieredSaver, BacklogFull, NotReplicated, ThreadDamaged, TieredSaver, scripts
+from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver, scripts
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer
 from redis_saver.tiers import flushing, lag, model
@@ -61,7 +61,7 @@ async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
     # Not sooner, as the tests store several values as one version, and cold may keep the first that it gets, hot the last.
     @checkpointer_test(name=tiers.target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
-        made.append(await tiers.saver(mode="write-behind", flush_every=5, cold_history=history))
+        made.append(await tiers.saver(mode="write-behind", flush_interval=5, cold_history=history))
         yield made[-1]
 
     report = await validate(factory)
@@ -209,7 +209,7 @@ async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -
 async def test_cold_is_down(tiers: Tiers) -> None:
     """Hot goes on, until the backlog is full; when cold is back all of it goes there."""
     moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap(), **BEHIND, max_backlog=9, backlog_wait=0.2)
+    face = await tiers.face(cold=moody.wrap(), **BEHIND, max_backlog=9, backlog_timeout=0.2)
     made = await written(face)
     moody.fail = {"get_tuple", "put", "put_writes", "delete_thread", "list"}
     last = made[-1]
@@ -357,7 +357,7 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
     for name in ("one", "two", "{three}:*"):
         await written(face, name)
     tiers.target.raw.delete(Keyspace(tiers.target.prefix).scanning)
-    others = [await tiers.saver(mode="write-behind", flush_every=0.05) for _ in range(2)]
+    others = [await tiers.saver(mode="write-behind", flush_interval=0.05) for _ in range(2)]
     if tiers.native_async:
         for other in others:
             await other.__aenter__()
@@ -759,7 +759,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
     for name, value in (
         ("mode", "behind"),
         ("cold_history", "none"),
-        ("flush_every", 0),
+        ("flush_interval", 0),
         ("max_backlog", True),
         ("flush_workers", "4"),
         ("on_hot_error", "bypass"),
@@ -771,7 +771,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 async def test_closing(tiers: Tiers) -> None:
     cold = await tiers.cold_face()
-    saver = await tiers.saver(mode="write-behind", flush_every=60)
+    saver = await tiers.saver(mode="write-behind", flush_interval=60)
     if tiers.native_async:
         async with saver:
             await written(Face(saver))
@@ -781,7 +781,7 @@ async def test_closing(tiers: Tiers) -> None:
     assert len(await cold.list(config())) == 3
     moody = Moody(await tiers.cold())
     moody.fail = {"put", "put_writes"}
-    saver = await tiers.saver(cold=moody.wrap(), mode="write-behind", flush_every=0.01)
+    saver = await tiers.saver(cold=moody.wrap(), mode="write-behind", flush_interval=0.01)
     await written(Face(saver), "another")
     began = time.monotonic()
     assert await (saver.aclose(0.3) if tiers.native_async else asyncio.to_thread(saver.close, 0.3)) == 6
@@ -837,12 +837,12 @@ async def test_replicas(flavour: str) -> None:
                 break
     target = Target("own", flavour, primary.url, "replicated")
     kind = AsyncTieredSaver if flavour == "async" else TieredSaver
-    face = Face(kind(target.face(min_replicas=1, replica_wait=0.5).saver, InMemorySaver(), **BEHIND))
+    face = Face(kind(target.face(min_replicas=1, replica_timeout=0.5).saver, InMemorySaver(), **BEHIND))
     other = Target("own", "sync", replica.url, "replicated").face()
     made = await written(face)
     assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
-    lonely = Face(kind(target.face(min_replicas=2, replica_wait=0.1).saver, InMemorySaver(), **BEHIND))
-    with pytest.raises(NotReplicated, match="only 1 replicas"):
+    lonely = Face(kind(target.face(min_replicas=2, replica_timeout=0.1).saver, InMemorySaver(), **BEHIND))
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
         await lonely.put_writes(made[-1], [("n", 1)], "task-y")
     assert "task-y" in [write[0] for write in (await face.get_tuple(config())).pending_writes]
     assert [key for key in primary.client().keys() if key.endswith(b":replicated")] == []

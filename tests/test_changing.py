@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from make import config, put
 
-from redis_saver import RedisSaver, TieredSaver, UnserializableValue, compiled
+from redis_saver import RedisSaver, TieredSaver, EncodeError, compiled
 from redis_saver.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
@@ -223,9 +223,9 @@ class Changing:
 async def test_what_changes_is_asked_again_and_then_named(target: Target) -> None:
     face = target.face()
     await put(face, config(), {"a": [Changing(3)]})
-    with pytest.raises(UnserializableValue, match=r"'a'.*Changing cannot be encoded: dictionary changed size.*a copy"):
+    with pytest.raises(EncodeError, match=r"'a'.*Changing cannot be encoded: dictionary changed size.*a copy"):
         await put(face, config(), {"a": {"b": [deque([Changing(9)])]}})
-    with pytest.raises(UnserializableValue, match="not msgpack serializable: object"):
+    with pytest.raises(EncodeError, match="not msgpack serializable: object"):
         await put(face, config(), {"a": [object()]})
 
 

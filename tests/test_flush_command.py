@@ -243,7 +243,7 @@ async def test_until_it_is_stopped(place: Place) -> None:
     """What comes while it runs is brought to cold, too; a signal ends it when all is there."""
     await written(place.face)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with running(*place.options("--every", "0.2", "--timeout", "30")) as flusher:
+        with running(*place.options("--interval", "0.2", "--timeout", "30")) as flusher:
             flusher.said("from redis://")
             until(lambda: place.left() == 0)
             await written(place.face, f"during-{number}")
@@ -258,7 +258,7 @@ async def test_until_it_is_stopped(place: Place) -> None:
 
 async def test_several_share_the_work(place: Place) -> None:
     """Each thread's records get to cold once, whoever brings them."""
-    with running(*place.options("--every", "0.1")) as one, running(*place.options("--every", "0.1")) as other:
+    with running(*place.options("--interval", "0.1")) as one, running(*place.options("--interval", "0.1")) as other:
         for each in (one, other):
             each.said("from redis://")
         total = 0
@@ -299,7 +299,7 @@ async def test_postgres_is_away_and_comes_back(place: Place) -> None:
     proxy = Proxy(port)
     url = place.postgres.replace(f":{port}/", f":{proxy.port}/").replace("bench@", "bench:hunter2@")
     await written(place.face)
-    with running(*place.options("--postgres", url, "--every", "0.2")) as flusher:
+    with running(*place.options("--postgres", url, "--interval", "0.2")) as flusher:
         until(lambda: place.left() == 0)
         listening = proxy.port
         proxy.close()
@@ -415,8 +415,8 @@ def test_wrong_passwords(place: Place, capsys: Any) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        ["--every", "0"],
-        ["--every", "often"],
+        ["--interval", "0"],
+        ["--interval", "often"],
         ["--workers", "0"],
         ["--timeout", "-1"],
         ["--timeout", "nan"],

@@ -88,7 +88,7 @@ async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name
                 let_go.wait(30)
             return super().put(where, *args)
 
-    saver, cold = plain_saver(cold=Hangs(), flush_every=0.05)
+    saver, cold = plain_saver(cold=Hangs(), flush_interval=0.05)
     put(saver, "stuck")
     await asyncio.sleep(0.3)
     put(saver, "other")
@@ -110,7 +110,7 @@ async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) ->
                 raise psycopg.OperationalError("down")
             return super().put(*args)
 
-    saver, cold = plain_saver(cold=Switched(), flush_every=0.05)
+    saver, cold = plain_saver(cold=Switched(), flush_interval=0.05)
     made = [put(saver, f"t{number}") for number in range(5)]
     await until(lambda: saver.stats().retries >= 5)
     assert saver.stats().flushed == 0
@@ -122,7 +122,7 @@ async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) ->
 
 
 async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> None:
-    saver, cold = plain_saver(flush_every=0.05)
+    saver, cold = plain_saver(flush_interval=0.05)
     clone = saver.with_allowlist([("os", "path")])
     seen = weakref.ref(saver)
     del saver
@@ -150,7 +150,7 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
             return super().get_tuple(where)
 
     parent = os.getpid()
-    saver, _ = plain_saver(cold=Slow(), flush_every=0.05)
+    saver, _ = plain_saver(cold=Slow(), flush_interval=0.05)
     thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
     thread.start()
     asked.wait(5)
@@ -280,7 +280,7 @@ async def test_writers_that_wait_for_room_keep_no_worker_thread(target_name: str
         def put(self, *_: Any) -> Any:
             raise psycopg.OperationalError("down")
 
-    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_wait=2)
+    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_timeout=2)
     made = [put(saver, f"t{number}") for number in range(5)]
     waiting = [asyncio.create_task(saver.aput_writes(made[0], [("n", 1)], f"task{one}")) for one in range(60)]
     await asyncio.sleep(0.1)

@@ -469,7 +469,7 @@ async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(p
 def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -> None:
     cold = InMemorySaver()
     hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
-    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_every=0.05)
+    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_interval=0.05)
 
     def close() -> None:
         assert (saver.close() if kind == "tiered" else asyncio.run(saver.aclose())) == 0
@@ -499,7 +499,7 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
 async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind: str, prefix: str) -> None:
     hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
     saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
-        hot, InMemorySaver(), mode="write-behind", flush_every=0.05
+        hot, InMemorySaver(), mode="write-behind", flush_interval=0.05
     )
     face = Face(saver)
 

@@ -29,7 +29,7 @@ from langgraph.types import Command, Overwrite, Send, StateSnapshot, StateUpdate
 from servers import url_of
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncRedisSaver, RedisSaver, WrongThread
+from redis_saver import AsyncRedisSaver, RedisSaver, CalledOnEventLoop
 
 WAYS = {
     "sync": ("sync", "here"),
@@ -1089,7 +1089,7 @@ async def test_blocking_the_loop_raises(play: Any, server: str) -> None:
     ]
     for call in calls:
         start = time.monotonic()
-        with pytest.raises(WrongThread, match="asyncio.to_thread"):
+        with pytest.raises(CalledOnEventLoop, match="asyncio.to_thread"):
             call()
         assert time.monotonic() - start < 2
     assert (await chat.invoke(Command(resume="yes")))["log"] == ["in", "a", "ask:yes"]

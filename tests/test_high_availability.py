@@ -25,7 +25,7 @@ from servers import Server
 from test_costs import Counted
 from test_install import acl_rule
 
-from redis_saver import AsyncTieredSaver, ClusterMoving, NotReplicated, RedisSaver, TieredSaver
+from redis_saver import AsyncTieredSaver, ClusterMoving, ReplicationTimeout, RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
@@ -200,7 +200,7 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
     until(replica.is_replica_in_sync, "the replica is in sync")
     proxy = Proxy(primary.port)
     target = Target("own", mine.flavour, proxy.url, mine.prefix)
-    face = behind(target.face(min_replicas=1, replica_wait=2))
+    face = behind(target.face(min_replicas=1, replica_timeout=2))
     await put(face, config("before"), {"n": 1})
 
     def fail_over() -> None:
@@ -227,7 +227,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     other = Process()
     until(replica.is_replica_in_sync, "the replica is in sync")
     target = Target("own", mine.flavour, primary.url, mine.prefix)
-    face = behind(target.face(client=target.client(retry=None), min_replicas=1, replica_wait=4))
+    face = behind(target.face(client=target.client(retry=None), min_replicas=1, replica_timeout=4))
     await face.put_writes(await put(face, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
     await face.delete_thread("known")
     where = await put(face, config(), {"n": 1})
@@ -241,7 +241,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     with primary.client() as client:
         await in_thread(lambda: until(lambda: client.info("clients")["blocked_clients"] == 1, "the caller waits"))
         client.execute_command("REPLICAOF", "127.0.0.1", other.port)
-    with pytest.raises(NotReplicated, match=r"min_replicas.*safe"):
+    with pytest.raises(ReplicationTimeout, match=r"min_replicas.*safe"):
         await waiting
     await target.close()
     for one in (primary, replica, other):
@@ -269,8 +269,8 @@ async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: 
         server.ask("SCRIPT", "FLUSH")
     await put(face, config(), {"n": 1})
     assert has(pair[1], mine.prefix, "thread") == 1
-    with pytest.raises(NotReplicated, match="only 1 replicas"):
-        await put(behind(mine.face(min_replicas=2, replica_wait=0.1)), config("other"), {"n": 1})
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+        await put(behind(mine.face(min_replicas=2, replica_timeout=0.1)), config("other"), {"n": 1})
 
 
 # -- a replica that is read
@@ -586,7 +586,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
 
 @on("cluster")
 async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
-    face = behind(moving.face(min_replicas=1, replica_wait=2))
+    face = behind(moving.face(min_replicas=1, replica_timeout=2))
     await put(face, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
@@ -602,7 +602,7 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
 async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) -> None:
     """Everything that a caller may rely on is there when it is acknowledged, in one round trip."""
     client = mine.client()
-    face = mine.face(client=client, min_replicas=1, replica_wait=2)
+    face = mine.face(client=client, min_replicas=1, replica_timeout=2)
     where = await put(face, config(), {"n": 1})
     await face.put_writes(where, [("n", 1)], "task")
     await face.copy_thread("thread", "copy")
@@ -618,9 +618,9 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
     assert counter.take() == ["PIPELINE"] * 4 + ["EVALSHA"]
     assert has(pair[1], mine.prefix, "thread") == 2
     assert has(pair[1], mine.prefix, "copy") == 0
-    lonely = mine.face(min_replicas=2, replica_wait=0.1)
+    lonely = mine.face(min_replicas=2, replica_timeout=0.1)
     for call in (put(lonely, where, {"n": 3}), lonely.delete_thread("thread")):
-        with pytest.raises(NotReplicated, match="only 1 replicas"):
+        with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
             await call
     assert await face.get_tuple(config()) is None
 
@@ -631,7 +631,7 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
         ({"cluster_timeout": -1}, "cluster_timeout=-1: a number of 0 at the least"),
         ({"cluster_timeout": float("inf")}, "cluster_timeout=inf"),
         ({"min_replicas": 1.0}, "min_replicas=1.0: an int of 0"),
-        ({"replica_wait": 0}, "replica_wait=0"),
+        ({"replica_timeout": 0}, "replica_timeout=0"),
     ],
 )
 def test_settings_that_make_no_sense(setting: dict[str, Any], why: str) -> None:

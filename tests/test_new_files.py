@@ -15,7 +15,7 @@ from make import chain
 from faces import Face
 from redis_saver import RedisSaver
 from redis_saver.cli import main
-from redis_saver.errors import PlaceFailed
+from redis_saver.errors import EndpointError
 from redis_saver.moving import opened
 
 SECRET = b"of somebody else"
@@ -137,7 +137,7 @@ def test_sqlite_makes_nothing_where_a_link_leads_nowhere(source: str, tmp_path: 
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, PlaceFailed])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, EndpointError])
 def test_an_interrupted_export_leaves_nothing(error: type[BaseException], tmp_path: Path) -> None:
     with pytest.raises(error), opened(f"file:{tmp_path / 'threads'}", target=True):
         assert list(tmp_path.iterdir())

@@ -27,7 +27,7 @@ from proxy import Proxy, retrying
 from seeds import seed, targets
 from tiering import Tiers
 
-from redis_saver import ClusterMoving, ForeignKey, RedisSaver
+from redis_saver import ClusterMoving, KeyConflict, RedisSaver
 from redis_saver.batching import Batcher
 
 pytestmark = pytest.mark.random
@@ -179,10 +179,10 @@ class Refused(Caller):
         ]
         method, more = self.chance.choice(calls)
         where = config(self.name, checkpoint_id="x" if method == "put_writes" else None)
-        return Asked(method, (where, *more), {}, self.expect(ForeignKey))
+        return Asked(method, (where, *more), {}, self.expect(KeyConflict))
 
     def check_error(self, error: BaseException) -> None:
-        if not isinstance(error, ForeignKey) or self.name not in str(error):
+        if not isinstance(error, KeyConflict) or self.name not in str(error):
             super().check_error(error)
 
 
@@ -387,7 +387,7 @@ async def test_each_caller_gets_its_own_answer(target: Target, calls: int) -> No
 async def test_each_caller_gets_its_own_answer_over_two_tiers(tiers: Tiers, mode: str, calls: int) -> None:
     of = seed()
     with beyond(tiers.target, of) as (client, proxy):
-        settings = {"flush_every": 0.05} if mode == "write-behind" else {}
+        settings = {"flush_interval": 0.05} if mode == "write-behind" else {}
         saver = await tiers.saver(hot={"client": client}, mode=mode, **settings)
         crowd = Crowd(saver, of, calls, is_lost=partial(is_lost, tiers.target))
         with trouble(tiers.target, proxy, of):

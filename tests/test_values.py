@@ -53,7 +53,7 @@ from make import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
 
-from redis_saver import Limits, TieredSaver, UndecodableValue, UnserializableValue, codec, names
+from redis_saver import Limits, TieredSaver, DecodeError, EncodeError, codec, names
 from redis_saver.names import Keyspace
 
 # -- values
@@ -364,7 +364,7 @@ async def test_pickle_fallback(target: Target) -> None:
     _, data = face.saver.keyspace.keys("thread")
     kinds = {split(raw)[0] for field, raw in target.raw.hgetall(data).items() if field[:1] == b"b"}
     assert kinds == {"pickle", "msgpack"}
-    with pytest.raises(UndecodableValue, match="Unknown serialization type: pickle"):
+    with pytest.raises(DecodeError, match="Unknown serialization type: pickle"):
         await target.face().get_tuple(config())
 
 
@@ -372,11 +372,11 @@ async def test_pickle_fallback(target: Target) -> None:
 async def test_values_the_serializer_refuses(saver: Face, target: Target, name: str) -> None:
     """Refused as the serializer refuses them, and nothing at all is written."""
     bad = {"good": 1, "bad": [REFUSED[name]]}
-    with pytest.raises(UnserializableValue, match="channel 'bad'"):
+    with pytest.raises(EncodeError, match="channel 'bad'"):
         await put(saver, config(), bad)
-    with pytest.raises(UnserializableValue, match="metadata"):
+    with pytest.raises(EncodeError, match="metadata"):
         await put(saver, config(), {"good": 1}, metadata=bad)
-    with pytest.raises(UnserializableValue, match="channel 'bad'"):
+    with pytest.raises(EncodeError, match="channel 'bad'"):
         await saver.put_writes(config(checkpoint_id="id"), list(bad.items()), "task")
     assert target.keys() == []
 
@@ -504,9 +504,9 @@ async def test_encrypted(target: Target) -> None:
 async def test_encrypted_with_another_key(target: Target) -> None:
     where = await put(target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), config(), {"n": 1})
     stranger = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY[::-1]))
-    with pytest.raises(UndecodableValue):
+    with pytest.raises(DecodeError):
         await stranger.get_tuple(where)
-    with pytest.raises(UndecodableValue):
+    with pytest.raises(DecodeError):
         await target.face().get_tuple(where)
 
 

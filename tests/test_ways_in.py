@@ -18,7 +18,7 @@ import valkey
 import valkey.asyncio
 from faces import Face, Target
 from make import chain, config, put
-from redis_saver import AsyncRedisSaver, RedisSaver, ServerTooOld, WrongThread, clients
+from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer, CalledOnEventLoop, clients
 from redis_saver.sentinels import SSLPrimaryConnection
 from servers import Server, free_port, url_of
 
@@ -275,7 +275,7 @@ async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: 
             saver.setup,
             lambda: saver.delete_thread("t"),
         ):
-            with pytest.raises(WrongThread, match="ainvoke"):
+            with pytest.raises(CalledOnEventLoop, match="ainvoke"):
                 call()
 
 
@@ -351,5 +351,5 @@ def test_versions(server: str, version: str, fits: bool) -> None:
         if fits:
             clients.check_version(hello)
         else:
-            with pytest.raises(ServerTooOld, match=f"{version}.*6.2"):
+            with pytest.raises(UnsupportedServer, match=f"{version}.*6.2"):
                 clients.check_version(hello)

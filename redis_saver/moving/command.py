@@ -12,7 +12,7 @@ from typing import Any
 
 from redis_saver import expiry
 from redis_saver.display import shown
-from redis_saver.errors import PlaceFailed
+from redis_saver.errors import EndpointError
 from redis_saver.moving.migrating import SAMPLE, Report, migrate
 from redis_saver.moving.opening import FORMS, opened
 
@@ -87,7 +87,7 @@ def _minutes(text: str) -> timedelta:
 
 def _run(given: argparse.Namespace) -> int:
     if given.dry_run and given.target.startswith("file:"):
-        raise PlaceFailed("--dry-run compares with what a target has, and a file is always new: leave it out")
+        raise EndpointError("--dry-run compares with what a target has, and a file is always new: leave it out")
     with (
         opened(given.source, target=False, prefix=given.source_keys) as source,
         opened(given.target, target=True, prefix=given.target_keys, ttl=given.ttl) as target,

@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
 from redis_saver.display import error_text, printable
-from redis_saver.errors import PlaceFailed, ThreadNotMoved
+from redis_saver.errors import EndpointError, ThreadMigrationError
 from redis_saver.moving.files import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.moving.new_files import NewFile
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task
@@ -29,12 +29,12 @@ class FileTarget(Values):
         """Begin a file.
 
         Raises:
-            PlaceFailed: It is there already, or a link is.
+            EndpointError: It is there already, or a link is.
             OSError: It cannot be written.
         """
         super().__init__(path, serde)
         if path.exists() or path.is_symlink():
-            raise PlaceFailed(f"{self.name} is there already; give another name, or remove it. Nothing was written")
+            raise EndpointError(f"{self.name} is there already; give another name, or remove it. Nothing was written")
         self._new = NewFile(path)
         self._file = self._new.file
         self._file.write(FIRST_LINE)
@@ -73,10 +73,10 @@ class FileTarget(Values):
         """Add a checkpoint with all its values and writes.
 
         Raises:
-            ThreadNotMoved: It cannot be written, or got writes after it was.
+            ThreadMigrationError: It cannot be written, or got writes after it was.
         """
         if new is None:
-            raise ThreadNotMoved(f"{one} was written to while it was exported; export it again")
+            raise ThreadMigrationError(f"{one} was written to while it was exported; export it again")
         try:
             if thread not in self._places:
                 self._shared.clear()
@@ -85,7 +85,7 @@ class FileTarget(Values):
                 self._places[thread] = self._file.tell()
             self._add_checkpoint(one)
         except (TypeError, ValueError) as error:
-            raise ThreadNotMoved(f"{one} cannot be written to {self.name}: {error_text(error)}") from error
+            raise ThreadMigrationError(f"{one} cannot be written to {self.name}: {error_text(error)}") from error
         self._checkpoints += 1
 
     def abandon(self, thread: str) -> None:
@@ -136,7 +136,7 @@ class FileTarget(Values):
             self._file.write(FRAME.pack(len(data), checksum(data, self._file.tell())))
             self._file.write(data)
         except OSError as error:
-            raise PlaceFailed(f"{self.name}: {printable(str(error))}") from error
+            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
     def finish(self) -> None:
         """Give the file its end and its name."""
@@ -153,6 +153,6 @@ class FileTarget(Values):
             if kind is None:
                 self.finish()
         except OSError as failure:
-            raise PlaceFailed(f"{self.name}: {printable(str(failure))}") from failure
+            raise EndpointError(f"{self.name}: {printable(str(failure))}") from failure
         finally:
             self._new.discard()

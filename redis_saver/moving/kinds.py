@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from redis_saver import codec, listing, names
 from redis_saver.config import Address
 from redis_saver.display import shown
-from redis_saver.errors import ThreadNotMoved
+from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
 from redis_saver.moving.places import SaverPlace, special
 from redis_saver.moving.records import Entry, Key, Outline, Task, Told
@@ -104,7 +104,7 @@ class MemoryPlace(SaverPlace):
     def _threads(self) -> Iterable[str]:
         threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
         if others := [thread for thread in threads if not isinstance(thread, str)]:
-            raise ThreadNotMoved(
+            raise ThreadMigrationError(
                 f"{self.name} has a thread {shown(others[0])} of type {type(others[0]).__name__}: others have only str"
             )
         return threads

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver.display import printable, shown
-from redis_saver.errors import PlaceFailed
+from redis_saver.errors import EndpointError
 from redis_saver.moving.new_files import NewFile, make_folder
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}
@@ -27,12 +27,12 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
     """Read the files of a folder; `empty_too`: the folder, or its files, may be missing.
 
     Raises:
-        PlaceFailed: The files are missing, cannot be read, or hold something else.
+        EndpointError: The files are missing, cannot be read, or hold something else.
     """
     saver = InMemorySaver(serde=serde)
     missing = [name for name in _FILES.values() if not (folder / name).exists()]
     if missing and not (empty_too and len(missing) == len(_FILES)):
-        raise PlaceFailed(
+        raise EndpointError(
             f"folder {shown(str(folder))} has no {missing[0]}; name the folder .langgraph_api that langgraph dev writes"
         )
     if not missing:
@@ -65,12 +65,12 @@ def _load(path: Path) -> Mapping[Any, Any]:
         with path.open("rb") as file:
             return _mapping(_Restricted(file).load())
     except _UNREADABLE as error:
-        raise PlaceFailed(f"{shown(str(path))} is not what langgraph dev writes: {printable(str(error))}") from error
+        raise EndpointError(f"{shown(str(path))} is not what langgraph dev writes: {printable(str(error))}") from error
 
 
 def _mapping(found: object) -> Mapping[Any, Any]:
     if not isinstance(found, dict):
-        raise PlaceFailed(f"a memory dump holds {type(found).__name__} where langgraph dev writes a dict")
+        raise EndpointError(f"a memory dump holds {type(found).__name__} where langgraph dev writes a dict")
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from redis_saver.display import shown
-from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
+from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 from redis_saver.moving import comparing
 from redis_saver.moving.comparing import Lacking
 from redis_saver.moving.kinds import place_of
@@ -87,7 +87,7 @@ def migrate(
 
     Raises:
         ValueError: `sample` is negative. Nothing was read.
-        PlaceFailed: Source or target failed. What was moved so far stays; run it again.
+        EndpointError: Source or target failed. What was moved so far stays; run it again.
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
@@ -99,7 +99,7 @@ def migrate(
         move = _Move(there, here, thread, report, progress or (lambda _: None))
         try:
             move.run(sample, dry_run=dry_run)
-        except PlaceFailed:
+        except EndpointError:
             raise
         except RedisSaverError as error:
             here.abandon(thread)
@@ -127,7 +127,7 @@ class _Move:
         """Move it.
 
         Raises:
-            ThreadNotMoved: It did not arrive as it is.
+            ThreadMigrationError: It did not arrive as it is.
         """
         had, lacked = False, False
         for again in range(ROUNDS):
@@ -146,7 +146,7 @@ class _Move:
             self._copy(there, lacking, comparing.chosen(lacking, sample))
         else:
             (_, checkpoint_id), *_ = lacking
-            raise ThreadNotMoved(
+            raise ThreadMigrationError(
                 f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their writes, "
                 f"such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
             )
@@ -186,10 +186,12 @@ class _Move:
         for found in self.target.records(self.thread, entries):
             one = kept.pop(found.key)
             if differs := comparing.difference(self.target, one, found):
-                raise ThreadNotMoved(
+                raise ThreadMigrationError(
                     f"{one} is not the same in {self.target.name}: {differs}. What is there is kept; delete the thread there "
                     "before you move it again"
                 )
             self.report.compared += 1
         if kept:
-            raise ThreadNotMoved(f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written")
+            raise ThreadMigrationError(
+                f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written"
+            )

@@ -18,7 +18,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from redis_saver import urls
 from redis_saver.display import printable
-from redis_saver.errors import PlaceFailed, RedisSaverError
+from redis_saver.errors import EndpointError, RedisSaverError
 from redis_saver.moving import memory_dumps, new_files
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.moving.file_target import FileTarget
@@ -50,16 +50,16 @@ def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta 
         ttl: When threads that are written to ours expire.
 
     Raises:
-        PlaceFailed: It is not understood, not there, or a package is missing; the message says which, without a password.
+        EndpointError: It is not understood, not there, or a package is missing; the message says which, without a password.
     """
     scheme, separator, path = url.partition(":")
     opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
     if not separator or opener is None or not path.strip("/"):
-        raise PlaceFailed(f"{urls.without_login(url)} is no place that threads are moved from or to: write {FORMS}")
+        raise EndpointError(f"{urls.without_login(url)} is no place that threads are moved from or to: write {FORMS}")
     if scheme in urls.PATHS and not urls.is_path(url):
-        raise PlaceFailed(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
+        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
     if ttl is not None and scheme not in _OURS:
-        raise PlaceFailed(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
+        raise EndpointError(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
     with ExitStack() as stack:
         with _opening(url):
             serde: SerializerProtocol = ClosedSerializer()
@@ -95,7 +95,7 @@ def _opening(url: str) -> Iterator[None]:
         raise
     except _failures() as error:
         said = printable(urls.without_password(str(error), url))
-        raise PlaceFailed(f"{urls.without_login(url)}: {said}") from urls.cause_of(error, url)
+        raise EndpointError(f"{urls.without_login(url)}: {said}") from urls.cause_of(error, url)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -108,7 +108,7 @@ def _needs(extra: str, package: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise PlaceFailed(f"this needs more packages: pip install 'redis-saver[{extra}]' ({error})") from error
+        raise EndpointError(f"this needs more packages: pip install 'redis-saver[{extra}]' ({error})") from error
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -135,7 +135,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
     path = wanted.local
     if not wanted.target and not path.is_file():
-        raise PlaceFailed(f"{urls.without_login(wanted.url)}: there is no such file")
+        raise EndpointError(f"{urls.without_login(wanted.url)}: there is no such file")
     if wanted.target:
         new_files.make_empty(path)
     where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
@@ -148,7 +148,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
         saver.is_setup = True  # which would write to it
         columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
         if not columns:
-            raise PlaceFailed(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
+            raise EndpointError(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
     return place_of(saver, urls.without_login(wanted.url))
 

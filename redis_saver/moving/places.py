@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 
 from redis_saver import config
 from redis_saver.display import error_text, printable, shown
-from redis_saver.errors import PlaceFailed, RedisSaverError, ThreadNotMoved
+from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Entry, Key, Outline, Record, Task, Told, record
 
@@ -122,9 +122,9 @@ class SaverPlace:
         except RedisSaverError:
             raise
         except self.refusals as error:
-            raise ThreadNotMoved(f"{self.name} cannot take or give {what}: {error_text(error)}") from error
+            raise ThreadMigrationError(f"{self.name} cannot take or give {what}: {error_text(error)}") from error
         except self.failures as error:
-            raise PlaceFailed(f"{self.name}: {printable(str(error))}") from error
+            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
 
 def special(named: Task, value: Any) -> bytes:

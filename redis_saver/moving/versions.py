@@ -5,7 +5,7 @@ from __future__ import annotations
 from langgraph.checkpoint.base import ChannelVersions
 
 from redis_saver.display import shown
-from redis_saver.errors import ThreadNotMoved
+from redis_saver.errors import ThreadMigrationError
 from redis_saver.moving.closed import fingerprint
 from redis_saver.moving.records import Record, with_text_versions, with_versions
 
@@ -28,13 +28,13 @@ class Versions:
         """A checkpoint as it is to be stored, and the versions in it whose values were not seen before.
 
         Raises:
-            ThreadNotMoved: A value has no version.
+            ThreadMigrationError: A value has no version.
         """
         one = with_text_versions(found) if self._texts else found
         versions, others, new = one.checkpoint["channel_versions"], dict[str, str](), ChannelVersions()
         for channel, value in one.checkpoint["channel_values"].items():
             if channel not in versions:
-                raise ThreadNotMoved(f"{one} has a value of channel {shown(channel)}, and no version of it")
+                raise ThreadMigrationError(f"{one} has a value of channel {shown(channel)}, and no version of it")
             version, printed = versions[channel], fingerprint(value) if self._texts else b""
             if self._values.get((one.key[0], channel, version), printed) != printed:
                 version = others[channel] = f"{version}.~{printed.hex()}"

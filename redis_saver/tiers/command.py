@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
         help="the beginning of all keys in Redis (default: %(default)s)",
     )
     flush.add_argument(
-        "--every",
+        "--interval",
         metavar="SECONDS",
         type=_above_zero,
         default=1.0,
@@ -204,7 +204,7 @@ class _Run:
             self._cold.saver,
             mode="write-behind",
             flusher=not given.once,
-            flush_every=given.every,
+            flush_interval=given.interval,
             flush_workers=given.workers,
             cold_history=given.cold_history,
         )

@@ -185,7 +185,7 @@ class Flusher:
                     saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
                 if noted.error:
                     saver.counts.last_error = error_text(noted.error)
-            thread, pause = saver.behind.due(), saver.behind.every / _STEPS
+            thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
             del saver
@@ -303,7 +303,7 @@ class AsyncFlusher:
                     saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
                 if noted.error:
                     saver.counts.last_error = error_text(noted.error)
-            thread, pause = saver.behind.due(), saver.behind.every / _STEPS
+            thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
             del saver

@@ -28,7 +28,7 @@ PUBLISHED_FOR = 3_600_000
 LONGEST_BACKOFF = 10.0
 """Seconds between two tries, at the most, while cold takes nothing at all."""
 CATCH_UP = LONGEST_BACKOFF + LOOK_EVERY
-"""Seconds, and three times `flush_every` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
+"""Seconds, and three times `flush_interval` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
 calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
 TAKE_OVER = 30.0
 """Seconds more where a process died in the middle of a turn or a look: the longest of their leases."""
@@ -43,14 +43,14 @@ class Lag:
         tiers: Tiers,
         *,
         history: ColdHistory,
-        flush_every: float,
+        flush_interval: float,
         most: int,
-        patience: float,
+        backlog_timeout: float,
         flushes: bool,
     ) -> None:
         """As `saver.TwoTiers` takes them."""
-        self._tiers, self.history, self.every, self._flushes = tiers, history, flush_every, flushes
-        self._most, self._patience = most, patience
+        self._tiers, self.history, self.flush_interval, self._flushes = tiers, history, flush_interval, flushes
+        self._most, self._backlog_timeout = most, backlog_timeout
         self.after_fork()
         forks.watch(self)
 
@@ -65,11 +65,11 @@ class Lag:
         self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
 
     def note(self, thread: str, records: int) -> None:
-        """Records of a thread were written that cold does not have: it is its turn `flush_every` seconds after the first."""
+        """Records of a thread were written that cold does not have: it is its turn `flush_interval` seconds after the first."""
         with self._lock:
             self._tiers.counts.backlog += records
             if self._flushes:
-                self._wait(thread, time.monotonic() + self.every)
+                self._wait(thread, time.monotonic() + self.flush_interval)
 
     def found(self, threads: Sequence[str]) -> None:
         """Threads were found that cold does not have all of, whoever wrote them."""
@@ -95,10 +95,10 @@ class Lag:
             heapq.heappush(self._order, (at, thread))
 
     def is_time_to_look(self) -> bool:
-        """Whether to look for what others left: once in `flush_every` seconds, by one of those who ask."""
+        """Whether to look for what others left: once in `flush_interval` seconds, by one of those who ask."""
         now = time.monotonic()
         with self._lock:
-            if now - self._looked < self.every:
+            if now - self._looked < self.flush_interval:
                 return False
             self._looked = now
             return True
@@ -114,7 +114,7 @@ class Lag:
         with self._lock:
             self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
             if left:
-                self._wait(thread, now + 2 * self.every if failed or not settled else 0.0)
+                self._wait(thread, now + 2 * self.flush_interval if failed or not settled else 0.0)
             else:
                 self._refused.discard(thread)
             if failed and is_refused and (settled or not self._outages) and thread not in self._refused:
@@ -146,7 +146,7 @@ class Lag:
         counts = self._tiers.counts
         if counts.backlog < self._most:
             return
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._backlog_timeout
         while True:
             if not self._flushes:
                 yield from read_published(self._tiers)
@@ -155,7 +155,7 @@ class Lag:
             if time.monotonic() >= deadline:
                 raise BacklogFull(
                     f"{counts.backlog} records wait to be brought to cold, max_backlog={self._most}, and that did not change in "
-                    f"{self._patience} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
+                    f"{self._backlog_timeout} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
                     "(flusher=True, or redis-saver flush)"
                 )
             yield Pause(_LOOK_AGAIN)

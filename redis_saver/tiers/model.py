@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 
 from redis_saver import config, names
 from redis_saver.context import Context
-from redis_saver.errors import RedisSaverError, UndecodableValue, decoding
+from redis_saver.errors import DecodeError, RedisSaverError, decoding
 from redis_saver.requests import Call, Command, Request, T
 
 WRITER_GONE = 300_000
@@ -102,7 +102,7 @@ class Record(NamedTuple):
     writes: bytes | None
     """The pending writes, if it is some and they are still there."""
 
-    def problem(self) -> UndecodableValue | None:
+    def problem(self) -> DecodeError | None:
         """What is wrong with the note, which somebody else may have written: None where it names something."""
         try:
             with decoding("the note {!r} of what cold does not have", self.member):
@@ -110,7 +110,7 @@ class Record(NamedTuple):
                     raise ValueError("it is neither a checkpoint, nor writes, nor a deletion")
                 if self.kind != b"d":
                     names.component(self.place[1])
-        except UndecodableValue as error:
+        except DecodeError as error:
             return error
         return None
 
@@ -124,7 +124,7 @@ class Record(NamedTuple):
         """The namespace and the id of the checkpoint.
 
         Raises:
-            UndecodableValue: It names none.
+            DecodeError: It names none.
         """
         with decoding("the name {!r} of what cold does not have", self.member):
             ns, checkpoint_id = names.components(self.member[1:])[:2]

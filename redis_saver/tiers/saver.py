@@ -62,11 +62,11 @@ class TwoTiers(Interface, Generic[Hot]):
         on_hot_error: OnHotError = "raise",
         verify: Verify = "never",
         flusher: bool = True,
-        flush_every: float = 1.0,
+        flush_interval: float = 1.0,
         flush_workers: int = 4,
         cold_history: ColdHistory = "all",
         max_backlog: int = 100_000,
-        backlog_wait: float = 5.0,
+        backlog_timeout: float = 5.0,
     ) -> None:
         """Put a saver in front of another. Both stay the caller's.
 
@@ -85,13 +85,13 @@ class TwoTiers(Interface, Generic[Hot]):
                 `"never"`, `"on_open"` (once for each thread and namespace in this process), `"always"`.
             flusher: With write-behind, as are all that follow: whether this process brings to cold what only hot has, its own and what
                 others left. False: others do (`redis-saver flush`).
-            flush_every: Seconds that a thread's records are gathered before they are brought to cold.
+            flush_interval: Seconds that a thread's records are gathered before they are brought to cold.
             flush_workers: How many threads (conversations) are brought there at once.
             cold_history: `"all"` checkpoints go to cold, or `"latest"`: of those that were gathered only the newest of each namespace, with its
                 pending writes. (All go where a `DeltaChannel` needs them.)
             max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
                 knows of the others is some seconds old.
-            backlog_wait: Seconds that a write waits while it is more, before it raises `BacklogFull`.
+            backlog_timeout: Seconds that a write waits while it is more, before it raises `BacklogFull`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense.
@@ -114,8 +114,8 @@ class TwoTiers(Interface, Generic[Hot]):
             )
         configs.number("flush_workers", flush_workers, 1, whole=True)
         configs.number("max_backlog", max_backlog, 1, whole=True)
-        configs.number("flush_every", flush_every, 0.001)
-        configs.number("backlog_wait", backlog_wait, 0)
+        configs.number("flush_interval", flush_interval, 0.001)
+        configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
         self._generation = forks.generation
@@ -132,9 +132,9 @@ class TwoTiers(Interface, Generic[Hot]):
             self.behind = Lag(
                 self,
                 history=cold_history,
-                flush_every=flush_every,
+                flush_interval=flush_interval,
                 most=max_backlog,
-                patience=backlog_wait,
+                backlog_timeout=backlog_timeout,
                 flushes=flusher,
             )
 

@@ -26,7 +26,7 @@ class Teller:
     def begin(self, hot: str, cold: str) -> None:
         """Say what is to be done."""
         given = self._given
-        often = "once" if given.once else f"every {given.every:g} s"
+        often = "once" if given.once else f"every {given.interval:g} s"
         self._say(
             f"from {hot} (keys {printable(given.keys)}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
         )
