@@ -2,7 +2,7 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts, or nothing where this server is not the hot one of two
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
@@ -11,7 +11,7 @@
 -- ARGV[5..]          fields of parts that the caller has, with all that is below them
 --
 -- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint here, 2 where
--- cold has none either, 1 where there are doubts about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
+-- cold has none either, 1 where there are intents about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
 -- Errors: DAMAGED, KEYCONFLICT.
 
 --- @include lib_thread
@@ -20,18 +20,18 @@
 --- @include lib_checkpoint
 --- @include lib_tiers
 
-local index, data, doubts, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if doubts and redis.call('EXISTS', doubts) == 1 then return 1 end
+if intents and redis.call('EXISTS', intents) == 1 then return 1 end
 local meta, problem, found
-if doubts then
-  meta, problem, found = open_thread(index, data, '@home', '@whole', '@newest' .. ns)
+if intents then
+  meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@has_latest' .. ns)
 else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and is_buried(dirty) and 2 or false end
+if not meta then return dirty and has_tombstone(dirty) and 2 or false end
 local has = found and extent_of(found[4], found[5], found[6])
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end

@@ -4,7 +4,7 @@
 -- members of those others.
 local function misplaced_writes(index, data)
   local found = {}
-  for _, from in ipairs(unpack_frames(redis.call('HGET', data, '@pathless') or '')) do
+  for _, from in ipairs(unpack_frames(redis.call('HGET', data, '@no_task_path') or '')) do
     for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')) do
       if string.sub(member, -1) ~= '\0' then found[string.match(member, '^.*%z')] = true end
     end
@@ -19,7 +19,7 @@ local function add_all(index, data, members)
   for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
     for _, member in ipairs(redis.call('ZRANGEBYLEX', index, range[1], range[2])) do
       if not misplaced[string.match(member, '^.*%z')] then members[#members + 1] = member end
-      redis.call('HDEL', data, '@cold' .. string.sub(member, 2, (string.find(member, '%z'))))
+      redis.call('HDEL', data, '@flushed_head' .. string.sub(member, 2, (string.find(member, '%z'))))
     end
   end
 end
@@ -28,13 +28,13 @@ end
 local function note_again(index, data, dirty, flush, meta, members)
   if not members[1] then return end
   if members[1] ~= 'd' then
-    redis.call('HSET', flush, 'late', '1')
+    redis.call('HSET', flush, 'fenced', '1')
     redis.call('PERSIST', flush)
   end
   note(dirty, members)
   if not meta then return end
   local left = redis.call('PTTL', index)
-  redis.call('HSET', data, '@dirty', meta.dirty or left > 0 and left or '')
+  redis.call('HSET', data, '@deferred_ttl', meta.dirty or left > 0 and left or '')
   redis.call('PERSIST', index)
   redis.call('PERSIST', data)
 end
@@ -44,6 +44,6 @@ local function note_all(index, data, dirty, flush, meta)
   local members = {}
   add_all(index, data, members)
   note_again(index, data, dirty, flush, meta, members)
-  if not members[1] then redis.call('HDEL', data, '@dirty') end
-  if redis.call('HEXISTS', data, '@home') == 0 then redis.call('HSET', data, '@home', '1', '@whole', '1') end
+  if not members[1] then redis.call('HDEL', data, '@deferred_ttl') end
+  if redis.call('HEXISTS', data, '@cold_backed') == 0 then redis.call('HSET', data, '@cold_backed', '1', '@complete', '1') end
 end

@@ -41,7 +41,7 @@ local function add_part(parts, field, bytes)
   parts.bytes = parts.bytes + #field + #bytes
 end
 
--- A list of parts as @stray holds it: like a root.
+-- A list of parts as @gc_roots holds it: like a root.
 local function as_stray(kind, digests)
   return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
 end

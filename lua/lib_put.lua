@@ -29,7 +29,7 @@ local function put_checkpoint(index, data, argv, is_home)
 
   -- The state comes first: where a part of this is lost (lua/README.md, Crashes), it counts too much, and never too little.
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
-  if is_home then fields[3], fields[4] = '@home', '1' end
+  if is_home then fields[3], fields[4] = '@cold_backed', '1' end
   local function store(field, value, size_before)
     fields[#fields + 1] = field
     fields[#fields + 1] = value
@@ -144,8 +144,8 @@ local function put_checkpoint(index, data, argv, is_home)
   end
   store(checkpoint, header, #(before or ''))
   if stray ~= '' then
-    fields[#fields + 1] = '@stray'
-    fields[#fields + 1] = (redis.call('HGET', data, '@stray') or '') .. stray
+    fields[#fields + 1] = '@gc_roots'
+    fields[#fields + 1] = (redis.call('HGET', data, '@gc_roots') or '') .. stray
   end
 
   local members = { 0, checkpoint }

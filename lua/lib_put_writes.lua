@@ -19,7 +19,7 @@ local function put_task(index, data, argv, last, is_home)
   local meta, problem, found = open_thread(index, data, member)
   if problem then return problem end
 
-  local fields, members, added = is_home and { '@home', '1' } or {}, { 0, '' }, 0
+  local fields, members, added = is_home and { '@cold_backed', '1' } or {}, { 0, '' }, 0
   meta = meta or new_thread(redis.call('TIME'))
   local function index_too(member)
     members[#members + 1] = 0

@@ -15,7 +15,7 @@ local function open_thread(index, data, ...)
   if type(mark) == 'table' and mark.err then
     return nil, redis.error_reply('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
   end
-  local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@dirty', ...)
+  local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@deferred_ttl', ...)
   if fields.err then
     return nil, redis.error_reply('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver')
   end

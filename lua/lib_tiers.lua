@@ -7,6 +7,6 @@ local function extent_of(home, whole, newest)
 end
 
 -- Whether the thread was deleted here and cold does not know yet, so that what cold has is not to be believed.
-local function is_buried(dirty)
+local function has_tombstone(dirty)
   return redis.call('ZSCORE', dirty, 'd')
 end

@@ -3,9 +3,9 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] budget     stop behind the value with which the answer has this many bytes
--- ARGV[2..]          fields of values, or @stray
+-- ARGV[2..]          fields of values, or @gc_roots
 --
--- Returns {parts, value...}: a value as it is stored where it is in parts, '' for others and those that are gone; @stray as
+-- Returns {parts, value...}: a value as it is stored where it is in parts, '' for others and those that are gone; @gc_roots as
 -- it is stored; parts is a flat list of (field, bytes) of the lists of parts below them. A list shorter than what was asked
 -- for: ask again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT.
@@ -24,8 +24,8 @@ local parts, bytes = new_parts(false), 0
 local answer = { parts.flat }
 for i = 2, #ARGV do
   local value = ''
-  if ARGV[i] == '@stray' then
-    value = redis.call('HGET', data, '@stray') or ''
+  if ARGV[i] == '@gc_roots' then
+    value = redis.call('HGET', data, '@gc_roots') or ''
     parts.lenient = true -- some of them were removed already
     for _, one in ipairs(unpack_frames(value)) do read_parts(data, one, parts) end
     parts.lenient = false

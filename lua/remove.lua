@@ -5,8 +5,8 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in lua/README.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a part; r, a run's member; @stray. What is below a value
---                    or a list of parts is noted in @stray, unless that goes too
+--                    record of writes; b, a value; n, p, z, a part; r, a run's member; @gc_roots. What is below a value
+--                    or a list of parts is noted in @gc_roots, unless that goes too
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
@@ -76,8 +76,8 @@ if not dry then
     members[#members + 1] = name
   end
   for from = 1, #members, BATCH do redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members))) end
-  if stray ~= '' and not listed['@stray'] then
-    redis.call('HSET', data, '@stray', (redis.call('HGET', data, '@stray') or '') .. stray)
+  if stray ~= '' and not listed['@gc_roots'] then
+    redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray)
   end
   for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w

@@ -15,11 +15,11 @@
 local index, data = KEYS[1], KEYS[2]
 local life, page, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local staged = tonumber(redis.call('HGET', data, '@copied') or 0)
+local staged = tonumber(redis.call('HGET', data, '@copy_pages') or 0)
 if staged ~= page and staged ~= page - 1 then return 0 end
 if staged > 0 and not redis.call('ZSCORE', index, '') then return 0 end
 
-redis.call('HSET', data, '@copied', page)
+redis.call('HSET', data, '@copy_pages', page)
 redis.call('PEXPIRE', data, life)
 redis.call('ZADD', index, 0, '')
 redis.call('PEXPIRE', index, life)

@@ -1,6 +1,6 @@
 """A list of messages in pieces, and what shows later that those at its front are still what they were.
 
-A chat's list grows at its end, so a new version is compared with the last instead of being encoded again. Any doubt answers
+A chat's list grows at its end, so a new version is compared with the last instead of being encoded again. Any uncertainty answers
 None, and the list is cut as any other (`redis_saver.pieces`).
 """
 

@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     """Add the command to a parser's."""
     about = (
         "Look whether threads are whole: headers, digests, references, deadlines and counters; with --postgres also whether Postgres has the "
-        "same. It names what is wrong and how it is mended, and writes nothing. Threads may be in use."
+        "same. It names what is wrong and how it is repaired, and writes nothing. Threads may be in use."
     )
     code = (
         "Exit code: 0, all threads are sound; 1, some are not, or are not there; 2, a URL, a login or a missing package is at fault. "

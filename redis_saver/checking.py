@@ -41,7 +41,7 @@ class CheckReport(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong, or what is mends itself."""
+        """Whether nothing is wrong, or what is repairs itself."""
         return not self.more and all(finding.severity == "info" for finding in self.findings)
 
 
@@ -135,7 +135,7 @@ def check(
 def _state(context: Context, thread: str) -> Operation[State | None]:
     """The thread as a whole; None where there is none."""
     keys = context.keyspace.tier_keys(thread)
-    wanted = (keys.index_key, keys.data_key, keys.doubts, keys.dirty, keys.flush)
+    wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
     found = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
     return None if found is None else State(*found)
 
@@ -159,9 +159,9 @@ def _check_state(thread: str, now: State, found: Findings) -> None:
         found.add("error", where, text, remedy)
     if now.oldest_writer >= WRITER_GONE:
         text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
-        found.add("info", where, text, "the next read through a TieredSaver asks cold, and mends it")
+        found.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
     for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
         with found.reading(describe(member)):
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
-            found.add("warning", describe(member), text, "mend what cold says; the flusher tries again by itself")
+            found.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")

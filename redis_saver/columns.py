@@ -2,7 +2,7 @@
 
 `redis_saver.messages` knows a message by itself. In a list of a hundred, what its functions spend on bytecode is most of
 the time; here the fields of a class are looked at together, with `map`, `set` and `zip`. What is checked is the same, built
-from the same annotations, and compared at import with what `JsonPlusSerializer` does. Any doubt answers None or raises one
+from the same annotations, and compared at import with what `JsonPlusSerializer` does. Any uncertainty answers None or raises one
 of `FAILURES`, and the list goes the road on which each message is looked at.
 """
 

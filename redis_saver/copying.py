@@ -42,7 +42,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         counted = yield from _stage(context, source, target, seen, held, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
-            if (yield Call(scripts.INSTALL, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
+            if (yield Call(scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
                 context.known.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
@@ -90,7 +90,7 @@ def _stage(
     }
     data = context.keyspace.keys(source).data_key
     while left:
-        values = yield Call(scripts.FETCH, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
+        values = yield Call(scripts.READ_FIELDS, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
         pairs: list[Argument] = []
         members: list[bytes] = []
         lost: bytes | None = None
@@ -138,4 +138,4 @@ def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, fie
         blobs = {names.blob(ns, entry[1:]) for entry in links.entries}
         if holds or field in blobs or field == links.named or field in held.parts(blobs):
             wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
-            yield Call(scripts.LOAD, context.keyspace.keys(source), wanted)
+            yield Call(scripts.GET_MANY, context.keyspace.keys(source), wanted)

@@ -17,7 +17,7 @@ R = TypeVar("R")
 def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
     """Run an operation to its result.
 
-    An error is raised in the operation, where it asked, whoever it is from: so it can mend what the error is about, and release what it
+    An error is raised in the operation, where it asked, whoever it is from: so it can repair what the error is about, and release what it
     holds. Only where the caller itself is stopped (KeyboardInterrupt, a cancelled task) the operation is closed, and cannot ask for anything any more.
     """
     step, given = operation.send, None

@@ -250,7 +250,7 @@ def decode_time(links: bytes, thread: str) -> str:
 
 
 def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """The links of a header, or of as much of it as `survey` answers; the part with its names is among the parts.
+    """The links of a header, or of as much of it as `list_references` answers; the part with its names is among the parts.
 
     Raises:
         LimitExceeded: The entries, each with a version that is there once, become more than is allowed.

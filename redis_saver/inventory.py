@@ -40,8 +40,8 @@ _COUNT = "only threads() and prune() tell it; copy_thread() counts anew"
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
 _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
-    *(b"@state", b"@ttl", b"@stray", b"@home", b"@whole", b"@newest", b"@pathless"),
-    *(b"@dirty", b"@gaps", b"@cold", b"@copy", b"@copied"),
+    *(b"@state", b"@ttl", b"@gc_roots", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
 )
 
 
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
     severity: Severity
     """`error`: something is lost, cannot be read, or is answered wrongly. `warning`: something is left over or counted wrong, and all can
-    be read. `info`: it mends itself."""
+    be read. `info`: it repairs itself."""
     where: str
     """What it is about; names are written as `repr` does."""
     what: str
@@ -295,7 +295,7 @@ class Inventory:
                 if wanted <= last.keys():
                     self._decode(field, root, last)
         for root in self._strays:
-            with self._found.reading("@stray"):
+            with self._found.reading("@gc_roots"):
                 used |= parted.holdings([root], self._lists)
         for field in sorted(self.parts - used):
             text = "no value holds it, and it is not noted for prune(), which does not sweep it"

@@ -132,7 +132,7 @@ def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
         thread = wanted[0].thread_id
-        answer = yield Call(scripts.LOAD, context.keyspace.keys(thread), arguments)
+        answer = yield Call(scripts.GET_MANY, context.keyspace.keys(thread), arguments)
         with decoding("checkpoints of thread {!r}", thread):
             parts, first, *others = answer
             stored = [first, *others]

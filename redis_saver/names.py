@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from redis_saver.display import shown
 
-INDEX, DATA, DIRTY, DOUBTS, REPLICATED = b"index", b"data", b"dirty", b"doubts", b"replicated"
+INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -155,7 +155,7 @@ class TierKeys(NamedTuple):
 
     index_key: bytes
     data_key: bytes
-    doubts: bytes
+    intents: bytes
     """Who is writing the thread to cold."""
     lease: bytes
     """Who may bring it back."""
@@ -199,7 +199,7 @@ class Keyspace:
         """What SCAN matches to find the threads' keys."""
         self.dirty_pattern = self.pattern[:-1] + DIRTY
         """And to find the threads that cold does not have all of."""
-        self.doubts_pattern = self.pattern[:-1] + DOUBTS
+        self.intents_pattern = self.pattern[:-1] + INTENTS
         """And to find those that are being written to cold, or whose writer is gone."""
         self.backlog, self.scanning = encode(prefix) + b":backlog", encode(prefix) + b":scanning"
         """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
@@ -211,14 +211,14 @@ class Keyspace:
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""
-        index, data, doubts, dirty = self.reading_keys(thread_id)
+        index, data, intents, dirty = self.reading_keys(thread_id)
         tag = self._tags[thread_id]
-        return TierKeys(index, data, doubts, tag + b"lease", dirty, tag + b"flush")
+        return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
         """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""
         tag = self._tags[thread_id]
-        return tag + INDEX, tag + DATA, tag + DOUBTS, tag + DIRTY
+        return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
         """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""

@@ -177,7 +177,7 @@ def by_field(
 
     Args:
         levels: The levels, the leaves first.
-        kept: So many at the front of each are those of an earlier version, whose table is copied and mended.
+        kept: So many at the front of each are those of an earlier version, whose table is copied and repaired.
         before: That version.
     """
     if before is None or len(before.parts) != sum(len(level.fields) for level in before.levels):

@@ -82,7 +82,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
         if kept is None:
             keys = context.keyspace.keys(thread)
             context.known.forget(keys.data_key)
-            counted = yield Call(scripts.WIPE, keys, (b"count" if dry_run else b"sound",))
+            counted = yield Call(scripts.DELETE_THREAD, keys, (b"count" if dry_run else b"sound",))
             with decoding("the counters of thread {!r}", thread):
                 total = total.plus(counted)
         else:
@@ -98,7 +98,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_A_BATCH):
         batch = threads[start : start + THREADS_A_BATCH]
-        replies = yield Batch([Call(scripts.RUNS, context.keyspace.keys(thread), members) for thread in batch])
+        replies = yield Batch([Call(scripts.HAS_RUNS, context.keyspace.keys(thread), members) for thread in batch])
         for thread, has_some in zip(batch, replies, strict=True):
             if isinstance(has_some, bytes):
                 unread.append((thread, has_some))
@@ -237,7 +237,7 @@ def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[by
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
-    The parts of values, of which there may be any number, come last; until they are gone, `@stray` tells of them.
+    The parts of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
     """
     of_checkpoint: dict[Place, list[bytes]] = defaultdict(list)
     for member in writes:

@@ -39,7 +39,7 @@ class Walk(NamedTuple):
     parts: dict[bytes, bytes]
 
 
-class Doubtful(Exception):
+class HasIntents(Exception):
     """The thread is being written where this server does not see it."""
 
 
@@ -63,7 +63,7 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
             if cold is not.
 
     Raises:
-        Doubtful: The thread is not.
+        HasIntents: The thread is not.
         Nowhere: Cold has no such checkpoint.
     """
     thread, ns, checkpoint_id = where
@@ -77,7 +77,7 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         if stored is None:
             return None
         if len(keys) > 2 and stored == 1:
-            raise Doubtful
+            raise HasIntents
         if len(keys) > 2 and stored == 2:
             raise Nowhere
         parts: dict[bytes, bytes] = {}

@@ -53,37 +53,37 @@ def _made(name: str, text: str) -> Script:
 PUT = load("put")
 PUT_WRITES = load("put_writes")
 GET = load("get")
-DOUBT = load("doubt")
-TRUST = load("trust")
-ADOPT = load("adopt")
-MEND = load("mend")
+BEGIN_INTENT = load("begin_intent")
+END_INTENT = load("end_intent")
+ENROLL = load("enroll")
+REPAIR = load("repair")
 PUT_THROUGH = load("put_through")
 PUT_WRITES_THROUGH = load("put_writes_through")
 PUT_BEHIND = load("put_behind")
 PUT_WRITES_BEHIND = load("put_writes_behind")
-BURY = load("bury")
+PUT_TOMBSTONE = load("put_tombstone")
 ERASE = load("erase")
-TAKE = load("take")
-SETTLE = load("settle")
+CLAIM = load("claim")
+ACK = load("ack")
 RELEASE = load("release")
-LAG = load("lag")
-ANNOUNCE = load("announce")
-LEASE = load("lease")
-RESTORE = load("restore")
+BACKLOG_STATS = load("backlog_stats")
+PUBLISH = load("publish")
+FILL_LEASE = load("fill_lease")
+FILL = load("fill")
 LIST = load("list")
-LOAD = load("load")
+GET_MANY = load("get_many")
 HISTORY = load("history")
-RUNS = load("runs")
-SURVEY = load("survey")
+HAS_RUNS = load("has_runs")
+LIST_REFERENCES = load("list_references")
 PARTS = load("parts")
 REMOVE = load("remove")
-WIPE = load("wipe")
-FETCH = load("fetch")
+DELETE_THREAD = load("delete_thread")
+READ_FIELDS = load("read_fields")
 STAGE = load("stage")
-INSTALL = load("install")
+PROMOTE = load("promote")
 CHECK = load("check")
-DESCRIBE = load("describe")
-EXPIRE = load("expire")
+THREAD_INFO = load("thread_info")
+SET_TTL = load("set_ttl")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
@@ -93,8 +93,23 @@ end
 """
 """In front of a script: a write that changes nothing, which only a primary takes. (One that refuses writes as it lacks replicas or cannot save may be
 read.) It must not be in front of a script that stores values: a full server does not refuse what follows a script's first write."""
-_READING = (GET, LIST, LOAD, HISTORY, RUNS, SURVEY, PARTS, FETCH, CHECK, DESCRIBE, EXPIRE, LAG)
+_READING = (
+    GET,
+    LIST,
+    GET_MANY,
+    HISTORY,
+    HAS_RUNS,
+    LIST_REFERENCES,
+    PARTS,
+    READ_FIELDS,
+    CHECK,
+    THREAD_INFO,
+    SET_TTL,
+    BACKLOG_STATS,
+)
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """Those that may end without a write, as a replica refuses them (READONLY)."""
-ACKNOWLEDGED = frozenset((PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, BURY, WIPE, INSTALL, EXPIRE))
+ACKNOWLEDGED = frozenset(
+    (PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, DELETE_THREAD, PROMOTE, SET_TTL)
+)
 """Those that write what a caller may rely on from then on, with `min_replicas`. Removing old checkpoints again does no harm, nor does writing what cold has."""

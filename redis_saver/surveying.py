@@ -19,7 +19,7 @@ LINKS_A_PAGE = 200
 WRITES_A_PAGE = 500
 VALUES_A_PAGE = 500
 
-STRAY = b"@stray"
+STRAY = b"@gc_roots"
 """The field with the roots of values whose parts may be nobody's by now."""
 
 Place = tuple[str, str]
@@ -39,7 +39,7 @@ def survey(context: Context, thread: str) -> Operation[Survey | None]:
     links: dict[Place, headers.Links] = {}
     lower, revision = b"[c", None
     while True:
-        page = yield Call(scripts.SURVEY, keys, (lower, LINKS_A_PAGE))
+        page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_A_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):

@@ -39,8 +39,8 @@ INSTRUMENTS = (
     Instrument(
         "redis_saver.tier.reads",
         "{read}",
-        "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the thread was being written (doubt).",
-        {"hits": "hit", "misses": "miss", "doubts": "doubt"},
+        "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the thread was being written (intent).",
+        {"hits": "hit", "misses": "miss", "intents": "intent"},
     ),
     Instrument(
         "redis_saver.tier.bypasses", "{operation}", "Reads and writes done without hot, which failed.", {"bypasses": ""}
@@ -52,22 +52,22 @@ INSTRUMENTS = (
         {"rehydrations": ""},
     ),
     Instrument(
-        "redis_saver.tier.adoptions",
+        "redis_saver.tier.enrollments",
         "{thread}",
         "Threads that only hot had, and that were brought to cold.",
-        {"adopted": ""},
+        {"enrolled": ""},
     ),
     Instrument(
         "redis_saver.tier.write_through",
         "{write}",
         "Writes of write-behind savers that went to cold first all the same.",
-        {"waited": ""},
+        {"written_through": ""},
     ),
     Instrument(
         "redis_saver.tier.flush.records",
         "{record}",
-        "Records by what a flusher did: brought them to cold (flushed), need not (spared), or cold would not take them this time (refused).",
-        {"flushed": "flushed", "spared": "spared", "retries": "refused"},
+        "Records by what a flusher did: brought them to cold (flushed), need not (coalesced), or cold would not take them this time (refused).",
+        {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
     ),
     Instrument(
         "redis_saver.tier.flush.turns",

@@ -54,7 +54,7 @@ class ThreadMethods(Base):
                 what is stored in parts is read once.
 
         Returns:
-            What was seen; `findings` names what is wrong, where, and how it is mended.
+            What was seen; `findings` names what is wrong, where, and how it is repaired.
 
         Raises:
             ThreadNotFound: There is no such thread.

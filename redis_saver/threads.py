@@ -41,7 +41,7 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Remove a thread, a damaged one too: both of its keys, at once."""
     keys = context.keyspace.keys(thread)
     context.known.forget(keys.data_key)
-    yield Call(scripts.WIPE, keys, (b"any",))
+    yield Call(scripts.DELETE_THREAD, keys, (b"any",))
 
 
 def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:
@@ -70,7 +70,7 @@ def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
 
 
 def _described(context: Context, thread: str) -> Call:
-    return Call(scripts.DESCRIBE, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
+    return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
 
 
 def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
@@ -101,14 +101,14 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
     Args:
         context: The saver.
         thread: The thread.
-        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/expire.lua`.
+        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/set_ttl.lua`.
         own: What to set, in milliseconds.
 
     Raises:
         ThreadNotFound: there is no such thread.
     """
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
-    left = yield Call(scripts.EXPIRE, context.keyspace.keys(thread), arguments)
+    left = yield Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)
     if left is None:
         raise ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
     with decoding("the deadline of thread {!r}", thread):

@@ -27,8 +27,8 @@ from redis_saver.tiers import flushing, model
 from redis_saver.tiers.model import Pause
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
-MOMENTS = (flushing.TURN, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
-"""Milliseconds after which something ends: a flusher's turn or a leave, the trust in a writer, a thread, the doubts about one."""
+MOMENTS = (flushing.FLUSH_LEASE, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
+"""Milliseconds after which something ends: a flusher's turn or a fill lease, the time of a writer, a thread, the intents about one."""
 
 
 class Killed(BaseException):
@@ -86,7 +86,7 @@ class Process:
 
     def _wait(self) -> None:
         """Whoever waits here does so for one that is gone, so for as long as it may be waited for."""
-        self._tiers.later(flushing.TURN)
+        self._tiers.later(flushing.FLUSH_LEASE)
 
     def meets(self, accident: Accident | None, meanwhile: Any = None) -> None:
         """From now on."""
@@ -338,7 +338,7 @@ class History:
         if what in ("evict", "later", "empty"):
             getattr(self, what)(thread)
         elif what == "flush":
-            self.tiers.later(flushing.TURN)
+            self.tiers.later(flushing.FLUSH_LEASE)
             assert await self.processes[at].face.flush(timeout=30) == 0
         elif what == "turn":
             await self.turn(at, thread)
@@ -358,7 +358,7 @@ class History:
     # -- what happens to the servers
 
     def evict(self, thread: str) -> None:
-        """Of a thread that cold has, anything; of all else what has a deadline, but for doubts."""
+        """Of a thread that cold has, anything; of all else what has a deadline, but for intents."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         if not raw.exists(keys.dirty):
             self.tiers.evict(*self.chance.choice([("index", "data"), ("index",), ("data",)]), thread=thread)
@@ -445,7 +445,7 @@ class History:
         assert not done or not done.failed or self.processes[at].has_struck, done
 
     async def do(self, at: int, method: str, given: Any) -> None:
-        """Do something; where it is not acknowledged, do it again, or leave it."""
+        """Do something; where it is not acknowledged, do it again, or fill lease it."""
         while True:
             print(self.number, "process", at, method, *given)
             is_met = list[bool]()
@@ -544,11 +544,11 @@ class History:
                 self.answered(await face.list(config(thread, None)), "list", config(thread, None))
 
     async def end(self) -> None:
-        """Cold alone has it all, and nobody is in doubt of anything any more."""
+        """Cold alone has it all, and nobody has a write intent any more."""
         self.tiers.later(model.WRITER_GONE)
         faces = [process.face for process in self.processes]
         assert await faces[0].flush(timeout=30) == 0
         for face in (*faces, await self.tiers.face(), await self.tiers.cold_face()):
             await self.compare(face)
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
-        assert not left & {b"dirty", b"doubts"}
+        assert not left & {b"dirty", b"intents"}

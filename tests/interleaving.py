@@ -23,7 +23,7 @@ from redis_saver.requests import Call
 from redis_saver.tiers import flushing, model, operations
 from redis_saver.tiers.model import Once, Pause, Try
 
-TAKES, SETTLES, KILLED = f"hot {scripts.TAKE.name}", f"hot {scripts.SETTLE.name}", object()
+TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """What a flusher does first and last; what comes of an operation of which nothing was written."""
 LONGEST = 4
 """Turns that anything is kept waiting: who writes to cold is not to take longer (`model.WRITER_GONE`)."""
@@ -88,7 +88,7 @@ class Interleaving:
         seed: Of what is done, and in which order.
         processes: The settings of their savers; those that write behind flush, too.
         history: As `cold_history`.
-        loses: Whether those who come late may also do to cold what hot has not all to mend of: then only what is newest is looked at.
+        loses: Whether those who come late may also do to cold what hot has not all to repair of: then only what is newest is looked at.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Interleaving:
     def is_mended(self, late: UnderWay) -> bool:
         """Whether what it does to cold can be done again: from hot, and with a deletion, if there was one, while nobody writes past hot."""
         keys, raw = self.keyspace.tier_keys(late.thread), self.tiers.target.raw
-        if late.is_outdated or (raw.exists(keys.doubts) and raw.hexists(keys.flush, "deleted")):
+        if late.is_outdated or (raw.exists(keys.intents) and raw.hexists(keys.flush, "deleted")):
             return False
         beside = [one.what for one in self.running if one.thread == late.thread]
         return self.is_all_in_hot(late.thread) and not any(what.startswith("delete_for_runs") for what in beside)
@@ -179,7 +179,7 @@ class Interleaving:
         """Or neither tier has anything."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         return bool(
-            raw.hexists(keys.data_key, "@whole")
+            raw.hexists(keys.data_key, "@complete")
             or raw.zscore(keys.dirty, "d")
             or not list(self.model.list(config(thread, None)))
         )
@@ -196,7 +196,7 @@ class Interleaving:
         """The turns of all who have one are over."""
         if is_sure or all(one.waited < LONGEST for one in self.running):
             self.say("later")
-            self.tiers.later(flushing.TURN)
+            self.tiers.later(flushing.FLUSH_LEASE)
             for one in self.running:
                 one.waited += 1
 
@@ -204,7 +204,7 @@ class Interleaving:
         """Hot forgets what cold has, unless somebody is bringing it there: what that deletes late is in hot alone. What cold does not have
         it keeps."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
-        is_in_cold = raw.hexists(keys.data_key, "@home") and not raw.exists(keys.dirty)
+        is_in_cold = raw.hexists(keys.data_key, "@cold_backed") and not raw.exists(keys.dirty)
         if is_in_cold and not any(
             one.thread == thread and one.what.startswith(("flush", "delete_for_runs")) for one in self.running
         ):
@@ -399,4 +399,4 @@ class Interleaving:
                 assert found.pending_writes == [write for write in one.pending_writes if write[0] not in spared]
         assert not in_cold, f"cold has {[short(one) for one in in_cold.values()]}"
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
-        assert not left & {b"dirty", b"doubts"}
+        assert not left & {b"dirty", b"intents"}

@@ -178,7 +178,7 @@ class Conversation:
         if self.is_sparing:  # hot gives a thread up where a writer was killed between cold and hot
             newest = {ns: max(one for where, one in by_place if where == ns) for ns, _ in by_place}
             given_up = {place for place in lost if place[1] < newest.get(place[0], "")}
-            counts["spared and given up"] += len(given_up)
+            counts["coalesced and given up"] += len(given_up)
             lost -= given_up
         check(not lost, f"checkpoints are lost: {lost}")
         self.sure = set(by_place)
@@ -508,7 +508,7 @@ class Arena:
             keys = world.keyspace.tier_keys(thread)
             for key in (keys.data_key, keys.flush):
                 said += [f"{key!r} {field!r} {one[:80]!r}" for field, one in client.hgetall(key).items()]
-            for key in (keys.index_key, keys.dirty, keys.doubts):
+            for key in (keys.index_key, keys.dirty, keys.intents):
                 said.append(f"{key!r} {client.zrange(key, 0, -1, withscores=True)}")
         raise Lost(f"thread {thread}: {lost}; " + "\n".join(said)) from lost
 
@@ -561,8 +561,8 @@ class Arena:
         time.sleep(model.WRITER_GONE / 1000)
         self.look()
         with self.redis.client() as client:
-            doubts = list(client.scan_iter(match="*:doubts", count=1000))
-            check(not doubts, f"there still are {doubts}")
+            intents = list(client.scan_iter(match="*:intents", count=1000))
+            check(not intents, f"there still are {intents}")
 
     def look_at_both(self, tiers: TieredSaver, conversation: Conversation) -> None:
         """By a saver that has seen nothing yet."""
@@ -616,7 +616,7 @@ class Arena:
         check(must <= there <= may, f"after the drain there are not {must - there}, and there are {there - may}")
         self.look_at_some(tiers, conversation, listed)
         with self.redis.client() as client:
-            if client.exists(world.keyspace.tier_keys(thread).doubts):
+            if client.exists(world.keyspace.tier_keys(thread).intents):
                 return  # hot is not believed
         for one in hot.list(config(thread, None)):
             conversation.compare(place(one), one)

@@ -89,12 +89,12 @@ def stored_parts(fields: dict[bytes, bytes]) -> set[bytes]:
 
 
 def check_parts(target: Target, thread: str = "thread", *, swept: bool = False) -> None:
-    """Check that each part that is referred to is there, and each other one is told of by `@stray` (or, swept, none is)."""
+    """Check that each part that is referred to is there, and each other one is told of by `@gc_roots` (or, swept, none is)."""
     fields = target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)
     alive, there = referenced(fields), stored_parts(fields)
     assert alive <= there, "parts are missing"
-    stray = parted.holdings(frames.unpack(fields.get(b"@stray", b"")), fields)
+    stray = parted.holdings(frames.unpack(fields.get(b"@gc_roots", b"")), fields)
     assert there - alive <= stray, "parts are left that nothing tells of"
     if swept:
-        assert b"@stray" not in fields
+        assert b"@gc_roots" not in fields
         assert there == alive

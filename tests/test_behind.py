@@ -95,7 +95,7 @@ async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
     before = [all_plain(await face.list(config())), plain(await face.get_tuple(config()))]
     await drained(face)
     assert face.saver.stats().flushed == 6
-    assert raw.exists(keys.dirty, keys.doubts, keys.lease) == 0
+    assert raw.exists(keys.dirty, keys.intents, keys.lease) == 0
     assert raw.exists(keys.flush) == 0
     for key in (keys.index_key, keys.data_key):
         assert 0 < raw.pttl(key) <= 3_600_000
@@ -114,7 +114,7 @@ async def test_latest_spares_cold_what_a_newer_checkpoint_makes_history(tiers: T
     assert await face.get_tuple(config("thread", "sub")) is None
     await face.put(config("thread", "sub"), sub, {}, sub["channel_versions"])
     await drained(face)
-    assert (face.saver.stats().flushed, face.saver.stats().spared) == (5, 2)
+    assert (face.saver.stats().flushed, face.saver.stats().coalesced) == (5, 2)
     assert sorted(ids(await cold.list(config("thread", None)))) == sorted(
         [made[-1]["configurable"]["checkpoint_id"], sub["id"]]
     )
@@ -176,7 +176,7 @@ async def test_latest_lists_what_only_cold_knows(tiers: Tiers) -> None:
     assert ("task-x", "n", [9]) in newest.pending_writes
     for where in (config(), None):
         assert plain((await face.list(where))[0]) == plain(newest)
-    works = tiers.fails(through, scripts.WIPE)
+    works = tiers.fails(through, scripts.DELETE_THREAD)
     await through.delete_thread("thread")
     works()
     assert await face.get_tuple(config()) is None
@@ -222,7 +222,7 @@ async def test_cold_is_down(tiers: Tiers) -> None:
     with pytest.raises(psycopg.OperationalError):  # who knows whether cold has it
         await face.get_tuple(config("another"))
     assert await face.flush(timeout=0.3) == 9
-    assert face.saver.stats().retries > 0
+    assert face.saver.stats().refused > 0
     assert "on purpose" in face.saver.stats().last_error
     assert face.saver.stats().set_aside > 0
     before = tiers.target.keys()
@@ -287,16 +287,16 @@ async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
     tiers.evict()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
     stored = await face.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look of its caller
-    assert face.saver.stats().waited == 0
+    assert face.saver.stats().written_through == 0
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
     await face.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
-    assert face.saver.stats().waited == 1
+    assert face.saver.stats().written_through == 1
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     for each in (face, await tiers.face(**BEHIND)):
         for place in (config(), stored, *made):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
     await face.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
-    assert face.saver.stats().waited == 1
+    assert face.saver.stats().written_through == 1
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
 
 
@@ -438,7 +438,7 @@ async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
     behind = (await tiers.saver(**BEHIND)).behind
     for number in range(2000):
-        behind.settled(f"{number}", 0, 1, psycopg.OperationalError("down"))
+        behind.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
     assert behind.due() is None
 
 
@@ -480,7 +480,7 @@ async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
 
 async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: Any) -> None:
     """Its call of cold took longer than its turn, and whoever took over has only begun."""
-    monkeypatch.setattr(flushing, "TURN", 400)
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 400)
     moody = Moody(await tiers.cold())
     face, other = await tiers.face(cold=moody.wrap(), **BEHIND), await tiers.face(**BEHIND)
     made = await written(face)
@@ -540,7 +540,7 @@ async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
     for each in (face, second, other):
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
     await drained(other)
-    assert tiers.target.raw.exists(keys_of(tiers).doubts) == 0
+    assert tiers.target.raw.exists(keys_of(tiers).intents) == 0
     assert plain(await face.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
@@ -654,7 +654,7 @@ async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
 async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_mended(
     tiers: Tiers, at: int, lost: str
 ) -> None:
-    """Who mends it does not take away what another, who did so before, has written behind."""
+    """Who repairs it does not take away what another, who did so before, has written behind."""
     face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
     made = await written(face)
     await drained(face)
@@ -973,7 +973,7 @@ async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_
     with contextlib.suppress(Killed):
         await process.run(flushing.flush(process.saver, "thread"))
     assert process.has_struck
-    tiers.later(flushing.TURN)
+    tiers.later(flushing.FLUSH_LEASE)
     await face.put(stored, newer, {"step": 1}, newer["channel_versions"])
     await drained(face)
     in_cold = await (await tiers.cold_face()).get_tuple(stored)

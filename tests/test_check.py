@@ -567,13 +567,13 @@ async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
     (finding,) = (await face.check("thread")).findings
     assert finding.what == r"cold refused it 3 times: 'no room\n'" and finding.severity == "warning"
     raw.delete(keys.flush)
-    raw.hdel(keys.data_key, b"@dirty")
+    raw.hdel(keys.data_key, b"@deferred_ttl")
     assert "do not say so" in (await face.check("thread")).findings[0].what
-    raw.hset(keys.data_key, b"@dirty", b"")
+    raw.hset(keys.data_key, b"@deferred_ttl", b"")
     raw.delete(keys.dirty)
     assert "the list of what is gone" in (await face.check("thread")).findings[0].what
-    raw.hdel(keys.data_key, b"@dirty")
-    raw.zadd(keys.doubts, {b"%015d-" % 1 + b"*" * 16 + b"token": 0})
+    raw.hdel(keys.data_key, b"@deferred_ttl")
+    raw.zadd(keys.intents, {b"%015d-" % 1 + b"*" * 16 + b"token": 0})
     report = await tiers.target.face().check("thread")
     assert report.findings[0].severity == "info" and report.sound
 

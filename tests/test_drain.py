@@ -74,7 +74,7 @@ class Behind:
         return [
             key
             for key in self.tiers.target.keys()
-            if key.endswith((b":dirty", b":doubts")) or (key.endswith(b":flush") and raw.hget(key, "token"))
+            if key.endswith((b":dirty", b":intents")) or (key.endswith(b":flush") and raw.hget(key, "token"))
         ]
 
 
@@ -152,8 +152,8 @@ USED = {
     name: value
     for name, value in vars(scripts).items()
     if isinstance(value, scripts.Script)
-    and name.lower() in """get doubt trust adopt mend put_through put_writes_through put_behind put_writes_behind bury erase take settle lag
-    announce lease restore runs wipe""".split()
+    and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
+    put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
 }  # fmt: skip
 
 
@@ -228,7 +228,7 @@ async def test_who_is_stopped_before_cold_is_asked_goes_on(tiers: Tiers) -> None
     """As a task that is cancelled: it cannot release its turn, and no other process waits for it longer than that lasts."""
     face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
     await written(face)
-    (await stopped(tiers, face, scripts.TAKE)).close()
+    (await stopped(tiers, face, scripts.CLAIM)).close()
     assert await flushed(tiers, other) is None
     assert (await flushed(tiers, face)).left == 0
 
@@ -239,7 +239,7 @@ async def test_who_is_stopped_while_cold_is_asked_waits_for_the_end_of_the_turn(
     await written(face)
     (await stopped(tiers, face)).close()
     assert await flushed(tiers, face) is None
-    tiers.later(flushing.TURN)
+    tiers.later(flushing.FLUSH_LEASE)
     assert (await flushed(tiers, face)).left == 0
 
 
@@ -247,8 +247,8 @@ async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> No
     """Nor does a fork's child go on with the turn of its parent."""
     face = await tiers.face(**BEHIND)
     await written(face)
-    (await stopped(tiers, face, scripts.TAKE)).close()
-    goes_on = await stopped(tiers, face, scripts.TAKE)
+    (await stopped(tiers, face, scripts.CLAIM)).close()
+    goes_on = await stopped(tiers, face, scripts.CLAIM)
     assert await flushed(tiers, face) is None
     goes_on.close()
     leases = face.saver.leases
@@ -265,8 +265,8 @@ async def test_a_turn_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
     face, other, cold = await tiers.face(**settings), await tiers.face(**settings), await tiers.cold_face()
     made = await written(face)
     with pytest.raises(redis.ConnectionError):
-        await flushed(tiers, face, fails=scripts.SETTLE)
-    assert (await flushed(tiers, other)).spared == 0
+        await flushed(tiers, face, fails=scripts.ACK)
+    assert (await flushed(tiers, other)).coalesced == 0
     assert [one.config for one in await cold.list(config())] == made[::-1]
 
 
@@ -278,9 +278,9 @@ async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: T
     await face.put(config(), *following(1))
     moody.fail = {"put"}
     assert (await flushed(tiers, face)).left == 1
-    (await stopped(tiers, other, scripts.TAKE)).close()  # nothing is due
+    (await stopped(tiers, other, scripts.CLAIM)).close()  # nothing is due
     tiers.later(3000)
-    (await stopped(tiers, face, scripts.TAKE)).close()
+    (await stopped(tiers, face, scripts.CLAIM)).close()
     tiers.later(-3000)
     assert (await flushed(tiers, face)).left == 1
     tiers.later(3000)
@@ -291,12 +291,12 @@ async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tie
     """Who goes on with its turn finds that somebody is writing the thread to cold."""
     face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
     await written(face)
-    (await stopped(tiers, face, scripts.TAKE)).close()
+    (await stopped(tiers, face, scripts.CLAIM)).close()
     seconds, micros = tiers.target.raw.time()
-    doubt = b"%015d-" % (seconds * 1000 + micros // 1000) + b"*" * 16 + b"writer"
-    tiers.target.raw.zadd(keys_of(tiers).doubts, {doubt: 0})
+    intent = b"%015d-" % (seconds * 1000 + micros // 1000) + b"*" * 16 + b"writer"
+    tiers.target.raw.zadd(keys_of(tiers).intents, {intent: 0})
     assert await flushed(tiers, face) is None
-    tiers.target.raw.zrem(keys_of(tiers).doubts, doubt)
+    tiers.target.raw.zrem(keys_of(tiers).intents, intent)
     assert (await flushed(tiers, other)).left == 0
 
 
@@ -305,13 +305,13 @@ async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
     face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
     last = (await written(face))[-1]
     late = await stopped(tiers, face)
-    tiers.later(flushing.TURN)
+    tiers.later(flushing.FLUSH_LEASE)
     await other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(other)
     request, has_failed = late.send(model.Tried(None, None)), False
     with pytest.raises(StopIteration):
         while True:
-            if getattr(request, "script", None) is scripts.SETTLE and not has_failed:
+            if getattr(request, "script", None) is scripts.ACK and not has_failed:
                 has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
             else:
                 request = late.send(await asked(tiers, face, request))
@@ -327,7 +327,7 @@ async def looked(tiers: Tiers, face: Face, **how: Any) -> Any:
     return await done(tiers, face, lag.look_in_turn(face.saver), **how)
 
 
-@pytest.mark.parametrize("fails", [scripts.ANNOUNCE, scripts.LAG])
+@pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
 async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
     face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
     await written(face)
@@ -370,10 +370,10 @@ def test_figures(target_name: str) -> None:
     """What the documentation promises is made of what is waited for."""
     assert lag.LONGEST_BACKOFF >= flushing.LONGEST_PAUSE
     assert lag.CATCH_UP == lag.LONGEST_BACKOFF + lag.LOOK_EVERY == 15
-    assert lag.TAKE_OVER * 1000 == max(flushing.TURN, lag.LONGEST_LOOK) == 30_000
+    assert lag.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, lag.LONGEST_LOOK) == 30_000
 
 
-# -- doubts
+# -- intents
 
 
 async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
@@ -385,20 +385,20 @@ async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> 
 
     def exchange(request: Any) -> Any:
         works(request)
-        if getattr(request, "script", None) is scripts.DOUBT:
+        if getattr(request, "script", None) is scripts.BEGIN_INTENT:
             raise redis.ConnectionError("on purpose")
 
     async def aexchange(request: Any) -> Any:
         await works(request)
-        if getattr(request, "script", None) is scripts.DOUBT:
+        if getattr(request, "script", None) is scripts.BEGIN_INTENT:
             raise redis.ConnectionError("on purpose")
 
     setattr(hot, name, aexchange if tiers.native_async else exchange)
     with pytest.raises(redis.ConnectionError):
         await face.put_writes(last, [("n", 1)], "task")
-    assert not tiers.target.raw.exists(keys_of(tiers).doubts)
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
     assert (await other.get_tuple(config())).config == last
-    assert other.saver.stats().doubts == 0
+    assert other.saver.stats().intents == 0
 
 
 async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tiers) -> None:
@@ -413,7 +413,7 @@ async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tie
     tiers.target.raw.set(index, "somebody else's")
     with pytest.raises(KeyConflict):
         await face.delete_for_runs(["run"])
-    assert not tiers.target.raw.exists(keys_of(tiers, "one").doubts)
+    assert not tiers.target.raw.exists(keys_of(tiers, "one").intents)
 
 
 # -- drains
@@ -533,7 +533,7 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
     ]
 
 
-@pytest.mark.parametrize("script", [scripts.LAG, scripts.ANNOUNCE, scripts.TAKE, scripts.SETTLE])
+@pytest.mark.parametrize("script", [scripts.BACKLOG_STATS, scripts.PUBLISH, scripts.CLAIM, scripts.ACK])
 async def test_a_drain_survives_a_lost_reply(beyond: Behind, script: Any) -> None:
     face = await beyond.face(**BEHIND)
     await again(lambda: written(face))
@@ -564,7 +564,7 @@ async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: ty
         try:
             yield Call(scripts.GET, (), ())
         finally:
-            sent.append((yield Call(scripts.RUNS, (), ())))
+            sent.append((yield Call(scripts.HAS_RUNS, (), ())))
 
     def exchange(request: Any) -> Any:
         if request.script is scripts.GET:

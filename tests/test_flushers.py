@@ -112,7 +112,7 @@ async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) ->
 
     saver, cold = plain_saver(cold=Switched(), flush_interval=0.05)
     made = [put(saver, f"t{number}") for number in range(5)]
-    await until(lambda: saver.stats().retries >= 5)
+    await until(lambda: saver.stats().refused >= 5)
     assert saver.stats().flushed == 0
     assert all(saver.get_tuple(one) for one in made)
     is_down = False

@@ -522,7 +522,7 @@ def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, se
 async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Face, target: Target) -> None:
     stored = await put_one(saver, {"a": 1})
     keys = Keyspace(target.prefix).keys("thread")
-    for damage in ({b"@ttl": b"soon"}, {b"@dirty": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
+    for damage in ({b"@ttl": b"soon"}, {b"@deferred_ttl": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
         target.raw.hset(keys.data_key, mapping=damage)
         before = target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1)
         for call in (
@@ -533,7 +533,7 @@ async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(sav
             with pytest.raises(ThreadDamaged, match="delete_thread"):
                 await call()
         assert before == (target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1))
-        target.raw.hdel(keys.data_key, b"@ttl", b"@dirty")
+        target.raw.hdel(keys.data_key, b"@ttl", b"@deferred_ttl")
     target.raw.delete(*keys)
     await put_one(saver, {"a": 1})
     target.raw.zadd(keys.index_key, {b"c\0\xff": 0})
@@ -760,7 +760,7 @@ def test_a_record_longer_than_its_file_takes_no_memory(tmp_path: Path, length: i
 
 def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
     """Change something of what is noted of a thread in front of a cold saver."""
-    which = chance.choice(["dirty", "flush", "doubts", "lease", "data", "index"])
+    which = chance.choice(["dirty", "flush", "intents", "lease", "data", "index"])
     if which == "dirty":
         some = [b"c\0", b"w\0\0", b"zz", b"", b"c", b"w\0c000000\0\xff\0", b"d", b"c\0a\0b\0c\0", chance.randbytes(9)]
         raw.zadd(keys.dirty, {chance.choice(some): chance.choice([0, 1, -5, 1e300, float("inf")])})
@@ -769,14 +769,23 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
             [b"token", b"until", b"deleted", b"late", b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"])]
         )
         raw.hset(keys.flush, field, chance.choice([b"x", b"", b"9" * 40 + b" 1 e", b"3 4 ", b"-1", b"1e999"]))
-    elif which == "doubts":
+    elif which == "intents":
         raw.zadd(
-            keys.doubts, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
+            keys.intents, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
         )
     elif which == "lease":
         raw.hset(keys.lease, chance.choice([b"token", b"barrier"]), b"x")
     elif which == "data":
-        fields = [b"@home", b"@whole", b"@newest\0", b"@pathless", b"@gaps", b"@dirty", b"@cold\0", b"@state"]
+        fields = [
+            b"@cold_backed",
+            b"@complete",
+            b"@has_latest\0",
+            b"@no_task_path",
+            b"@cold_gaps",
+            b"@deferred_ttl",
+            b"@flushed_head\0",
+            b"@state",
+        ]
         raw.hset(keys.data_key, chance.choice(fields), chance.choice([b"", b"x", b"-3:", b"99:", b"c\xff\0", b"1 2"]))
     else:
         raw.zadd(keys.index_key, {chance.choice([b"c\0", b"w\0", b"c\0x", b"w\0c000000\0", b"i\0"]): 0})
@@ -792,7 +801,7 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
     target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     monkeypatch.setattr(model, "WRITER_GONE", 200)
-    monkeypatch.setattr(flushing, "TURN", 300)
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 300)
     seed = seeds.seed()
     chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
     warnings.simplefilter("ignore")

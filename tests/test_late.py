@@ -99,7 +99,7 @@ async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, the
     await stage.other.delete_thread("thread")
     if then == "begun anew":
         await written(stage.other)
-    between(stage.tiers, stage.other, scripts.SETTLE, stage.late)
+    between(stage.tiers, stage.other, scripts.ACK, stage.late)
     await drained(stage.other)
     answers = await stage.newest()
     assert answers == [answers[0]] * 4
@@ -113,7 +113,7 @@ async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) ->
     before = (await stage.other.get_tuple(config())).checkpoint
     values = {**before["channel_values"], "n": [9]}
     await stage.other.put(stage.last, checkpoint(values, {**before["channel_versions"], **VERSIONS}), {}, VERSIONS)
-    between(stage.tiers, stage.other, scripts.SETTLE, stage.late)
+    between(stage.tiers, stage.other, scripts.ACK, stage.late)
     await drained(stage.other)
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
@@ -252,7 +252,7 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
         await other.delete_for_runs(["run-2"])
 
     if what == "run":
-        between(tiers, face, scripts.WIPE, another)
+        between(tiers, face, scripts.DELETE_THREAD, another)
         await face.delete_for_runs(["run-1"])
     elif what == "thread":
         between(tiers, face, scripts.ERASE, another)
@@ -306,7 +306,7 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
     assert at > 8
 
 
-@pytest.mark.parametrize("again", ["late", "spared"])
+@pytest.mark.parametrize("again", ["late", "coalesced"])
 async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers, again: str) -> None:
     """Cold does not tell their indexes, and one that stood behind a special one has another there than here."""
     settings = {**BEHIND, "cold_history": "latest"}
@@ -382,16 +382,16 @@ async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Sta
 
 
 async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(stage: Stage, monkeypatch: Any) -> None:
-    monkeypatch.setattr(flushing, "TURN", 500)
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
     last = (await written(stage.face))[-1]
 
-    async def flushed_and_in_doubt() -> None:
+    async def flushed_and_begins_an_intent() -> None:
         await drained(stage.other)
         dies = await stage.tiers.face()
         stage.tiers.fails(dies, scripts.PUT_WRITES_THROUGH)
         with pytest.raises(redis.ConnectionError):
             await dies.put_writes(last, [("n", 1)], "task-y")
 
-    between(stage.tiers, stage.through, scripts.TAKE, flushed_and_in_doubt)
+    between(stage.tiers, stage.through, scripts.CLAIM, flushed_and_begins_an_intent)
     await stage.through.put_writes(last, [("n", 2)], "task-z")
     assert {"task-y", "task-z"} < {write[0] for write in (await stage.cold.get_tuple(config())).pending_writes}

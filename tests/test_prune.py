@@ -276,7 +276,7 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Face) -> None
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
-@pytest.mark.parametrize("before", [3, "install"])
+@pytest.mark.parametrize("before", [3, "promote"])
 async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
     """A failover or an eviction in the middle of a copy: the target never gets a part."""
     face = target.face()
@@ -287,8 +287,8 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
     def exchange(request: Any) -> Any:
         if isinstance(request, Call):
             seen[request.script.name] += 1
-            at = "install" if request.script.name == "install" else seen["stage"]
-            if request.script.name in ("stage", "install") and at == before and not seen["lost"]:
+            at = "promote" if request.script.name == "promote" else seen["stage"]
+            if request.script.name in ("stage", "promote") and at == before and not seen["lost"]:
                 seen["lost"] += 1
                 staged = [key for key in target.keys() if b"{target}" in key]
                 target.raw.unlink(*(key for key in staged if any(f"}}:{kind}.".encode() in key for kind in lost)))

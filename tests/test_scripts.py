@@ -48,7 +48,7 @@ def test_header(name: str) -> None:
     )
     assert said[1] == expected
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
-        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|doubts|lease|dirty|flush)\b|string +<prefix>:(backlog|scanning)\b"
+        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush)\b|string +<prefix>:(backlog|scanning)\b"
         assert re.search(ours, key)
 
 

@@ -194,7 +194,7 @@ class Told:
             return
         check_parts(self.target, self.thread, swept=swept)
         check_counters(fields_of(self.target, self.thread))
-        if b"@stray" not in fields_of(self.target, self.thread):
+        if b"@gc_roots" not in fields_of(self.target, self.thread):
             check_sound(self.target, self.thread)
         copied = f"a copy of {self.thread}"
         await fresh.copy_thread(self.thread, copied)
@@ -1005,7 +1005,7 @@ async def test_prune_of_a_thread_with_missing_parts_is_whole_or_not_at_all(targe
             assert fields_of(target) == before
         else:
             assert sum(field[:1] == b"c" for field in fields_of(target)) == 1
-            assert b"@stray" not in fields_of(target)
+            assert b"@gc_roots" not in fields_of(target)
 
 
 @pytest.mark.parametrize("kind", ["p", "n"])

@@ -115,7 +115,7 @@ async def test_what_really_happens(meters: Meters) -> None:
         assert meters.points("redis_saver.tier.backlog.records")[(kind,)] == 6
         await face.flush()
         reads = meters.points("redis_saver.tier.reads")
-        assert {key[1][1]: value for key, value in reads.items() if kind in key} == {"hit": 1, "miss": 1, "doubt": 0}
+        assert {key[1][1]: value for key, value in reads.items() if kind in key} == {"hit": 1, "miss": 1, "intent": 0}
         records = meters.points("redis_saver.tier.flush.records")
         assert records[(kind, (RESULT, "flushed"))] == 6
         assert meters.points("redis_saver.tier.backlog.records")[(kind,)] == 0
@@ -269,6 +269,6 @@ async def test_stats_of_flushing() -> None:
     assert 0 <= stats.oldest_seconds <= (datetime.now() - began).total_seconds() + 1
     assert other.flush() == 0
     stats = other.stats()
-    assert (stats.flushed, stats.flushes, stats.retries, stats.spared) == (12, 2, 0, 0)
+    assert (stats.flushed, stats.flushes, stats.refused, stats.coalesced) == (12, 2, 0, 0)
     assert 0 < stats.flush_seconds < 60
     assert (stats.backlog, stats.dirty_threads, stats.oldest_seconds, stats.last_error) == (0, 0, 0, "")

@@ -101,7 +101,7 @@ async def test_cold_fails(tiers: Tiers) -> None:
     moody.fail = set()
     for each in (face, await tiers.face()):
         assert plain(await each.get_tuple(config())) == before
-    assert face.saver.stats().doubts
+    assert face.saver.stats().intents
     moody.fail = {"get_tuple"}
     with pytest.raises(psycopg.OperationalError):
         await face.get_tuple(config("never there"))
@@ -177,11 +177,11 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     other = await tiers.face()
     for _ in range(2):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (other.saver.stats().doubts, other.saver.stats().rehydrations) == (2, 0)
+    assert (other.saver.stats().intents, other.saver.stats().rehydrations) == (2, 0)
     monkeypatch.setattr(model, "WRITER_GONE", 0)
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert (other.saver.stats().doubts, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
+    assert (other.saver.stats().intents, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
 
 
 async def test_a_new_namespace_does_not_make_hot_forget_what_it_has_whole(tiers: Tiers) -> None:
@@ -296,7 +296,7 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         "list",
         "put of an old id",
         "put of a newer id",
-        "evicted doubts",
+        "evicted intents",
     ],
 )
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -317,8 +317,8 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
 
     newer = checkpoint({"n": [1]}, {"n": f"{11:032}.1"})
 
-    async def evicted_doubts() -> None:
-        tiers.target.raw.delete(Keyspace(tiers.target.prefix).tier_keys("thread").doubts)
+    async def evicted_intents() -> None:
+        tiers.target.raw.delete(Keyspace(tiers.target.prefix).tier_keys("thread").intents)
         await other.get_tuple(config())
 
     happens = {
@@ -330,7 +330,7 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
         "list": lambda: other.list(config()),
         "put of an old id": lambda: other.put(config(), old, {}, old["channel_versions"]),
         "put of a newer id": lambda: other.put(last, newer, {}, newer["channel_versions"]),
-        "evicted doubts": evicted_doubts,
+        "evicted intents": evicted_intents,
     }[what]
     script = where
     if where == "before cold":
@@ -377,7 +377,7 @@ async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
     found = await face.get_tuple(config())
     assert found.config == stored
     assert found.checkpoint["channel_values"] == new["channel_values"]
-    assert face.saver.stats().adopted == 1
+    assert face.saver.stats().enrolled == 1
 
 
 async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers, monkeypatch: Any) -> None:
@@ -451,11 +451,11 @@ async def test_nothing_is_left_behind(tiers: Tiers) -> None:
         assert await face.get_tuple(config(thread)) is None
         assert await cold.get_tuple(config(thread)) is None
     left = tiers.target.keys()
-    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= model.LEAVE for key in left)
+    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= model.FILL_LEASE for key in left)
 
 
 async def test_deadlines(tiers: Tiers) -> None:
-    """No key of an expiring thread stays longer than it, but for a doubt, which has to."""
+    """No key of an expiring thread stays longer than it, but for an intent, which has to."""
     face = await tiers.face(hot={"ttl": timedelta(hours=1)})
     made = await written(face)
     tiers.evict()
@@ -466,9 +466,9 @@ async def test_deadlines(tiers: Tiers) -> None:
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(redis.ConnectionError):
         await face.put(made[-1], new, {}, new["channel_versions"])
-    doubts = [key for key in tiers.target.keys() if key.endswith(b":doubts")]
-    assert len(doubts) == 1
-    assert 3_600_000 < tiers.target.raw.pttl(doubts[0]) <= 3_600_000 + model.DOUBTS_KEPT
+    intents = [key for key in tiers.target.keys() if key.endswith(b":intents")]
+    assert len(intents) == 1
+    assert 3_600_000 < tiers.target.raw.pttl(intents[0]) <= 3_600_000 + model.INTENTS_KEPT
 
 
 async def test_wrong_arguments(tiers: Tiers) -> None:

@@ -21,7 +21,7 @@ from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, clients, urls
 from redis_saver.cli import main
 from redis_saver.errors import RedisSaverError
 from redis_saver.moving import opened
-from redis_saver.tiers.reaching import Cold, Hot
+from redis_saver.tiers.health import Cold, Hot
 
 LETTERS = "QXZJЖЩé§"
 """Of passwords; no text of ours has them."""

@@ -136,10 +136,10 @@ class Tiers:
         for key in self.target.keys():
             if (left := raw.pttl(key)) >= 0:
                 raw.pexpire(key, left - milliseconds)
-            if key.endswith(b":doubts"):
-                for doubt in raw.zrange(key, 0, -1):
-                    raw.zrem(key, doubt)
-                    raw.zadd(key, {b"%015d" % max(0, int(doubt[:15]) - milliseconds) + doubt[15:]: 0})
+            if key.endswith(b":intents"):
+                for intent in raw.zrange(key, 0, -1):
+                    raw.zrem(key, intent)
+                    raw.zadd(key, {b"%015d" % max(0, int(intent[:15]) - milliseconds) + intent[15:]: 0})
             if key.endswith(b":flush"):
                 for field, noted in raw.hgetall(key).items():
                     if field == b"until":

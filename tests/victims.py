@@ -43,7 +43,7 @@ TTL = 60
 
 def be_quick() -> None:
     """What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
-    flushing.TURN, model.WRITER_GONE, lag.LOOK_EVERY, lag.LONGEST_LOOK, lag.LONGEST_BACKOFF = (
+    flushing.FLUSH_LEASE, model.WRITER_GONE, lag.LOOK_EVERY, lag.LONGEST_LOOK, lag.LONGEST_BACKOFF = (
         4000, 6000, 0.5, 1000, 0.5,
     )  # fmt: skip
     flushing.LONGEST_PAUSE = 1

@@ -62,7 +62,7 @@ def _compare_one(tiers: Tiers, thread: str, place: Place, now: State, found: Fin
     try:
         stored, here = yield from _read(tiers, thread, place)
     except (ThreadDamaged, LimitExceeded) as error:
-        found.add("warning", where, f"it could not be compared with cold: {error}", "mend it here first")
+        found.add("warning", where, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
     there = yield Cold("get_tuple", (config.to_config(thread, *place),))
     if there is None:
@@ -78,7 +78,7 @@ def _compare_one(tiers: Tiers, thread: str, place: Place, now: State, found: Fin
 def _read(tiers: Tiers, thread: str, place: Place) -> Tiered[tuple[Any, CheckpointTuple | None]]:
     """A checkpoint as hot stores it, and decoded."""
     wanted = (BYTES_A_PAGE, names.component(place[0]), names.component(place[1]))
-    flat, stored = yield Call(scripts.LOAD, tiers.hot.keyspace.keys(thread), wanted)
+    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
     here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_parts(tiers.hot, flat, thread))
     return stored, here or None
 

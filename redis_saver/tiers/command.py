@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from redis_saver.display import shown
-from redis_saver.tiers.reaching import Cold, Hot, Reachable, Refused
+from redis_saver.tiers.health import Cold, Hot, Reachable, Refused
+from redis_saver.tiers.progress import Teller, warn
 from redis_saver.tiers.sync import TieredSaver
-from redis_saver.tiers.telling import Teller, warn
 
 ASKED_EVERY = 5.0
 """Seconds between two looks whether the servers can be reached."""
@@ -271,8 +271,8 @@ class _Run:
             self._teller.tell(now)
             if left == 0 or self._stop.asked or time.monotonic() >= deadline:
                 return left
-            brought = now.flushed + now.spared - before.flushed - before.spared
-            if not brought and self._are_up() and left == now.set_aside and now.retries > before.retries:
+            brought = now.flushed + now.coalesced - before.flushed - before.coalesced
+            if not brought and self._are_up() and left == now.set_aside and now.refused > before.refused:
                 return left
 
 

@@ -66,12 +66,12 @@ def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | No
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
         saver.counts.last_error = error_text(failed)
-    settled = done.brought + done.spared if done else 0
+    acked = done.brought + done.coalesced if done else 0
     if saver.behind:  # else it flushes, when asked to, what others left
-        saver.behind.settled(
-            thread, settled, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
+        saver.behind.after_claim(
+            thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
         )
-    return settled
+    return acked
 
 
 class _Looks:

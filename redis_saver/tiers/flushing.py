@@ -3,7 +3,7 @@
 A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
 cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
 written last. One flusher at a time works on a thread; one that takes longer than its turn (it was stopped, or its machine slept) finds out when it is done,
-and what it may have done to cold is done again (`lua/settle.lua`).
+and what it may have done to cold is done again (`lua/ack.lua`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
 from redis_saver.moving.closed import ClosedSerializer
 from redis_saver.requests import Argument, Call, Command
-from redis_saver.tiers import model, sparing
-from redis_saver.tiers.carrying import opened
-from redis_saver.tiers.giving import calls_for, to_put, versions_of_values
+from redis_saver.tiers import coalescing, model
+from redis_saver.tiers.cold_calls import calls_for, to_put, versions_of_values
 from redis_saver.tiers.leases import release
 from redis_saver.tiers.model import Cold, HotFailed, Pause, Record, Tiered, Tiers, Try
+from redis_saver.tiers.opaque_copy import opened
 
 RECORDS_A_TURN = 50
-TURN = 30_000
+FLUSH_LEASE = 30_000
 """Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that come late."""
 LONGEST_PAUSE = 10
 """Seconds after which what cold would not take is tried again, at the latest."""
-_LATE = -1
+_FENCED = -1
 
 
 class Flushed(NamedTuple):
-    """What came of a turn."""
+    """What came of a claim."""
 
     left: int
     """Records that cold still does not have; 1 where another flusher took over, as who knows."""
     brought: int
-    spared: int
+    coalesced: int
     """Records that cold need not get."""
     failed: Sequence[Exception]
     """What cold, or reading from hot, raised."""
@@ -51,12 +51,12 @@ class Flushed(NamedTuple):
     """Whether it is likely that cold is there, and will not take a record: it took others, or this was not the first try."""
 
 
-def bury(tiers: Tiers, thread: str) -> Tiered[bool]:
+def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Delete a thread in hot, and note that cold has to; False where it is being written to cold."""
-    tiers.empty.pop(thread, None)
+    tiers.negative_cache.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.known.forget(keys.data_key)
-    return bool((yield Call(scripts.BURY, keys.writing, ())))
+    return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
@@ -71,7 +71,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
         done = yield from flush(tiers, thread, at_once=True)
         if done is None:
             now = time.monotonic()
-            deadline = deadline or now + 2 * TURN / 1000
+            deadline = deadline or now + 2 * FLUSH_LEASE / 1000
             if now >= deadline:
                 raise busy(thread)
             yield Pause(0.02)
@@ -86,7 +86,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 def busy(thread: str) -> ThreadBusy:
     """What to raise when others have been at a thread for two turns."""
     return ThreadBusy(
-        f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * TURN / 1000} seconds; try again"
+        f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000} seconds; try again"
     )
 
 
@@ -95,7 +95,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 
     What it does not take is left alone, and so is what others are at all the time.
     """
-    deadline = time.monotonic() + 2 * TURN / 1000
+    deadline = time.monotonic() + 2 * FLUSH_LEASE / 1000
     while True:
         done = yield from flush(tiers, thread, at_once=True)
         if done is None:
@@ -104,7 +104,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
             yield Pause(0.02)
         elif not done.left:
             return True
-        elif not done.brought + done.spared:
+        elif not done.brought + done.coalesced:
             return False
 
 
@@ -120,71 +120,73 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
         at_once: Also what is to be tried again only later.
         seconds: No record is begun after so many.
     """
-    keys, turn = tiers.hot.keyspace.tier_keys(thread), _Turn(tiers, thread)
+    keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
     token = tiers.leases.token(keys.flush)
     try:
-        return (yield from _take_turn(turn, token, at_once=at_once, seconds=seconds))
+        return (yield from _run_claim(claim, token, at_once=at_once, seconds=seconds))
     except BaseException as error:
-        if not turn.is_asking_cold:
+        if not claim.is_asking_cold:
             tiers.leases.keep(keys.flush, token)
             if isinstance(error, Exception):
                 yield release(keys, token)
         raise
 
 
-def _take_turn(turn: _Turn, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
+def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
     """What `flush` does, by this token."""
-    began, tiers, thread = time.monotonic(), turn.tiers, turn.thread
+    began, tiers, thread = time.monotonic(), claim.tiers, claim.thread
     keys = tiers.hot.keyspace.tier_keys(thread)
-    taken = yield Call(
-        scripts.TAKE,
-        (keys.data_key, keys.dirty, keys.flush, keys.doubts),
-        (token, TURN, RECORDS_A_TURN, b"1" if at_once else b"0", model.WRITER_GONE),
+    claimed = yield Call(
+        scripts.CLAIM,
+        (keys.data_key, keys.dirty, keys.flush, keys.intents),
+        (token, FLUSH_LEASE, RECORDS_A_TURN, b"1" if at_once else b"0", model.WRITER_GONE),
     )
-    if taken == 1:
+    if claimed == 1:
         return None
     with decoding("what cold does not have of thread {!r}", thread):
-        bases, there, unsettled, *raw = taken
+        bases, there, unacked, *raw = claimed
         if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
             raise TypeError("a note without name, time and tries")
-        turn.take([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+        claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not raw:
         return Flushed(there, 0, 0, ())
-    seconds = min(seconds, TURN / 3000)  # the rest is for the last call of cold
-    spares = tiers.behind is not None and tiers.behind.history == "latest" and not unsettled
+    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest is for the last call of cold
+    spares = tiers.behind is not None and tiers.behind.history == "latest" and not unacked
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
-    yield from turn.run(*until, spares=spares)
-    brought = [argument for record in turn.done for argument in (record.member, record.score)]
+    yield from claim.run(*until, spares=spares)
+    brought = [argument for record in claim.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
-    for record, error in turn.failed:
+    for record, error in claim.failed:
         pause = min(LONGEST_PAUSE, 2 ** min(record.tries, 5)) * 1000
         failed += (record.member, pause, names.encode(error_text(error)[:500]))
-    latest = [argument for ns, (checkpoint_id, _) in turn.latest.items() for argument in (ns, checkpoint_id)]
-    settle = Call(
-        scripts.SETTLE,
-        (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.doubts),
-        (token, len(turn.done), len(turn.failed), DELETIONS_KEPT, turn.gaps, *brought, *failed, *latest),
+    latest = [argument for ns, (checkpoint_id, _) in claim.latest.items() for argument in (ns, checkpoint_id)]
+    ack = Call(
+        scripts.ACK,
+        (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
+        (token, len(claim.done), len(claim.failed), DELETIONS_KEPT, claim.gaps, *brought, *failed, *latest),
     )
     try:
-        left = yield settle
+        left = yield ack
     except Exception:  # noqa: BLE001 - who came late must not miss that. Where it was settled, and that is not known, all of this turn is done again
-        left = yield settle
-    if left != _LATE and tiers.behind:
-        for escaped, (raw_id, versions) in turn.latest.items():
+        left = yield ack
+    if left != _FENCED and tiers.behind:
+        for escaped, (raw_id, versions) in claim.latest.items():
             place = (thread, names.name_of(escaped))
             tiers.behind.remember(place, names.name_of(raw_id), versions)
     counts = tiers.counts
     counts.flushes += 1
-    counts.flushed += len(turn.done) - turn.spared
-    counts.spared += turn.spared
-    counts.retries += len(turn.failed)
+    counts.flushed += len(claim.done) - claim.coalesced
+    counts.coalesced += claim.coalesced
+    counts.refused += len(claim.failed)
     counts.flush_seconds += time.monotonic() - began
-    errors = [error for _, error in turn.failed]
-    is_refused = any(turn.done or record.tries for record, _ in turn.failed)
-    return Flushed(1 if left == _LATE else left, len(turn.done) - turn.spared, turn.spared, errors, is_refused)
+    errors = [error for _, error in claim.failed]
+    is_refused = any(claim.done or record.tries for record, _ in claim.failed)
+    return Flushed(
+        1 if left == _FENCED else left, len(claim.done) - claim.coalesced, claim.coalesced, errors, is_refused
+    )
 
 
-class _Turn:
+class _Claim:
     """One flusher's turn at a thread."""
 
     def __init__(self, tiers: Tiers, thread: str) -> None:
@@ -198,10 +200,10 @@ class _Turn:
         self.done: list[Record] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
-        self.spared = 0
+        self.coalesced = 0
         self.gaps = b"0"
 
-    def take(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
+    def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
         """Take over what there is to do, and what cold got last. A note that makes no sense has failed already."""
         problems = [(record, record.problem()) for record in records]
         self.records = [record for record, problem in problems if problem is None]
@@ -213,9 +215,9 @@ class _Turn:
 
         It spares cold what it may only where the turn before was settled: else cold may have half of that already.
         """
-        plan = sparing.Plan({}, set())
+        plan = coalescing.Plan({}, set())
         if spares:
-            plan = yield from sparing.plan(self.tiers, self.thread, self.records)
+            plan = yield from coalescing.plan(self.tiers, self.thread, self.records)
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
                 return
@@ -232,7 +234,7 @@ class _Turn:
         for record in self.records:
             if plan.newest.get(record.member) in given:
                 self.done.append(record)
-                self.spared += 1
+                self.coalesced += 1
                 if record.kind == b"c":
                     self.gaps = b"1"
 
@@ -267,7 +269,7 @@ class _Turn:
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Give cold what it was spared of a namespace, and that is needed now."""
         hot, data = self.tiers.carrier, self.tiers.hot.keyspace.keys(self.thread).data_key
-        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@gaps"))):
+        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
         for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):

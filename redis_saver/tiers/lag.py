@@ -103,8 +103,8 @@ class Lag:
             self._looked = now
             return True
 
-    def settled(
-        self, thread: str, settled: int, left: int, failed: Exception | None, *, is_refused: bool = False
+    def after_claim(
+        self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
     ) -> None:
         """A turn at a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
 
@@ -112,12 +112,12 @@ class Lag:
         """
         now = time.monotonic()
         with self._lock:
-            self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - settled)
+            self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - acked)
             if left:
-                self._wait(thread, now + 2 * self.flush_interval if failed or not settled else 0.0)
+                self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:
                 self._refused.discard(thread)
-            if failed and is_refused and (settled or not self._outages) and thread not in self._refused:
+            if failed and is_refused and (acked or not self._outages) and thread not in self._refused:
                 if len(self._refused) >= MOST_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)
@@ -126,9 +126,9 @@ class Lag:
                     shown(thread),
                     error_text(failed),
                 )
-            if settled and self._outages >= _OUTAGE:
+            if acked and self._outages >= _OUTAGE:
                 _LOG.warning("the flusher brings threads to cold again")
-            if settled:
+            if acked:
                 self._outages = 0
             elif failed:
                 self._outages += 1
@@ -228,12 +228,12 @@ def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
     found, records, oldest, aside = list(threads), 0, 0, 0
     for first in range(0, len(found), THREADS_A_BATCH):
         keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_A_BATCH]]
-        for of_thread in (yield Batch([Call(scripts.LAG, (keys.dirty, keys.flush), ()) for keys in keys_of])):
+        for of_thread in (yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in keys_of])):
             records += of_thread[0]
             oldest = max(oldest, of_thread[1])
             aside += of_thread[2]
     text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
-    yield Call(scripts.ANNOUNCE, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
+    yield Call(scripts.PUBLISH, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
     tiers.counts.learn(text)
     return Found(found, records, oldest, aside)
 
@@ -243,13 +243,13 @@ def look_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     keyspace, began = tiers.hot.keyspace, time.monotonic()
     token, is_looking = tiers.leases.token(keyspace.scanning), False
     try:
-        is_looking = bool((yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (token, LONGEST_LOOK, b"1"))))
+        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, LONGEST_LOOK, b"1"))))
         if not is_looking:
             yield from read_published(tiers)
             return []
         found = yield from look(tiers, is_in_turn=True)
         pause = max(LOOK_EVERY, 20 * (time.monotonic() - began))
-        yield Call(scripts.ANNOUNCE, (keyspace.scanning,), (b"", int(1000 * pause), b""))
+        yield Call(scripts.PUBLISH, (keyspace.scanning,), (b"", int(1000 * pause), b""))
     except BaseException as error:
         tiers.leases.keep(keyspace.scanning, token)
         if is_looking and isinstance(error, Exception):

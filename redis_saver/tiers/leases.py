@@ -39,4 +39,4 @@ class Leases:
 
 def release(keys: names.TierKeys, token: str) -> Try:
     """Release what a token holds of a thread, if hot can be told so now; else its time runs out."""
-    return Try(Call(scripts.RELEASE, (keys.flush, keys.doubts), (token,)))
+    return Try(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))

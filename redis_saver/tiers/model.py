@@ -14,13 +14,13 @@ from redis_saver.errors import DecodeError, RedisSaverError, decoding
 from redis_saver.requests import Call, Command, Request, T
 
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer that has not ended its doubt is gone. Writing to cold must not take longer."""
-DOUBTS_KEPT = 30 * 24 * 3600 * 1000
-"""Milliseconds that a doubt is kept longer than its thread would be."""
+"""Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
+INTENTS_KEPT = 30 * 24 * 3600 * 1000
+"""Milliseconds that an intent is kept longer than its thread would be."""
 MOST_NOTED = 10_000
 """Threads of which something is noted in this process, at the most, and only where their names are short (`names.LONGEST_KEPT`): what
 is forgotten is asked again."""
-LEAVE = 60_000
+FILL_LEASE = 60_000
 """Milliseconds that a reader may take to bring a checkpoint back."""
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
@@ -70,24 +70,24 @@ class HotFailed(RedisSaverError):
     """Hot failed, and is to be bypassed; else its own error is raised instead."""
 
 
-class Leave(NamedTuple):
+class NegativeEntry(NamedTuple):
     """That nothing was found in cold, which holds until somebody writes the thread."""
 
     token: str
     field: bytes
-    """What a first write makes true of the thread in hot: `@whole`, or `@newest` and the namespace."""
+    """What a first write makes true of the thread in hot: `@complete`, or `@has_latest` and the namespace."""
 
     def holds_for(self, ns: str) -> bool:
         """Whether a write to this namespace makes it true."""
         return self.field in (WHOLE, newest_of(ns))
 
 
-WHOLE = b"@whole"
+WHOLE = b"@complete"
 
 
 def newest_of(ns: str) -> bytes:
     """The field that says that hot has what is newest in a namespace."""
-    return b"@newest" + names.component(ns)
+    return b"@has_latest" + names.component(ns)
 
 
 class Record(NamedTuple):
@@ -141,23 +141,23 @@ class Stats:
     """Reads that cold was asked for, as hot had nothing."""
     rehydrations: int = 0
     """Checkpoints that were brought back to hot."""
-    doubts: int = 0
+    intents: int = 0
     """Reads that cold was asked for, as the thread was being written, or its writer was gone."""
     bypasses: int = 0
     """Reads and writes that were done without hot, which failed."""
-    adopted: int = 0
+    enrolled: int = 0
     """Threads that only hot had, and that were brought to cold."""
-    waited: int = 0
+    written_through: int = 0
     """Write-behind: writes that went to cold first all the same, as hot did not have enough of the thread."""
     flushed: int = 0
     """Records (checkpoints, pending writes of a task, deletions) that were brought to cold."""
-    spared: int = 0
+    coalesced: int = 0
     """Checkpoints and pending writes that cold need not get, with `cold_history="latest"`."""
     flushes: int = 0
     """Times that a thread was brought to cold."""
     flush_seconds: float = 0.0
     """How long those took in all."""
-    retries: int = 0
+    refused: int = 0
     """Records that cold would not take, each time."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
@@ -219,7 +219,7 @@ class Tiers(Protocol):
     carrier: Context
     """Hot, as it is read to bring to cold what it has."""
     verify: Verify
-    empty: dict[str, Leave]
+    negative_cache: dict[str, NegativeEntry]
     """Threads in which nothing was found."""
     verified: set[tuple[str, str]]
     """Threads and namespaces whose newest checkpoint was compared with cold's."""

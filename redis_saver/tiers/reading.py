@@ -14,18 +14,18 @@ from redis_saver.context import Context
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.tiers import model
-from redis_saver.tiers.adopting import adopt
-from redis_saver.tiers.doubts import change, mend
+from redis_saver.tiers.cold_calls import by_task, writes_of
+from redis_saver.tiers.enrolling import enroll
 from redis_saver.tiers.flushing import flush_now, flush_what_goes
-from redis_saver.tiers.giving import by_task, writes_of
+from redis_saver.tiers.intents import change, repair
 from redis_saver.tiers.lag import look
 from redis_saver.tiers.model import (
-    LEAVE,
+    FILL_LEASE,
     MOST_NOTED,
     WHOLE,
     Cold,
     HotFailed,
-    Leave,
+    NegativeEntry,
     Once,
     Tiered,
     Tiers,
@@ -38,7 +38,7 @@ from redis_saver.tiers.model import (
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
     """The newest checkpoint, or the one a config names: of hot, else of cold, and then brought back."""
-    where, waited, mended = config.address(given), False, 0
+    where, waited, repaired = config.address(given), False, 0
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     is_believed = tiers.verify == "never" or where.checkpoint_id is not None
     while True:
@@ -54,18 +54,18 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
                 tiers.counts.hits += 1
                 return None
             tiers.counts.misses += 1
-        except reading.Doubtful:
-            tiers.counts.doubts += 1
+        except reading.HasIntents:
+            tiers.counts.intents += 1
         except ThreadDamaged as damaged:
-            if mended == _ATTEMPTS:
+            if repaired == _ATTEMPTS:
                 raise
-            damage, mended = damaged, mended + 1
+            damage, repaired = damaged, repaired + 1
             tiers.counts.misses += 1
         except HotFailed:
             tiers.counts.bypasses += 1
             return (yield Cold("get_tuple", (for_cold(given),)))  # type: ignore[no-any-return]
         if damage:
-            yield from by_choice(tiers, mend(tiers, where.thread_id, damage))
+            yield from by_choice(tiers, repair(tiers, where.thread_id, damage))
         if waited:  # what was found by the first of those who waited was not brought back
             fetched = yield from _fetch(tiers, where, given)
         else:
@@ -109,22 +109,22 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     )
     try:
         while (
-            leave := (yield Call(scripts.LEASE, keys.writing, (token, model.WRITER_GONE, LEAVE, *wanted)))
+            leased := (yield Call(scripts.FILL_LEASE, keys.writing, (token, model.WRITER_GONE, FILL_LEASE, *wanted)))
         ) == _BEHIND:
             yield from flush_now(tiers, thread)
-        if leave == _HERE:
+        if leased == _HERE:
             return None
     except HotFailed:
-        leave = 0
+        leased = 0
         tiers.counts.bypasses += 1
     found = yield Cold("get_tuple", (for_cold(given),))
-    if found is None and leave and not where.checkpoint_id:
+    if found is None and leased and not where.checkpoint_id:
         others = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         if len(thread) + len(where.checkpoint_ns) <= names.LONGEST_KEPT:
-            if len(tiers.empty) >= MOST_NOTED:
-                tiers.empty.clear()
-            tiers.empty[thread] = Leave(token, newest_of(where.checkpoint_ns) if others else WHOLE)
-    if found is None or not leave:
+            if len(tiers.negative_cache) >= MOST_NOTED:
+                tiers.negative_cache.clear()
+            tiers.negative_cache[thread] = NegativeEntry(token, newest_of(where.checkpoint_ns) if others else WHOLE)
+    if found is None or not leased:
         return _Fetched(found)
 
     def restore() -> Tiered[None]:
@@ -132,12 +132,12 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
             arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
         except LimitExceeded:  # it is too large for hot, and stays in cold alone
             return
-        back, error = yield Try(Call(scripts.RESTORE, (keys.index_key, keys.data_key, keys.lease), arguments))
+        back, error = yield Try(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
             tiers.counts.rehydrations += back
         elif not isinstance(error, ThreadDamaged) and "OOM" not in str(
             error
-        ):  # the next to read mends it; it does not fit
+        ):  # the next to read repairs it; it does not fit
             raise error
 
     yield from by_choice(tiers, restore())
@@ -145,7 +145,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
 
 
 def _restored(hot: Context, found: CheckpointTuple, token: str, *, newest: bool) -> list[Argument]:
-    """What `lua/restore.lua` takes."""
+    """What `lua/fill.lua` takes."""
     where = config.address(found.config)
     checkpoint_id = where.checkpoint_id or ""
     records: list[Argument] = []
@@ -172,7 +172,7 @@ def list_checkpoints(
 ) -> Tiered[list[CheckpointTuple]]:
     """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
 
-    What cold was spared is in hot alone; of a thread that is in doubt it is left out, as is all that hot says.
+    What cold was spared is in hot alone; of a thread with a write intent it is left out, as is all that hot says.
     """
     thread = None if given is None else config.thread_id(given)
     asked = listing.query(given, filter, before, limit)
@@ -180,8 +180,8 @@ def list_checkpoints(
     def by_hot() -> Operation[list[CheckpointTuple]]:
         return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
-    has_all, buried = tiers.behind is None or tiers.behind.history == "all", set[str]()
-    yield from adopt(tiers, thread)  # first, as a thread that another brings there is dirty then
+    has_all, tombstones = tiers.behind is None or tiers.behind.history == "all", set[str]()
+    yield from enroll(tiers, thread)  # first, as a thread that another brings there is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
             if thread is not None and (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
@@ -189,33 +189,33 @@ def list_checkpoints(
             if not (yield from flush_what_goes(tiers, each)):
                 has_all = False
                 if (yield from _is_buried(tiers.hot.keyspace.tier_keys(each))):
-                    buried.add(each)
+                    tombstones.add(each)
     except HotFailed:  # counted by whoever asks hot next
         pass
     options = {"filter": filter, "before": before, "limit": limit}
     in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
     if has_all:
         return in_cold  # type: ignore[no-any-return]
-    in_doubt = yield from _in_doubt(tiers, thread)
+    with_intents = yield from _with_intents(tiers, thread)
     try:
         in_hot = yield from by_hot()
-    except ThreadDamaged:  # the next to read mends it
+    except ThreadDamaged:  # the next to read repairs it
         in_hot = []
-    believed = [one for one in in_cold if config.thread_id(one.config) not in buried]
-    believed += [one for one in in_hot if config.thread_id(one.config) not in in_doubt]
+    believed = [one for one in in_cold if config.thread_id(one.config) not in tombstones]
+    believed += [one for one in in_hot if config.thread_id(one.config) not in with_intents]
     both = {config.address(one.config): one for one in believed}
     newest_first = sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True)
     return newest_first[:limit]
 
 
-def _in_doubt(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
+def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
     """The threads, or the one if it is, of which hot is not to be believed. To be asked before hot is."""
     keyspace, position, found = tiers.hot.keyspace, None, set[str]()
     if thread is not None:
-        return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).doubts))) else found
+        return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).intents))) else found
     while True:
-        position, keys = yield Scan(keyspace.doubts_pattern, position)
-        found.update(name for key in keys if (name := keyspace.thread_of(key, names.DOUBTS)) is not None)
+        position, keys = yield Scan(keyspace.intents_pattern, position)
+        found.update(name for key in keys if (name := keyspace.thread_of(key, names.INTENTS)) is not None)
         if position is None:
             return found
 
@@ -224,7 +224,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
     thread = config.thread_id(given)
     by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
-    yield from adopt(tiers, thread)
+    yield from enroll(tiers, thread)
     try:
         for _ in (yield from _dirty(tiers, thread)):
             if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
@@ -259,7 +259,7 @@ _ATTEMPTS = 3
 
 def _is_whole(keys: names.TierKeys) -> Operation[bool]:
     """Whether hot has all of a thread, or knows that there is nothing any more, though cold does not."""
-    if (yield Command(("EXISTS", keys.doubts))):
+    if (yield Command(("EXISTS", keys.intents))):
         return False
     if (yield Command(("EXISTS", keys.data_key))):
         return bool((yield Command(("HEXISTS", keys.data_key, WHOLE))))

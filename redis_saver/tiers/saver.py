@@ -22,19 +22,19 @@ from redis_saver.requests import T
 from redis_saver.serializer import safe
 from redis_saver.sync import RedisSaver
 from redis_saver.tiers import checking, operations, threads
-from redis_saver.tiers.carrying import carriers
 from redis_saver.tiers.lag import Lag, what_is_left
 from redis_saver.tiers.leases import Leases
 from redis_saver.tiers.model import (
     ColdHistory,
     HotFailed,
-    Leave,
     Mode,
+    NegativeEntry,
     OnHotError,
     Stats,
     Tiered,
     Verify,
 )
+from redis_saver.tiers.opaque_copy import carriers
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
@@ -125,7 +125,7 @@ class TwoTiers(Interface, Generic[Hot]):
         self.counts, self.leases = Stats(), Leases()
         forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
-        self.empty: dict[str, Leave] = {}
+        self.negative_cache: dict[str, NegativeEntry] = {}
         self.flush_workers, self.flushes = flush_workers, flusher and mode == "write-behind"
         self.behind: Lag | None = None
         if mode == "write-behind":

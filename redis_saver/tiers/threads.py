@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from redis_saver import config, listing, names, scripts
 from redis_saver.requests import Call
-from redis_saver.tiers import behind
-from redis_saver.tiers.doubts import ALL, Doubt, change, end, erased, given_up, put_in_doubt
-from redis_saver.tiers.giving import calls_for
+from redis_saver.tiers import write_behind
+from redis_saver.tiers.cold_calls import calls_for
+from redis_saver.tiers.intents import ALL, Intent, begin_intent, change, end, erased, given_up
 from redis_saver.tiers.leases import release
 from redis_saver.tiers.model import Cold, Tiered, Tiers
 from redis_saver.tiers.reading import list_checkpoints
@@ -16,11 +16,11 @@ from redis_saver.tiers.reading import list_checkpoints
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
-    if tiers.behind and (yield from behind.delete_thread(tiers, tiers.behind, thread)):
+    if tiers.behind and (yield from write_behind.delete_thread(tiers, tiers.behind, thread)):
         return
-    doubt = yield from put_in_doubt(tiers, thread, ALL, need="nothing")
+    intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
     yield Cold("delete_thread", (thread,))
-    yield from end(tiers, thread, doubt, erased(tiers, thread, doubt))
+    yield from end(tiers, thread, intent, erased(tiers, thread, intent))
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
@@ -30,11 +30,11 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     found = yield from list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
     if not found:
         return
-    doubt = yield from put_in_doubt(tiers, target, ALL, need="nothing")
+    intent = yield from begin_intent(tiers, target, ALL, need="nothing")
     yield Cold("delete_thread", (target,))
     for one in reversed(found):
         yield from calls_for(one, target)
-    yield from end(tiers, target, doubt, given_up(tiers, target, doubt))
+    yield from end(tiers, target, intent, given_up(tiers, target, intent))
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
@@ -43,24 +43,24 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     Raises:
         ThreadBusy: Cold was spared checkpoints of such a thread, and could not get them first, as others were writing it all the time.
     """
-    members, doubts, concerned = [names.run(run) for run in run_ids], list[tuple[str, Doubt]](), set[str]()
+    members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
     for run in run_ids:  # of threads, too, that may be on their way back to hot
         found = yield Cold("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(one.config) for one in found)
     for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
-        if thread not in concerned and (yield Call(scripts.RUNS, tiers.hot.keyspace.keys(thread), members)):
+        if thread not in concerned and (yield Call(scripts.HAS_RUNS, tiers.hot.keyspace.keys(thread), members)):
             concerned.add(thread)
     try:
         for thread in sorted(concerned):
-            doubt = yield from put_in_doubt(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
-            doubts.append((thread, doubt))
+            intent = yield from begin_intent(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
+            intents.append((thread, intent))
     except Exception:
-        for thread, doubt in doubts:
-            yield release(tiers.hot.keyspace.tier_keys(thread), doubt.token)
+        for thread, intent in intents:
+            yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
         raise
     yield Cold("delete_for_runs", (run_ids,))
-    for thread, doubt in doubts:
-        yield from end(tiers, thread, doubt, given_up(tiers, thread, doubt))
+    for thread, intent in intents:
+        yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None]:

@@ -13,9 +13,9 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.parts import digest
 from redis_saver.requests import Operation
 from redis_saver.scripts import Script
-from redis_saver.tiers import behind, instead
-from redis_saver.tiers.doubts import NOWHERE, end, put_in_doubt, trust
-from redis_saver.tiers.giving import versions_of_values, writes_of
+from redis_saver.tiers import instead, write_behind
+from redis_saver.tiers.cold_calls import versions_of_values, writes_of
+from redis_saver.tiers.intents import NOWHERE, begin_intent, end, end_intent
 from redis_saver.tiers.model import WHOLE, Cold, Tiered, Tiers, for_cold
 
 
@@ -29,7 +29,7 @@ def put(
     """Store a checkpoint."""
     where = config.address(given)
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
-    if tiers.behind and (yield from behind.put(tiers, tiers.behind, given, checkpoint, metadata, new_versions)):
+    if tiers.behind and (yield from write_behind.put(tiers, tiers.behind, given, checkpoint, metadata, new_versions)):
         return stored
     in_it = versions_of_values(checkpoint)
 
@@ -51,7 +51,7 @@ def put_writes(
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
     where = config.address(given)
-    if tiers.behind and (yield from behind.put_writes(tiers, tiers.behind, given, writes, task_id, task_path)):
+    if tiers.behind and (yield from write_behind.put_writes(tiers, tiers.behind, given, writes, task_id, task_path)):
         return
     cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
     hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
@@ -70,35 +70,35 @@ def _write(
     needed: bytes = b"",
     writes: bytes = b"",
 ) -> Tiered[None]:
-    """Write to cold, then to hot; what hot has is in doubt meanwhile, and stays so where something fails.
+    """Write to cold, then to hot; what hot has has a write intent meanwhile, which stays where something fails.
 
     Args:
         tiers: The saver.
         where: Its checkpoint.
         cold: The call of cold, given whether cold `has_all` of the thread.
         hot: The operation over hot.
-        script: What does that, and ends the doubt.
+        script: What does that, and ends the intent.
         record: What is written.
         needed: What hot must have for this to be all it is in cold, unless the thread was empty.
         writes: The beginning of the members of the checkpoint's pending writes, if it is one.
     """
     thread = where.thread_id
-    doubt = yield from put_in_doubt(tiers, thread, digest(record), writes, where.checkpoint_ns)
-    yield cold(has_all=doubt.has_all)
+    intent = yield from begin_intent(tiers, thread, digest(record), writes, where.checkpoint_ns)
+    yield cold(has_all=intent.has_all)
 
     def then() -> Operation[None]:
         # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
         # are not known.
-        if not (doubt.is_pathless or (needed and not doubt.is_here and not doubt.newest)):
+        if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
             keys = tiers.hot.keyspace.tier_keys(thread)
-            more = (doubt.token, doubt.newest, b"" if doubt.newest else needed)
+            more = (intent.token, intent.newest, b"" if intent.newest else needed)
             try:
                 if (yield from instead.by(hot(), script, (*keys.writing, keys.flush), more)) is None:
-                    yield from trust(tiers, thread, doubt, b"")
+                    yield from end_intent(tiers, thread, intent, b"")
             except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
                 pass
             else:
                 return
-        yield from trust(tiers, thread, doubt, NOWHERE)
+        yield from end_intent(tiers, thread, intent, NOWHERE)
 
-    yield from end(tiers, thread, doubt, then())
+    yield from end(tiers, thread, intent, then())

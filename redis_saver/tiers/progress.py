@@ -40,7 +40,7 @@ class Teller:
         numbers = (
             f"backlog {stats.backlog} records of {stats.dirty_threads} threads, oldest {stats.oldest_seconds:.0f} s, "
             f"flushed {stats.flushed}, "
-            + (f"spared {stats.spared}, " if stats.spared else "")
+            + (f"coalesced {stats.coalesced}, " if stats.coalesced else "")
             + f"set aside {stats.set_aside}"
         )
         error = self._shown(stats.last_error)

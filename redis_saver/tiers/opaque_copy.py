@@ -26,7 +26,7 @@ _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
 def carriers(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
-    """The savers, with serializers that leave objects closed, if that can be; hot with a memory of its own."""
+    """The savers, with serializers that fill lease objects closed, if that can be; hot with a memory of its own."""
     hot = copy.copy(hot)
     hot.known = Known(CACHE_BYTES)
     own = type(cold).__module__.startswith("langgraph.checkpoint.")

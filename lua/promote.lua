@@ -26,11 +26,11 @@ if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
   return redis.call('HGET', data, '@copy') == token and 1 or 0
 end
-if redis.call('HGET', made_data, '@copied') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
+if redis.call('HGET', made_data, '@copy_pages') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
 redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
-redis.call('HDEL', data, '@copied')
+redis.call('HDEL', data, '@copy_pages')
 local meta = new_thread(redis.call('TIME'))
 meta.bytes, meta.blobs, meta.writes = bytes, blobs, writes
 redis.call('HSET', data, '@copy', token, '@state', state_of(meta))

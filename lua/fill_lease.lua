@@ -1,18 +1,18 @@
--- Asks for leave to bring back a checkpoint that is not here. What writers left in doubt who are gone is given up first, but not what
--- cold does not have: that goes there before, and the doubts stay until then.
+-- Asks for a fill lease to bring back a checkpoint that is not here. What has write intents of writers who are gone is given up first, but not what
+-- cold does not have: that goes there before, and the intents stay until then.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the reader's own
 -- ARGV[2] oldest     milliseconds after which a writer is gone
--- ARGV[3] length     milliseconds that the leave is good for
+-- ARGV[3] length     milliseconds that the fill lease is good for
 -- ARGV[4] ns         namespace of the checkpoint, escaped
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
--- Returns 1 where the leave is given; it ends with the next write, deletion or leave. 0: the thread is being written. 2: hot
+-- Returns 1 where the fill lease is given; it ends with the next write, deletion or fill lease. 0: the thread is being written. 2: hot
 -- can answer by now. 3: the
 -- newest was asked for, and cold does not have all that is here of the namespace, and has to get it first.
 -- Errors: none of ours.
@@ -23,24 +23,24 @@
 --- @include lib_checkpoint
 --- @include lib_tiers
 
-local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local MOST = 500 -- records that are looked at
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now, busy, left = redis.call('TIME'), false, {}
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-for _, doubt in ipairs(redis.call('ZRANGEBYLEX', doubts, '-', '+')) do
-  if now - (tonumber(string.sub(doubt, 1, 15)) or 0) < oldest then busy = true else left[#left + 1] = doubt end
+for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
+  if now - (tonumber(string.sub(intent, 1, 15)) or 0) < oldest then busy = true else left[#left + 1] = intent end
 end
 local behind = redis.call('EXISTS', dirty) == 1
 if #left > 0 and not behind then
   redis.call('UNLINK', index, data)
-  for i = 1, #left do redis.call('ZREM', doubts, left[i]) end
+  for i = 1, #left do redis.call('ZREM', intents, left[i]) end
 end
 if busy then return 0 end
 if #left > 0 and behind then return 3 end
-if is_buried(dirty) then return 2 end
-if id == '' and extent_of(unpack(redis.call('HMGET', data, '@home', '@whole', '@newest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+if has_tombstone(dirty) then return 2 end
+if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}
 if #lags == MOST then return 3 end
 for _, member in ipairs(lags) do

@@ -3,7 +3,7 @@
 -- KEYS[1] data       hash        <prefix>:{<thread>}:data
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[4] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[4] intents     sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own; who asks again with that of its last turn goes on with that
 -- ARGV[2] length     milliseconds for which no other may
 -- ARGV[3] most       how many records; fewer where they hold megabytes
@@ -16,7 +16,7 @@
 -- a flusher that came late may have undone in cold what that wrote, so this is noted, too, before anything is taken.
 -- Errors: none of ours.
 
-local data, dirty, flush, doubts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
 local PAGE, BUDGET, LONGEST, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
@@ -25,8 +25,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and (tonumber(held[2]) or 0) - now or 0
 if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
-for _, doubt in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', doubts, '-', '+') or {}) do
-  local age = now - (tonumber(string.sub(doubt, 1, 15)) or 0)
+for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', intents, '-', '+') or {}) do
+  local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
   if age >= 0 and age < gone then
     redis.call('HDEL', flush, '')
     if held[1] == token then redis.call('HSET', flush, 'until', '0') end
@@ -34,13 +34,13 @@ for _, doubt in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBY
   end
 end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
-local unsettled = held[1] or redis.call('HEXISTS', flush, 'late') == 1
-local answer, bases, seen, aside, from, is_buried = { {}, redis.call('ZCARD', dirty), unsettled and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
+local unacked = held[1] or redis.call('HEXISTS', flush, 'fenced') == 1
+local answer, bases, seen, aside, from, has_tombstone = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
 repeat
   local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
   from = from + PAGE
   for i = 1, #members, 2 do
-    if #answer > most + 2 or is_buried then break end
+    if #answer > most + 2 or has_tombstone then break end
     local member = members[i]
     local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
     tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
@@ -51,7 +51,7 @@ repeat
       if size > BUDGET then most = 0 end
       if string.byte(member) == 99 then -- c
         local ns = string.sub(member, 2, (string.find(member, '%z')))
-        local base = not seen[ns] and redis.call('HGET', data, '@cold' .. ns)
+        local base = not seen[ns] and redis.call('HGET', data, '@flushed_head' .. ns)
         seen[ns] = true
         if base then
           bases[#bases + 1] = ns
@@ -59,14 +59,14 @@ repeat
         end
       end
     elseif member == 'd' then
-      is_buried = true
+      has_tombstone = true
     end
   end
-until #members < 2 * PAGE or #answer > most + 2 or is_buried
+until #members < 2 * PAGE or #answer > most + 2 or has_tombstone
 if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
-elseif held[1] == token then -- of a turn that was not settled, and now there is nothing to do in it
+elseif held[1] == token then -- of a turn that was not acked, and now there is nothing to do in it
   redis.call('HSET', flush, 'until', '0')
 end
 answer[1] = bases

@@ -12,25 +12,25 @@ from redis_saver.context import default_ttl
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 from redis_saver.requests import Argument, Call, Operation
 from redis_saver.tiers import flushing, model
-from redis_saver.tiers.adopting import bring_adopted
-from redis_saver.tiers.flushing import DELETIONS_KEPT, bury, busy, flush_now
+from redis_saver.tiers.enrolling import bring_enrolled
+from redis_saver.tiers.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver.tiers.leases import release
-from redis_saver.tiers.model import DOUBTS_KEPT, Cold, HotFailed, Pause, Tiered, Tiers, Try, by_choice
+from redis_saver.tiers.model import INTENTS_KEPT, Cold, HotFailed, Pause, Tiered, Tiers, Try, by_choice
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
 _UNKNOWN, _ALL, _PART, _BEHIND, _NOTHING, _WAIT = range(6)
-"""What is in cold of a thread, as `lua/doubt.lua` answers it: hot does not have it; all values that hot has; not what it was spared, or who knows,
+"""What is in cold of a thread, as `lua/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what it was spared, or who knows,
 as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what it was spared and is to get,
 which has to wait for others who are writing it."""
 _ASK_COLD = 0
 _ATTEMPTS = 3
-"""How often a damaged thread is mended before a write fails: others may damage it again, or the damage is where mending does not reach."""
+"""How often a damaged thread is repaired before a write fails: others may damage it again, or the damage is where repairing does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
 """What cold must have of a thread before it is written there, beside all values of what is written."""
 
 
-class Doubt(NamedTuple):
+class Intent(NamedTuple):
     """What a writer said, and was told."""
 
     token: str
@@ -41,12 +41,12 @@ class Doubt(NamedTuple):
     is_pathless: bool
     """Whether writes of the checkpoint were brought back without their paths."""
     newest: bytes
-    """What hot will have of the thread, as `lua/trust.lua` takes it."""
+    """What hot will have of the thread, as `lua/end_intent.lua` takes it."""
 
 
-def put_in_doubt(
+def begin_intent(
     tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, need: Need = ""
-) -> Tiered[Doubt]:
+) -> Tiered[Intent]:
     """Say in hot that the thread is being written. What only hot has is brought to cold first, and believed until then.
 
     Args:
@@ -62,12 +62,12 @@ def put_in_doubt(
         ThreadBusy: Others were at the thread all the time.
     """
     token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
-    leave = tiers.empty.pop(thread, None)
-    if leave and (ns is None or not leave.holds_for(ns)):
-        leave = None
-    granted = leave.token if leave else ""
-    arguments = (token, default_ttl(tiers.hot), DOUBTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
-    deadline = time.monotonic() + 2 * flushing.TURN / 1000
+    known_empty = tiers.negative_cache.pop(thread, None)
+    if known_empty and (ns is None or not known_empty.holds_for(ns)):
+        known_empty = None
+    granted = known_empty.token if known_empty else ""
+    arguments = (token, default_ttl(tiers.hot), INTENTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
+    deadline = time.monotonic() + 2 * flushing.FLUSH_LEASE / 1000
     while True:
         try:
             in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
@@ -76,58 +76,58 @@ def put_in_doubt(
             raise
         if in_cold == _BEHIND:
             if need == "nothing":
-                yield from bury(tiers, thread)
+                yield from flushing.put_tombstone(tiers, thread)
             yield from flush_now(tiers, thread)
         elif in_cold == _NOTHING:
-            yield from bring_adopted(tiers, thread)
+            yield from bring_enrolled(tiers, thread)
         elif in_cold == _WAIT:
             if time.monotonic() >= deadline:
                 raise busy(thread)
             yield Pause(0.02)
         else:
-            newest = leave.field if leave and nothing_since else b""
-            return Doubt(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
+            newest = known_empty.field if known_empty and nothing_since else b""
+            return Intent(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
 
 
 def _marked(
-    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, mends: int = _ATTEMPTS
+    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = _ATTEMPTS
 ) -> Tiered[tuple[int, int, int]]:
-    """What the script answers, after the thread was mended, so often at the most, if it is damaged."""
+    """What the script answers, after the thread was repaired, so often at the most, if it is damaged."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     try:
-        answer = yield Call(scripts.DOUBT, (*keys.writing, keys.flush), arguments)
+        answer = yield Call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), arguments)
         with decoding("what is being written of thread {!r}", thread):
             in_cold, is_pathless, nothing_since = answer
     except ThreadDamaged as damage:
-        if not mends:
+        if not repairs:
             raise
         if need == "nothing":
             yield from threads.delete_thread(tiers.hot, thread)
         else:
-            yield from mend(tiers, thread, damage)
-        return (yield from _marked(tiers, thread, arguments, need, mends - 1))
+            yield from repair(tiers, thread, damage)
+        return (yield from _marked(tiers, thread, arguments, need, repairs - 1))
     return in_cold, is_pathless, nothing_since
 
 
-def mend(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
+def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     """Give up what hot has left of a thread that cold has; what it does not have is lost, and that is the error it is."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.known.forget(keys.data_key)
-    left = (keys.index_key, keys.data_key, keys.doubts, keys.dirty)
-    if (yield Call(scripts.MEND, left, (b"0",))) == _ASK_COLD:
+    left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
+    if (yield Call(scripts.REPAIR, left, (b"0",))) == _ASK_COLD:
         in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        answer = yield Call(scripts.MEND, left, (b"1" if in_cold else b"0",))
+        answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
         if answer == _ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
 
 
-def trust(tiers: Tiers, thread: str, doubt: Doubt, needed: bytes) -> Operation[None]:
-    """End a doubt: hot has what was written, if it has the field `needed`."""
-    yield Call(scripts.TRUST, tiers.hot.keyspace.tier_keys(thread).writing, (doubt.token, doubt.newest, needed))
+def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
+    """End an intent: hot has what was written, if it has the field `needed`."""
+    yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, (intent.token, intent.newest, needed))
 
 
-def end(tiers: Tiers, thread: str, doubt: Doubt, operation: Tiered[None]) -> Tiered[None]:
-    """End a doubt by an operation over hot, unless hot is to be bypassed.
+def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
+    """End an intent by an operation over hot, unless hot is to be bypassed.
 
     Where that fails, hot forgets the thread, if it can be told so at once: cold has what was written, and nobody else knows that this writer is done.
     """
@@ -138,7 +138,7 @@ def end(tiers: Tiers, thread: str, doubt: Doubt, operation: Tiered[None]) -> Tie
         except Exception as error:
             if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
                 keys = tiers.hot.keyspace.tier_keys(thread)
-                yield Try(Call(scripts.TRUST, keys.writing, (doubt.token, b"", NOWHERE)))
+                yield Try(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE)))
             raise
 
     yield from by_choice(tiers, or_forget())
@@ -146,20 +146,20 @@ def end(tiers: Tiers, thread: str, doubt: Doubt, operation: Tiered[None]) -> Tie
 
 def change(tiers: Tiers, thread: str, cold: Cold | None) -> Tiered[None]:
     """Change a thread in cold, and give it up in hot."""
-    doubt = yield from put_in_doubt(tiers, thread, ALL)
+    intent = yield from begin_intent(tiers, thread, ALL)
     if cold:
         yield cold
-    yield from end(tiers, thread, doubt, given_up(tiers, thread, doubt))
+    yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
 
 
-def given_up(tiers: Tiers, thread: str, doubt: Doubt) -> Operation[None]:
-    """End a doubt: hot forgets the thread."""
+def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+    """End an intent: hot forgets the thread."""
     yield from threads.delete_thread(tiers.hot, thread)
-    yield from trust(tiers, thread, doubt, NOWHERE)
+    yield from end_intent(tiers, thread, intent, NOWHERE)
 
 
-def erased(tiers: Tiers, thread: str, doubt: Doubt) -> Operation[None]:
-    """End a doubt: the thread was deleted in cold, and hot deletes it, too."""
+def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+    """End an intent: the thread was deleted in cold, and hot deletes it, too."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.known.forget(keys.data_key)
-    yield Call(scripts.ERASE, (*keys.writing, keys.flush), (doubt.token, DELETIONS_KEPT))
+    yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))

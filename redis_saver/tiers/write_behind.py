@@ -18,7 +18,7 @@ from redis_saver.errors import ThreadDamaged
 from redis_saver.requests import Argument, Operation
 from redis_saver.scripts import Script
 from redis_saver.tiers import flushing, instead, reading
-from redis_saver.tiers.giving import writes_of
+from redis_saver.tiers.cold_calls import writes_of
 from redis_saver.tiers.model import Behind, Tiered, Tiers
 
 _REFUSED = {scripts.PUT_BEHIND: 0, scripts.PUT_WRITES_BEHIND: -1}
@@ -69,9 +69,9 @@ def _store(
         behind.note(where.thread_id, 0)  # it may be there all the same
         raise
     finally:
-        tiers.empty.pop(where.thread_id, None)
+        tiers.negative_cache.pop(where.thread_id, None)
     if stored is None:
-        tiers.counts.waited += 1
+        tiers.counts.written_through += 1
         return False
     behind.note(where.thread_id, stored)
     return True
@@ -96,10 +96,10 @@ def _tried(
 ) -> Tiered[int | None]:
     """How many records were stored; None: it was refused."""
     keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
-    leave = tiers.empty.get(where.thread_id)
+    known_empty = tiers.negative_cache.get(where.thread_id)
     more: tuple[Argument, ...] = ("", "", last)
-    if leave and leave.holds_for(where.checkpoint_ns):
-        more = (leave.token, leave.field, last)
+    if known_empty and known_empty.holds_for(where.checkpoint_ns):
+        more = (known_empty.token, known_empty.field, last)
     try:
         reply = yield from instead.by(operation, script, keys, more)
     except ThreadDamaged:  # cold may have it
@@ -112,7 +112,7 @@ def _tried(
 def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
     """Delete a thread in hot; False where it has to be deleted in cold first."""
     try:
-        if not (yield from flushing.bury(tiers, thread)):
+        if not (yield from flushing.put_tombstone(tiers, thread)):
             return False
     except BaseException:
         behind.note(thread, 0)  # it may be so all the same

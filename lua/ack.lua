@@ -4,7 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[5] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[5] intents     sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          how many records cold has got
 -- ARGV[3] m          how many it would not take
@@ -15,7 +15,7 @@
 --
 -- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
 -- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
--- anew, is to be deleted again. The latter not while somebody is in doubt: cold may have what is not here.
+-- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here.
 -- Returns how many records are left, -1 where another flusher had taken over.
 -- Errors: DAMAGED, KEYCONFLICT.
 
@@ -24,7 +24,7 @@
 --- @include lib_behind
 --- @include lib_again
 
-local index, data, dirty, flush, doubts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local ASIDE = 5 + 2 * n
 local BASES = ASIDE + 3 * m
@@ -38,13 +38,13 @@ if not own then
   for i = 6, ASIDE, 2 do tried[#tried + 1] = ARGV[i] end
   for i = ASIDE + 1, BASES, 3 do tried[#tried + 1] = ARGV[i] end
   for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
-  local deleted, again = redis.call('EXISTS', doubts) == 0 and redis.call('HGET', flush, 'deleted'), {}
-  local is_whole = meta and redis.call('HEXISTS', data, '@whole') == 1
-  local is_buried = redis.call('ZSCORE', dirty, 'd') -- another may just have deleted it in cold, and not said so yet
-  if is_buried or deleted and (not meta and deleted == '1' or is_whole) then again[1] = 'd' end
+  local deleted, again = redis.call('EXISTS', intents) == 0 and redis.call('HGET', flush, 'deleted'), {}
+  local is_whole = meta and redis.call('HEXISTS', data, '@complete') == 1
+  local has_tombstone = redis.call('ZSCORE', dirty, 'd') -- another may just have deleted it in cold, and not said so yet
+  if has_tombstone or deleted and (not meta and deleted == '1' or is_whole) then again[1] = 'd' end
   if again[1] or has_deleted then
     if meta then add_all(index, data, again) end
-    if meta and again[1] ~= 'd' then redis.call('HSET', data, '@gaps', '1') end -- what is not here is nowhere
+    if meta and again[1] ~= 'd' then redis.call('HSET', data, '@cold_gaps', '1') end -- what is not here is nowhere
   else
     local misplaced = meta and misplaced_writes(index, data) or {}
     for i = 1, #tried do
@@ -52,8 +52,8 @@ if not own then
       if known then again[#again + 1] = tried[i] end
     end
   end
-  if has_deleted and not again[1] and redis.call('EXISTS', doubts) == 1 then -- who is writing it through is to note that
-    redis.call('HSET', flush, 'late', '1')
+  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- who is writing it through is to note that
+    redis.call('HSET', flush, 'fenced', '1')
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end
   note_again(index, data, dirty, flush, meta, again) -- cold has what is older
@@ -80,19 +80,19 @@ end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
 if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this turn brought there
-  if left == 0 or redis.call('HEXISTS', flush, 'late') == 0 then -- else it may have been deleted there, and is to be brought again
-    for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@cold' .. ARGV[i], ARGV[i + 1]) end
+  if left == 0 or redis.call('HEXISTS', flush, 'fenced') == 0 then -- else it may have been deleted there, and is to be brought again
+    for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@flushed_head' .. ARGV[i], ARGV[i + 1]) end
   end
-  if gaps == '1' then redis.call('HSET', data, '@gaps', '1') end
+  if gaps == '1' then redis.call('HSET', data, '@cold_gaps', '1') end
 end
 if left == 0 then
-  local remembered = redis.call('HMGET', flush, 'deleted', 'late')
+  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced')
   redis.call('UNLINK', flush)
   if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
-  if remembered[2] and redis.call('EXISTS', doubts) == 1 then redis.call('HSET', flush, 'late', '1') end
+  if remembered[2] and redis.call('EXISTS', intents) == 1 then redis.call('HSET', flush, 'fenced', '1') end
   redis.call('PEXPIRE', flush, kept)
   if meta and meta.dirty then
-    redis.call('HDEL', data, '@dirty')
+    redis.call('HDEL', data, '@deferred_ttl')
     local ttl = meta.dirty
     meta.dirty = false
     touch(index, data, meta, ttl, '')

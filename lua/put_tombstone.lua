@@ -2,7 +2,7 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] doubts     sorted set  <prefix>:{<thread>}:doubts
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 --
@@ -12,11 +12,11 @@
 --- @include lib_thread
 --- @include lib_behind
 
-local index, data, doubts, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
-if redis.call('EXISTS', doubts) == 1 then return 0 end
+if redis.call('EXISTS', intents) == 1 then return 0 end
 local _, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 redis.call('UNLINK', index, data, lease)
-bury(dirty)
+put_tombstone(dirty)
 return 1

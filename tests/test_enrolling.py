@@ -33,7 +33,7 @@ def going_on(face: Any, operation: Any, until: str) -> UnderWay:
     return one
 
 
-@pytest.mark.parametrize("until", [f"hot {scripts.TAKE.name}", "Try put", "Try put_writes"])
+@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Try put", "Try put_writes"])
 @pytest.mark.parametrize("act", ["list", "history", "copy"])
 async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: str, until: str) -> None:
     """Cold has nothing of it yet, or half."""
@@ -45,13 +45,13 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
     async def another() -> None:
         going_on(other, operations.put(other.saver, made[-1], new(), {}, VERSIONS), until)
 
-    between(tiers, face, scripts.ADOPT, another)
+    between(tiers, face, scripts.ENROLL, another)
     if act == "list":
         assert list(map(plain, await face.list(config()))) == list(map(plain, listed))
     elif act == "history":
         assert face.saver.get_delta_channel_history(**asked) == expected
     else:
-        tiers.later(flushing.TURN)
+        tiers.later(flushing.FLUSH_LEASE)
         await face.copy_thread("thread", "copy")
         copied = await cold.list(config("copy"))
         assert [one.pending_writes for one in copied] == [one.pending_writes for one in listed]
@@ -98,7 +98,7 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
 
 async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkeypatch: Any) -> None:
     """Whoever deletes it has to come again; nobody else waits for that."""
-    monkeypatch.setattr(flushing, "TURN", 500)
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
     face, through, cold = await tiers.face(**LATEST), await tiers.face(), await tiers.cold_face()
     await two_runs(face)
     await drained(face)
@@ -148,6 +148,6 @@ async def test_hot_fails_meanwhile(tiers: Tiers) -> None:
         await face.put(made[-1], new(), {}, VERSIONS)
     works()
     assert not [field for field in tiers.target.raw.hkeys(keys_of(tiers).flush) if field.startswith(b"x")]
-    tiers.later(flushing.TURN)
+    tiers.later(flushing.FLUSH_LEASE)
     await face.put(made[-1], new(), {}, VERSIONS)
     assert len(await (await tiers.cold_face()).list(config())) == 4

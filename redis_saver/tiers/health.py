@@ -1,6 +1,6 @@
 """The two servers of a process that only flushes: opened by their URLs, and asked whether they can be reached.
 
-What another try may mend is told (`trouble`); what it cannot mend, as a wrong password, is raised (`Refused`).
+What another try may repair is told (`trouble`); what it cannot repair, as a wrong password, is raised (`Refused`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
--- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the leave was given.
+-- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the fill lease was given.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] lease      hash        <prefix>:{<thread>}:lease
--- ARGV[1] token      of the leave
+-- ARGV[1] token      of the fill lease
 -- ARGV[2] writes     the beginning of the members of the checkpoint's pending writes
 -- ARGV[3] newest     the namespace, escaped, where this is its newest checkpoint, else ''
 -- ARGV[4] n          how many records of pending writes follow
 -- ARGV[5..]          of each: its member of the index, the record, how many writes it holds. Then what put.lua takes
 --
 -- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there are since
--- the leave was given. Their paths are not known: their order is that of the records.
--- Returns 1, or 0 where the leave has ended.
+-- the fill lease was given. Their paths are not known: their order is that of the records.
+-- Returns 1, or 0 where the fill lease has ended.
 -- Errors: DAMAGED, KEYCONFLICT.
 
 --- @include lib_thread
@@ -51,7 +51,7 @@ for i = 1, n do
   redis.call('ZADD', index, 0, member)
   meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[4 + 3 * i])
 end
-if n > 0 then redis.call('HSET', data, '@pathless', (redis.call('HGET', data, '@pathless') or '') .. pack(writes)) end
-if newest ~= '' then redis.call('HSET', data, '@newest' .. newest, '1') end
+if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
+if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
 redis.call('HSET', data, '@state', state_of(meta))
 return 1

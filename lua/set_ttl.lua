@@ -27,7 +27,7 @@ elseif action == 'clear' or action == 'pin' then
     redis.call('HSET', data, '@ttl', '0')
   else
     redis.call('HDEL', data, '@ttl')
-    if meta.dirty then redis.call('HSET', data, '@dirty', ttl) end -- for when cold has it
+    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- for when cold has it
     touch(index, data, { dirty = meta.dirty }, ttl, '')
   end
 end

@@ -1,0 +1,43 @@
+-- Shared by the scripts (included): ending an intent.
+
+local LONGER = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than the thread, as in tiers/model.py
+
+-- It is given up where the intent was conflicted, or is gone: then others may have believed what was here. The others who are writing it
+-- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then an intent stays as if its writer
+-- were gone, and who reads next brings it to cold before (fill_lease.lua).
+-- Takes what end_intent.lua does; returns 1 where the thread is believed again, if there are no other intents, else 0.
+local function end_intent(index, data, intents, lease, dirty, token, newest, needed)
+  local own
+  local others = redis.call('ZRANGEBYLEX', intents, '-', '+')
+  for i = #others, 1, -1 do
+    if string.sub(others[i], 33) == token then own = table.remove(others, i) end
+  end
+  local sound = own and string.sub(own, 16, 16) == '-' and (needed == '' or redis.call('HEXISTS', data, needed) == 1)
+  if not sound and redis.call('EXISTS', dirty) == 0 then
+    redis.call('UNLINK', index, data)
+    for _, other in ipairs(others) do
+      local conflicted = string.sub(other, 1, 15) .. '!' .. string.sub(other, 17)
+      if other ~= conflicted then
+        redis.call('ZADD', intents, 0, conflicted)
+        redis.call('ZREM', intents, other)
+      end
+    end
+  elseif sound and redis.call('EXISTS', data) == 1 then
+    redis.call('HSET', data, '@cold_backed', '1')
+    if newest ~= '' then redis.call('HSET', data, newest, '1') end
+  end
+  redis.call('UNLINK', lease)
+  if own then redis.call('ZREM', intents, own) end
+  if not sound and redis.call('EXISTS', dirty) == 1 then
+    redis.call('ZADD', intents, 0, string.rep('0', 15) .. '!' .. string.rep('*', 16) .. token)
+    local found = redis.call('HMGET', data, '@state', '@deferred_ttl', '@ttl')
+    local ttl, own_ttl = tonumber(found[2] or ''), tonumber(found[3] or '')
+    if found[1] and (not ttl or own_ttl == 0) then
+      redis.call('PERSIST', intents)
+    else
+      local longest = math.max(ttl or 0, own_ttl or 0, redis.call('PTTL', intents)) + LONGER
+      redis.call('PEXPIRE', intents, string.format('%.0f', longest))
+    end
+  end
+  return sound and 1 or 0
+end
