@@ -60,6 +60,7 @@ if not own then
   return -1
 end
 
+local aside = 0 -- by how many more are set aside
 for i = 6, ASIDE, 2 do
   local member = ARGV[i]
   if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then
@@ -67,7 +68,7 @@ for i = 6, ASIDE, 2 do
     if member == 'd' then redis.call('HSET', flush, 'deleted', '1')
     elseif redis.call('HEXISTS', flush, 'deleted') == 1 then redis.call('HSET', flush, 'deleted', '2') end -- and begun again
   end
-  redis.call('HDEL', flush, 'x' .. member)
+  aside = aside - redis.call('HDEL', flush, 'x' .. member)
 end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -75,7 +76,11 @@ for i = ASIDE + 1, BASES, 3 do
   local _, _, tries, due = string.find(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0 0 ', '^(%d+) (%d+) ')
   tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
   if due <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
-  redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
+  aside = aside + redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
+end
+if aside ~= 0 then
+  local before = string.match(redis.call('HGET', flush, 'set_aside') or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?$') or 0
+  redis.call('HSET', flush, 'set_aside', string.format('%.0f', math.max(0, before + aside)))
 end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)

@@ -10,7 +10,7 @@ local dirty, flush = KEYS[1], KEYS[2]
 
 local oldest = redis.pcall('ZRANGE', dirty, 0, 0, 'WITHSCORES')
 if oldest.err or not oldest[2] then return { 0, 0, 0 } end -- it is somebody else's, or gone by now
-local clock, aside = redis.call('TIME'), redis.call('HLEN', flush)
-for _, field in ipairs({ 'token', 'until', 'deleted', 'fenced' }) do aside = aside - redis.call('HEXISTS', flush, field) end
+local clock = redis.call('TIME')
+local aside = string.match(redis.call('HGET', flush, 'set_aside') or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?$') or '0'
 local age = math.max(0, clock[1] * 1000 + clock[2] / 1000 - oldest[2] / 1000)
-return { redis.call('ZCARD', dirty), math.floor(age), aside }
+return { redis.call('ZCARD', dirty), math.floor(age), tonumber(aside) }
