@@ -17,7 +17,7 @@
 -- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
 -- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here.
 -- Returns how many records are left, -1 where another flusher had taken over.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

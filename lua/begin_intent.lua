@@ -22,7 +22,7 @@
 -- changes all of it there, or may have. 3: cold is behind with the thread, and has to get that first, and 4: it has nothing of it, as it is from
 -- before there were tiers (or what was noted for it is gone), so all is noted for it; then nothing else was done, but that the thread is not
 -- written behind for some seconds. 5: cold was spared some, and cannot get that while others write the thread; then nothing was done.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -11,7 +11,7 @@
 -- expires, and until the data does (-1: never); how many members the index has, and fields the data; how many records cold lacks; milliseconds until the note of
 -- those expires (-2: there is none); milliseconds since the oldest writer that is between cold and here began (-1: there is none); @cold_backed, @complete,
 -- @cold_gaps and @deferred_ttl, '' for each that is not there; a flat list of members and what is noted of cold not taking them. nil where there is no such thread.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 

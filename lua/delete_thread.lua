@@ -5,7 +5,7 @@
 -- ARGV[1] mode       'count' alone; remove what is 'sound', 'any' thread, a damaged one too
 --
 -- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 

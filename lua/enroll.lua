@@ -7,7 +7,7 @@
 -- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
 --
 -- Returns 1 where it is noted, 0 where it is no such thread, or is being written through tiers.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -12,7 +12,7 @@
 -- What a flusher that came late noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
 -- for those that will.
 -- Returns 0, as end_intent.lua does where a thread is given up.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_behind

@@ -12,7 +12,7 @@
 -- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there are since
 -- the fill lease was given. Their paths are not known: their order is that of the records.
 -- Returns 1, or 0 where the fill lease has ended.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

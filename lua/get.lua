@@ -12,7 +12,7 @@
 --
 -- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint here, 2 where
 -- cold has none either, 1 where there are intents about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

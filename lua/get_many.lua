@@ -7,7 +7,7 @@
 --
 -- Returns {parts, checkpoint...}, in the order asked for: as get answers them (all their parts in one list, each once), nil
 -- where one is gone. A list shorter than what was asked for: ask again for the rest.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -14,7 +14,7 @@
 -- Returns {next, parts, ancestor...}: next is the id to go on with, '' at the end; parts as get answers them, those of all
 -- seeds; an ancestor is {id, seeds, writes} with seeds a flat list of (escaped channel, value) and writes a flat list of
 -- (task and kind, record) that may hold the channels.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -1,5 +1,8 @@
 -- Shared by the scripts (included, see redis_saver/scripts.py): opening a thread, its deadline, its counters.
 
+-- The format of what is stored, the first number of @state. docs/storage-format.md says when it is raised, and by whom it is read here and in Python.
+local FORMAT = 1
+
 -- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
 local function is_ttl(field)
   return not field or field == '' or #field <= 15 and string.find(field, '^%d+$')
@@ -32,9 +35,13 @@ local function open_thread(index, data, ...)
   if not state then
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
-  local _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+)$')
+  local format = tonumber(string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
+  if format > FORMAT then
+    return nil, redis.error_reply('UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. FORMAT)
+  end
+  local _, _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   -- Numbers of 15 digits and less can be counted on with; the revision, microseconds of a clock, has one more.
-  local is_sound = rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
+  local is_sound = format == FORMAT and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
     return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
   end
@@ -49,7 +56,7 @@ end
 
 -- What @state is to hold. No count is below 0: where one was changed from outside, the thread is not to be lost for that.
 local function state_of(meta)
-  return string.format('%s %.0f %.0f %.0f', meta.rev, math.max(0, meta.bytes), math.max(0, meta.blobs), math.max(0, meta.writes))
+  return string.format('%d %s %.0f %.0f %.0f', FORMAT, meta.rev, math.max(0, meta.bytes), math.max(0, meta.blobs), math.max(0, meta.writes))
 end
 
 -- Moves a thread on to its next revision.

@@ -12,7 +12,7 @@
 --
 -- Returns {next, parts, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
 -- it, or as much of that as was asked for; the parts of all are in one list, each once.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

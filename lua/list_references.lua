@@ -9,7 +9,7 @@
 -- Returns {revision, parts, member, links, member, links...}: links is the header up to and with its links, parts a flat
 -- list of (field, bytes) of the names in them. The revision changes with every put and removal. nil where there is no such
 -- thread.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

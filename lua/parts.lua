@@ -8,7 +8,7 @@
 -- Returns {parts, value...}: a value as it is stored where it is in parts, '' for others and those that are gone; @gc_roots as
 -- it is stored; parts is a flat list of (field, bytes) of the lists of parts below them. A list shorter than what was asked
 -- for: ask again for the rest.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

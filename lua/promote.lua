@@ -13,7 +13,7 @@
 --
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
 -- then nothing was changed. Asked again after it was done, it answers 1.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 

@@ -23,7 +23,7 @@
 --
 -- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of parts; then nothing
 -- was written, and the caller sends again with those. An empty list: done.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -17,7 +17,7 @@
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns what put.lua does; 0 where cold has to be written first: then nothing was done.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

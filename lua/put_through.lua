@@ -17,7 +17,7 @@
 --
 -- Where cold is to get the thread once more, it is to get this, too.
 -- Returns what put.lua does; where something is missing, the intent stays.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -7,7 +7,7 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 --
 -- Returns 1; 0 where the thread is being written to cold: then nothing was done.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_behind

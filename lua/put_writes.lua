@@ -11,7 +11,7 @@
 --
 -- A regular write that is there keeps its first value; a special one takes the newest.
 -- Returns how many writes are new.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -14,7 +14,7 @@
 --
 -- Returns what put_writes.lua does; -1 where cold has to be written first: then nothing was done. So it is where writes of the
 -- checkpoint were brought back without their paths.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -13,7 +13,7 @@
 --
 -- Where cold is to get the thread once more, it is to get these, too.
 -- Returns what put_writes.lua does.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

@@ -9,7 +9,7 @@
 --
 -- Returns 1 where nothing is left, 2 where it is dirty and can be opened: then it was repaired by others, or its damage lies deeper; 0 where cold is to
 -- be asked whether it has it.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 

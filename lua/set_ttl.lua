@@ -6,7 +6,7 @@
 -- ARGV[2] ttl        set: milliseconds; clear, unpin: the saver's default in milliseconds, or ''
 --
 -- Returns the milliseconds left, -1 where the thread does not expire, nil where there is no such thread.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 

@@ -7,7 +7,7 @@
 --
 -- Returns {id of the newest checkpoint or '', its links or '', checkpoints, bytes, milliseconds left (-1: no
 -- deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned}; nil where there is no thread.
--- Errors: DAMAGED, KEYCONFLICT.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_frames

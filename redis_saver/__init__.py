@@ -18,6 +18,7 @@ from redis_saver.errors import (
     ThreadBusy,
     ThreadDamaged,
     ThreadNotFound,
+    UnsupportedFormat,
     UnsupportedServer,
 )
 from redis_saver.inventory import Finding
@@ -53,5 +54,6 @@ __all__ = [
     "ThreadInfo",
     "ThreadNotFound",
     "TieredSaver",
+    "UnsupportedFormat",
     "UnsupportedServer",
 ]

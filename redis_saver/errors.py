@@ -4,6 +4,7 @@
     ├── ThreadDamaged            a part of the thread is gone, or its bytes cannot be read
     │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
     │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
+    ├── UnsupportedFormat        a newer release stored the thread; nothing was changed
     ├── KeyConflict              a key of ours holds something that is not ours
     ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
     ├── LimitExceeded            more than `Limits` allow: to be written, or unfolded              (also a ValueError)
@@ -61,6 +62,10 @@ class PlainValueRefused(DecodeError):
 
 class NotEncrypted(ValueError):
     """Why a value was refused that is not encrypted. `decoding` adds where it was, and makes it a `PlainValueRefused`."""
+
+
+class UnsupportedFormat(RedisSaverError):
+    """A newer release of this package stored the thread, in a format that this one does not know. Nothing was changed. Upgrade this process."""
 
 
 class KeyConflict(RedisSaverError):
@@ -139,6 +144,10 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "KEYCONFLICT": (
         KeyConflict,
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
+    ),
+    "UNSUPPORTED": (
+        UnsupportedFormat,
+        "a newer redis-saver stored it. Nothing was changed. Upgrade redis-saver where this was raised",
     ),
 }
 _STOPPED_REMEDY = (

@@ -229,7 +229,7 @@ class Inventory:
         for field in sorted(self.roots.keys() - referred):
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_parts()
-        _, *said = map(int, counters.split())
+        _format, _revision, *said = map(int, counters.split())
         there = self.bytes, len(self.roots), sum(self.records.values())
         for what, count, wanted in zip(("bytes", "values", "pending writes"), said, there, strict=True):
             if count != wanted:

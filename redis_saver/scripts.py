@@ -50,6 +50,9 @@ def _made(name: str, text: str) -> Script:
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+FORMAT = int(re.findall(r"^local FORMAT = (\d+)$", (_folder() / "lib_thread.lua").read_text("utf-8"), re.MULTILINE)[0])
+"""The format of what is stored (`docs/storage-format.md`)."""
+
 PUT = load("put")
 PUT_WRITES = load("put_writes")
 GET = load("get")

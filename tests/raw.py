@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faces import Target
-from redis_saver import Limits, frames, headers, names
+from redis_saver import Limits, frames, headers, names, scripts
 from redis_saver.limits import Allowance
 from redis_saver import parts as parted
 from redis_saver.names import Keyspace
@@ -13,7 +13,7 @@ from redis_saver.names import Keyspace
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
     """What the data's `@state` says."""
-    return dict(zip(("rev", "bytes", "blobs", "writes"), map(int, fields[b"@state"].split()), strict=True))
+    return dict(zip(("format", "rev", "bytes", "blobs", "writes"), map(int, fields[b"@state"].split()), strict=True))
 
 
 def size(fields: dict[bytes, bytes]) -> int:
@@ -32,6 +32,7 @@ def counted(fields: dict[bytes, bytes]) -> dict[str, int]:
 
 def check_counters(fields: dict[bytes, bytes]) -> None:
     said = counters(fields)
+    assert said.pop("format") == scripts.FORMAT
     assert said.pop("rev") > 0
     assert said == counted(fields)
 
@@ -71,7 +72,7 @@ def without_revision(holds: Any) -> Any:
         return holds
     kept = {field: value for field, value in holds.items() if field != b"@copy"}
     if b"@state" in kept:
-        kept[b"@state"] = kept[b"@state"].split(b" ", 1)[1]
+        kept[b"@state"] = kept[b"@state"].split(b" ", 2)[2]
     return kept
 
 

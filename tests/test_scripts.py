@@ -44,7 +44,7 @@ def test_header(name: str) -> None:
     expected = (
         "none of ours"
         if "DAMAGED" not in codes or not re.search(r"(open_thread|put_checkpoint|put_task)\(index", body)
-        else "DAMAGED, KEYCONFLICT"
+        else "DAMAGED, KEYCONFLICT, UNSUPPORTED"
     )
     assert said[1] == expected
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):

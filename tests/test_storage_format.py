@@ -1,0 +1,186 @@
+"""The format of what is stored: it stands in each thread, older data are read, and a newer format is refused whole.
+
+`tests/golden.json` holds every kind of stored thing as format 1 has it. After a change of the format, add a file of the new one and keep this one:
+
+    PYTHONPATH=.:tests python -m test_storage_format > tests/golden.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import Face, Target
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from make import config, put
+from raw import without_revision
+from servers import url_of
+
+from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat, scripts
+from redis_saver.names import Keyspace
+
+GOLDEN = Path(__file__).with_name("golden.json")
+NEWER = scripts.FORMAT + 1
+METADATA = {"source": "loop", "step": 1, "parents": {}, "run_id": "run-1"}
+
+
+def versions(number: int, *channels: str) -> dict[str, str]:
+    return dict.fromkeys(channels, f"{number:032}.{number:020}")
+
+
+async def store(face: Face) -> None:
+    """Threads with each kind of stored thing."""
+    history = [
+        HumanMessage("Hello " * 40, id="h1"),
+        AIMessage("", id="a1", tool_calls=[{"name": "search", "args": {"q": "x" * 300}, "id": "call"}]),
+        ToolMessage("found " * 200, tool_call_id="call", id="t1"),
+        *(AIMessage(f"answer {number} " * 30, id=f"a{number}") for number in range(2, 12)),
+    ]
+    where = await put(
+        face, config("chat"), {"messages": history[:8], "n": 1}, checkpoint_id="1", versions=versions(1, "messages", "n"), metadata=METADATA
+    )  # fmt: skip
+    await face.put_writes(where, [("n", 2), ("messages", history[8])], "task-1", "~__pregel_pull, node")
+    await face.put_writes(where, [(INTERRUPT, "really?"), (ERROR, "no")], "task-2")
+    where = await put(
+        face, where, {"messages": history, "n": 1}, checkpoint_id="2", versions={**versions(1, "n"), **versions(2, "messages")}, metadata=METADATA
+    )  # fmt: skip
+    await put(
+        face,
+        config("chat", "sub|graph:1"),
+        {"text": "t" * 900, "none": None},
+        checkpoint_id="1.5",
+        versions={"text": 3, "none": 1.5},
+    )
+    await put(face, config("a {strange} \0name%"), {"bytes": b"\0" * 4000, "big": list(range(2000))}, checkpoint_id="1")
+    await face.set_thread_ttl("chat", timedelta(days=30))
+    await put(face, config("pinned"), {"n": 1}, checkpoint_id="1")
+    await face.pin("pinned")
+
+
+def stored(target: Target) -> dict[str, Any]:
+    """All keys, as JSON has them, without what clocks decide."""
+    found: dict[str, Any] = {}
+    for key in target.keys():
+        short = key.removeprefix(target.prefix.encode()).decode("utf-8")
+        if target.raw.type(key) == b"hash":
+            fields = {field.hex(): value.hex() for field, value in without_revision(target.raw.hgetall(key)).items()}
+            found[short] = dict(sorted(fields.items()))
+        else:
+            found[short] = [member.hex() for member in target.raw.zrange(key, 0, -1)]
+    return found
+
+
+async def told(face: Face) -> list[CheckpointTuple]:
+    return sorted(await face.list(None), key=lambda one: str(one.config))
+
+
+def restore(target: Target, golden: dict[str, Any]) -> None:
+    for short, holds in golden.items():
+        key = target.prefix.encode() + short.encode()
+        if isinstance(holds, dict):
+            fields = {bytes.fromhex(field): bytes.fromhex(value) for field, value in holds.items()}
+            fields[b"@state"] = b"1 7 " + fields[b"@state"]
+            target.raw.hset(key, mapping=fields)
+        else:
+            target.raw.zadd(key, {bytes.fromhex(member): 0 for member in holds})
+
+
+async def test_what_is_stored_today_is_what_the_format_says(saver: Face, target: Target) -> None:
+    await store(saver)
+    assert stored(target) == json.loads(GOLDEN.read_text())
+
+
+async def test_what_was_stored_is_read_and_goes_on(saver: Face, target: Target) -> None:
+    other = target.face(prefix=target.prefix + "-other")
+    await store(other)
+    restore(target, json.loads(GOLDEN.read_text()))
+    assert await told(saver) == await told(other)
+    for one in await saver.threads():
+        assert (await saver.check(one.thread_id)).sound
+        where = (await saver.get_tuple(config(one.thread_id, ""))).config
+        await put(saver, where, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
+        assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
+        assert (await saver.get_thread_ttl(one.thread_id) is None) == (one.thread_id != "chat")
+
+
+CALLS: dict[str, Callable[[Face, dict[str, Any]], Awaitable[Any]]] = {
+    "put": lambda face, where: put(face, where, {"n": 2}),
+    "put_writes": lambda face, where: face.put_writes(where, [("n", 1)], "task"),
+    "get_tuple": lambda face, where: face.get_tuple(config()),
+    "get_tuple by id": lambda face, where: face.get_tuple(where),
+    "list": lambda face, where: face.list(config()),
+    "list all": lambda face, where: face.list(None),
+    "history": lambda face, where: face.get_delta_channel_history(config=where, channels=["n"]),
+    "delete_thread": lambda face, where: face.delete_thread("thread"),
+    "delete_for_runs": lambda face, where: face.delete_for_runs(["run"]),
+    "copy_thread": lambda face, where: face.copy_thread("thread", "other"),
+    "copy_thread onto": lambda face, where: face.copy_thread("sound", "thread"),
+    "prune": lambda face, where: face.prune(["thread"]),
+}
+OURS: dict[str, Callable[[Face, dict[str, Any]], Awaitable[Any]]] = {
+    "threads": lambda face, where: face.threads(),
+    "set_thread_ttl": lambda face, where: face.set_thread_ttl("thread", timedelta(days=1)),
+    "get_thread_ttl": lambda face, where: face.get_thread_ttl("thread"),
+    "check": lambda face, where: face.check("thread"),
+}
+
+
+def everything(target: Target) -> dict[bytes, Any]:
+    raw = target.raw
+    return {
+        key: raw.hgetall(key) if raw.type(key) == b"hash" else raw.zrange(key, 0, -1, withscores=True)
+        for key in target.keys()
+    }
+
+
+def make_newer(target: Target) -> None:
+    key = Keyspace(target.prefix).keys("thread").data_key
+    _, rest = target.raw.hget(key, "@state").split(b" ", 1)
+    target.raw.hset(key, "@state", b"%d of a shape that nobody knows today " % NEWER + rest)
+
+
+async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Face, target: Target) -> None:
+    where = await put(saver, config(), {"n": 1})
+    await put(saver, config("sound"), {"n": 1})
+    make_newer(target)
+    before = everything(target)
+    for name, call in {**CALLS, **OURS}.items():
+        with pytest.raises(
+            UnsupportedFormat, match=rf"format {NEWER}, .* up to {scripts.FORMAT} .*Upgrade redis-saver"
+        ):
+            print(name, await call(saver, where))
+        assert {key: holds for key, holds in everything(target).items() if key in before} == before, name
+
+
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+async def test_a_newer_format_is_refused_over_two_tiers(saver: Face, target: Target, mode: str) -> None:
+    kind = AsyncTieredSaver if saver.native_async else TieredSaver
+    face = Face(kind(saver.saver, InMemorySaver(), mode=mode, flusher=False))  # type: ignore[arg-type]
+    where = await put(face, config(), {"n": 1})
+    assert await face.flush() == 0
+    assert await face.get_tuple(config())  # hot has it from now on
+    make_newer(target)
+    data = Keyspace(target.prefix).keys("thread").data_key
+    before = target.raw.hgetall(data)
+    for name in ("put", "put_writes", "get_tuple", "get_tuple by id", "delete_thread"):
+        with pytest.raises(UnsupportedFormat):
+            print(name, await CALLS[name](face, where))
+        assert target.raw.hgetall(data) == before, name
+
+
+if __name__ == "__main__":
+
+    async def main() -> None:
+        target = Target("redis", "sync", url_of("redis"), "golden")
+        await store(target.face())
+        print(json.dumps(stored(target), indent=1))
+
+    asyncio.run(main())
