@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_frames): reading one checkpoint. Names are those of lua/README.md: ns, id
+-- Shared by the scripts (included, after lib_frames): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
 -- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
 
 -- The id of the newest checkpoint of a namespace, or nil.

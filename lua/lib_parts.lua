@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_frames): the parts that long values are made of, see lua/README.md.
+-- Shared by the scripts (included, after lib_frames): the parts that long values are made of, see docs/storage-format.md.
 --
 -- A part is a field: a kind (n: a list of parts; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of parts
 -- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head

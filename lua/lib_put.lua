@@ -27,7 +27,7 @@ local function put_checkpoint(index, data, argv, is_home)
   local before, known = found[4], found[5]
   if not known and names == '' then return { named } end
 
-  -- The state comes first: where a part of this is lost (lua/README.md, Crashes), it counts too much, and never too little.
+  -- The state comes first: where a part of this is lost (docs/storage-format.md, Crashes), it counts too much, and never too little.
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
   if is_home then fields[3], fields[4] = '@cold_backed', '1' end
   local function store(field, value, size_before)

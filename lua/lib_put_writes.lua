@@ -32,7 +32,7 @@ local function put_task(index, data, argv, last, is_home)
   end
 
   local stored = found[4]
-  if regular ~= '' then index_too(member) end -- also where all of it is there: see lua/README.md, Crashes
+  if regular ~= '' then index_too(member) end -- also where all of it is there: see docs/storage-format.md, Crashes
   if regular ~= '' and not stored then
     store(member, regular, 0)
     added = tonumber(count)

@@ -4,7 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
--- ARGV[3..]          names as in lua/README.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
+-- ARGV[3..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
 --                    record of writes; b, a value; n, p, z, a part; r, a run's member; @gc_roots. What is below a value
 --                    or a list of parts is noted in @gc_roots, unless that goes too
 --

@@ -2,7 +2,7 @@
 
 Names of users (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
 escaped component with a terminator; escaping keeps the order of bytes, which is the order of code points, so a sorted set
-orders them as Python does. `lua/README.md` shows the whole keyspace.
+orders them as Python does. `docs/storage-format.md` shows the whole keyspace.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def checkpoint(ns: str, checkpoint_id: str) -> bytes:
 
 
 def by_age(ns: str, checkpoint_id: str) -> bytes:
-    """A checkpoint's member in the order (id, namespace); those of the root have none, see `lua/README.md`."""
+    """A checkpoint's member in the order (id, namespace); those of the root have none, see `docs/storage-format.md`."""
     return b"i" + component(checkpoint_id) + component(ns)
 
 

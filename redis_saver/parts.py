@@ -2,7 +2,7 @@
 
 A serializer that offers `dumps_pieces` says where the elements of a list or dict end, and `cutting.py` makes parts of them. A part's field is
 its kind and a digest of its bytes, so that equal parts are stored once. The digests of a value are a list of parts; while
-that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `lua/README.md` shows the form.
+that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `docs/storage-format.md` shows the form.
 
 Parts are shared within a thread: nothing of one thread is named by, or found from, another.
 """

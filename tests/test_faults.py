@@ -326,7 +326,7 @@ MORE: dict[str, Step] = {
 @pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
 @pytest.mark.parametrize("program", PROGRAMS)
 async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(operation: str, program: str) -> None:
-    """As after a crash amid the AOF and two restarts (lua/README.md): each part is tried that a script's commands begin with."""
+    """As after a crash amid the AOF and two restarts (docs/storage-format.md): each part is tried that a script's commands begin with."""
     step = {**LOSING, **MORE}[operation]
     server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
     target = Target("redis", "sync", server.url, "part")
