@@ -23,6 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """With `-n auto`: one more than there are processors, as many tests wait for servers."""
+    return (os.cpu_count() or 1) + 1
+
+
 ONE_FLAVOUR = {"redis62": "sync", "valkey": "async", "fakeredis": "async"}
 """Where a behaviour test runs in one flavour: there the server differs, and the client is that of `redis`, where it runs in both, as on a cluster."""
 
