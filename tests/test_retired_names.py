@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RETIRED = """
     ForeignKey FOREIGNKEY WrongThread NotReplicated ServerTooOld UndecodableValue UnserializableValue PlaceFailed ThreadNotMoved
     flush_every backlog_wait replica_wait waits_on_interrupt
-    doubts? Doubt(s|ful)? put_in_doubt bury is_buried mend(s|ed|ing)? adopt(s|ed|ing|ions?)? sparing
+    doubts? Doubt(s|ful)? put_in_doubt bury _?is_buried mend(s|ed|ing)? adopt(s|ed|ing|ions?)? sparing
     @home @whole @newest @pathless @gaps @dirty @stray @copied
     (doubt|trust|bury|take|settle|mend|lease|restore|adopt|lag|announce|survey|runs|wipe|install|load|fetch|describe|expire)\\.lua
 """

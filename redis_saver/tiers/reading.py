@@ -188,7 +188,7 @@ def list_checkpoints(
                 return found
             if not (yield from flush_what_goes(tiers, each)):
                 has_all = False
-                if (yield from _is_buried(tiers.hot.keyspace.tier_keys(each))):
+                if (yield from _has_tombstone(tiers.hot.keyspace.tier_keys(each))):
                     tombstones.add(each)
     except HotFailed:  # counted by whoever asks hot next
         pass
@@ -263,9 +263,9 @@ def _is_whole(keys: names.TierKeys) -> Operation[bool]:
         return False
     if (yield Command(("EXISTS", keys.data_key))):
         return bool((yield Command(("HEXISTS", keys.data_key, WHOLE))))
-    return (yield from _is_buried(keys))
+    return (yield from _has_tombstone(keys))
 
 
-def _is_buried(keys: names.TierKeys) -> Operation[bool]:
+def _has_tombstone(keys: names.TierKeys) -> Operation[bool]:
     """Whether the thread was deleted, and cold does not know yet."""
     return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None
