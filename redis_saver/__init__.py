@@ -26,8 +26,8 @@ from redis_saver.limits import Limits
 from redis_saver.pruning import Pruned
 from redis_saver.sync import RedisSaver
 from redis_saver.threads import ThreadInfo
-from redis_saver.tiers.aio import AsyncTieredSaver
-from redis_saver.tiers.sync import TieredSaver
+from redis_saver.tiered.aio import AsyncTieredSaver
+from redis_saver.tiered.sync import TieredSaver
 
 __all__ = [
     "AsyncRedisSaver",

@@ -13,8 +13,8 @@ from typing import Any
 from redis_saver.checking import CheckReport
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 from redis_saver.inventory import Finding
-from redis_saver.moving.opening import opened
-from redis_saver.tiers.sync import TieredSaver
+from redis_saver.migrate.opening import opened
+from redis_saver.tiered.sync import TieredSaver
 
 
 def add(commands: Any) -> None:

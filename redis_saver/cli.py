@@ -15,8 +15,8 @@ from redis_saver import check_command as checking
 from redis_saver import expiry
 from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
-from redis_saver.moving import command
-from redis_saver.tiers import command as flushing
+from redis_saver.migrate import command
+from redis_saver.tiered import command as flushing
 from redis_saver.urls import without_login, without_password
 
 _DEMO_URL = "memory://redis-saver-demo"

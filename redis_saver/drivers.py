@@ -11,7 +11,7 @@ from redis_saver.errors import ReplicationTimeout, from_reply
 from redis_saver.requests import Argument, Batch, Call, Command, Page, Replicated, Request, Stream, T
 
 R = TypeVar("R")
-"""What an operation asks: requests, and maybe more (`tiers/model.py`)."""
+"""What an operation asks: requests, and maybe more (`tiered/model.py`)."""
 
 
 def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:

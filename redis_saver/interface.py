@@ -25,7 +25,7 @@ Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
 
 
 class Operations(Protocol):
-    """What the methods are made of: a module of generators (`operations.py`, `tiers/operations.py`), each given the saver first."""
+    """What the methods are made of: a module of generators (`operations.py`, `tiered/operations.py`), each given the saver first."""
 
     get_tuple: Made[CheckpointTuple | None]
     list_checkpoints: Made[Any]

@@ -14,9 +14,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from redis_saver.display import kind_of
-from redis_saver.tiers.aio import AsyncTieredSaver
-from redis_saver.tiers.model import Stats
-from redis_saver.tiers.sync import TieredSaver
+from redis_saver.tiered.aio import AsyncTieredSaver
+from redis_saver.tiered.model import Stats
+from redis_saver.tiered.sync import TieredSaver
 
 SCOPE = "redis_saver"
 """The name of the meter."""

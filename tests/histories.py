@@ -23,8 +23,8 @@ from make import checkpoint, config
 from tiering import Clock, Tiers, plain
 
 from redis_saver.names import Keyspace
-from redis_saver.tiers import flushing, model
-from redis_saver.tiers.model import Pause
+from redis_saver.tiered import flushing, model
+from redis_saver.tiered.model import Pause
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)

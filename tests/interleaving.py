@@ -20,8 +20,8 @@ from redis_saver import ThreadBusy, names, scripts
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
 from redis_saver.requests import Call
-from redis_saver.tiers import flushing, model, operations
-from redis_saver.tiers.model import Once, Pause, Try
+from redis_saver.tiered import flushing, model, operations
+from redis_saver.tiered.model import Once, Pause, Try
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """What a flusher does first and last; what comes of an operation of which nothing was written."""

@@ -23,7 +23,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from make import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
-from redis_saver.tiers import model
+from redis_saver.tiered import model
 from servers import Server
 from tiering import plain
 from victims import TTL, be_quick, pool, value

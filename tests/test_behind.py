@@ -35,7 +35,7 @@ from typing_extensions import TypedDict
 from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver, scripts
 from redis_saver.names import Keyspace
 from redis_saver.serializer import FastSerializer
-from redis_saver.tiers import flushing, lag, model
+from redis_saver.tiered import flushing, lag, model
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 """Nothing is brought to cold before a test says so."""

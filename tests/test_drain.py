@@ -23,7 +23,7 @@ from tiering import Moody, Tiers, plain, written
 
 from redis_saver import BacklogWarning, KeyConflict, drivers, scripts
 from redis_saver.requests import Call
-from redis_saver.tiers import flushing, lag, model
+from redis_saver.tiered import flushing, lag, model
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 

@@ -16,7 +16,7 @@ from test_late import VERSIONS, new, two_runs
 from tiering import Moody, Tiers, between, plain, written
 
 from redis_saver import ThreadBusy, scripts
-from redis_saver.tiers import flushing, model, operations
+from redis_saver.tiered import flushing, model, operations
 
 pytestmark = [
     pytest.mark.parametrize("target_name", ["redis"], indirect=True),

@@ -449,7 +449,7 @@ if {loaded}:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    from redis_saver.tiers import command
+    from redis_saver.tiered import command
     end = command.Teller.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics

@@ -47,13 +47,13 @@ from redis_saver import (
 from redis_saver.errors import FileDamaged
 from redis_saver.frames import pack
 from redis_saver.limits import Allowance
-from redis_saver.moving.files import FIRST_LINE, FRAME, checksum
-from redis_saver.moving.migrating import migrate
-from redis_saver.moving.opening import opened
+from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
+from redis_saver.migrate.engine import migrate
+from redis_saver.migrate.opening import opened
 from redis_saver.names import Keyspace
 from redis_saver.parts import digest
 from redis_saver.serializer import FastSerializer
-from redis_saver.tiers import flushing, model
+from redis_saver.tiered import flushing, model
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""

@@ -16,7 +16,7 @@ from test_behind import BEHIND, drained, keys_of, stalled
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 
 from redis_saver import scripts
-from redis_saver.tiers import flushing, model, operations
+from redis_saver.tiered import flushing, model, operations
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 

@@ -41,10 +41,10 @@ from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
 from redis_saver.cli import main
-from redis_saver.moving import files, memory_dumps, migrate, opened
-from redis_saver.moving.closed import ClosedSerializer
-from redis_saver.moving import migrating as migrating_module
-from redis_saver.moving.records import with_text_versions
+from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
+from redis_saver.migrate.opaque import ClosedSerializer
+from redis_saver.migrate import engine as engine_module
+from redis_saver.migrate.records import with_text_versions
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
 HOSTILE = "user-*%_'\"{a}|\\ü\n"
@@ -202,9 +202,9 @@ class Places:
             with SqliteSaver.from_conn_string(path) as lite:
                 yield lite
         else:
-            memory = memory_dumps.load(Path(path), JsonPlusSerializer(), empty_too=True)
+            memory = langgraph_dev.load(Path(path), JsonPlusSerializer(), empty_too=True)
             yield memory
-            memory_dumps.save(memory, Path(path))
+            langgraph_dev.save(memory, Path(path))
 
 
 @pytest.fixture(scope="module")
@@ -389,7 +389,7 @@ def stopping(after: int) -> Callable[[Any], None]:
 def test_killed(places: Places, lived: dict[str, str]) -> None:
     here = places.url("ours")
     script = (
-        "import os, sys; from redis_saver.moving import migrate, opened\n"
+        "import os, sys; from redis_saver.migrate import migrate, opened\n"
         "with opened(sys.argv[1], target=False) as source, opened(sys.argv[2], target=True) as target:\n"
         "    migrate(source, target, progress=lambda report: report.checkpoints < 20 or os.kill(os.getpid(), 9))\n"
     )
@@ -531,14 +531,14 @@ def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str
 def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = InMemorySaver(), InMemorySaver()
     chat(source).invoke({"messages": [HumanMessage("hello")]}, of("t"))
-    copy = migrating_module._Move._copy
+    copy = engine_module._Move._copy
 
     def busy(self: Any, *args: Any) -> None:
         copy(self, *args)
         chat(source).invoke({"messages": [HumanMessage("again")]}, of("t"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(migrating_module._Move, "_copy", busy)
+        patch.setattr(engine_module._Move, "_copy", busy)
         report = migrate(source, target)
     assert "run it again when nothing writes to the thread" in report.failed[0]
     assert migrate(source, target).completed == 1
@@ -648,23 +648,25 @@ def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
 
 def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> None:
     """Each is sound by itself."""
-    whole, at = exported.read_bytes(), len(files.FIRST_LINE)
+    whole, at = exported.read_bytes(), len(dumpfile.FIRST_LINE)
     while at < len(whole):
-        length, _ = files.FRAME.unpack_from(whole, at)
-        after = at + files.FRAME.size + length
+        length, _ = dumpfile.FRAME.unpack_from(whole, at)
+        after = at + dumpfile.FRAME.size + length
         if after < len(whole):
             for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
                 exported.write_bytes(changed)
-                with pytest.raises(files.FileDamaged):
-                    files.FileSource(exported, JsonPlusSerializer())
+                with pytest.raises(dumpfile.FileDamaged):
+                    dumpfile.FileSource(exported, JsonPlusSerializer())
         at = after
 
 
 def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
-        data = files.ormsgpack.packb(record)
-        exported.write_bytes(whole[:22] + files.FRAME.pack(len(data), files.checksum(data, 22)) + data + whole[22:])
+        data = dumpfile.ormsgpack.packb(record)
+        exported.write_bytes(
+            whole[:22] + dumpfile.FRAME.pack(len(data), dumpfile.checksum(data, 22)) + data + whole[22:]
+        )
         refused(exported)
 
 
@@ -683,7 +685,7 @@ class Evil:
 def test_a_pickle_that_is_no_memory_dump_is_refused(
     what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    memory_dumps.save(InMemorySaver(), tmp_path)
+    langgraph_dev.save(InMemorySaver(), tmp_path)
     (tmp_path / ".langgraph_checkpoint.1.pckl").write_bytes(what if what == b"junk" else pickle.dumps(what, 2))
     ran = Ran("migrate", f"inmem:{tmp_path}", "memory://pickled")
     assert ran.code == 2 and ran.err.count("\n") == 1
@@ -883,13 +885,13 @@ def test_senseless_options_are_refused(option: list[str]) -> None:
 
 def test_a_server_that_goes_away_is_one_line(lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
-    write = migrating_module._Move._copy
+    write = engine_module._Move._copy
 
     def dying(self: Any, *args: Any) -> None:
         write(self, *args)
         server.kill()
 
-    monkeypatch.setattr(migrating_module._Move, "_copy", dying)
+    monkeypatch.setattr(engine_module._Move, "_copy", dying)
     ran = Ran("migrate", lived["inmem"], server.url)
     assert ran.code == 2 and ran.err.count("\n") == 1 and server.url in ran.err
 

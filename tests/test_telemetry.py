@@ -18,7 +18,7 @@ from tiering import written
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver.clients import connect
 from redis_saver.telemetry import INSTRUMENTS, LAST_ERROR, RESULT, instrument
-from redis_saver.tiers.model import Stats
+from redis_saver.tiered.model import Stats
 
 
 class Meters:

@@ -34,7 +34,7 @@ from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver, scripts
-from redis_saver.tiers import model, reading
+from redis_saver.tiered import model, reading
 from redis_saver.names import Keyspace
 
 

@@ -29,7 +29,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.tiers import flushing, lag, model
+from redis_saver.tiered import flushing, lag, model
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""

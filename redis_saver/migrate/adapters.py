@@ -1,0 +1,213 @@
+"""Savers that tell of a thread without giving it: ours, and LangGraph's for memory, SQLite and Postgres.
+
+So what is there already is seen at the price of names, and pending writes keep the paths of their tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
+from langgraph.checkpoint.memory import InMemorySaver
+
+from redis_saver import codec, listing, names
+from redis_saver.config import Address
+from redis_saver.display import shown
+from redis_saver.errors import ThreadMigrationError
+from redis_saver.limits import Allowance
+from redis_saver.migrate.endpoints import SaverPlace, special
+from redis_saver.migrate.records import Entry, Key, Outline, Task, Told
+from redis_saver.requests import Command, Operation
+from redis_saver.saver import Saver
+from redis_saver.surveying import survey, write_members
+
+
+def place_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverPlace:
+    """A saver as a source or target."""
+    if isinstance(saver, Saver):
+        return OurPlace(saver, name)
+    if isinstance(saver, InMemorySaver):
+        return MemoryPlace(saver, name)
+    classes = {(cls.__module__, cls.__name__) for cls in type(saver).__mro__}
+    if ("langgraph.checkpoint.postgres", "PostgresSaver") in classes:
+        return PostgresPlace(saver, name)
+    if ("langgraph.checkpoint.sqlite", "SqliteSaver") in classes:
+        return SqlitePlace(saver, name)
+    return SaverPlace(saver, name)
+
+
+class OurPlace(SaverPlace):
+    """One of ours."""
+
+    saver: Saver
+
+    def __init__(self, saver: Saver, name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        self.failures = saver.failures
+
+    def _threads(self) -> Iterable[str]:
+        return self.saver._stream(listing.scan_threads(self.saver))  # noqa: SLF001
+
+    def _outline(self, thread: str) -> Outline:
+        return self.saver._run(self._survey(thread))  # noqa: SLF001
+
+    def _survey(self, thread: str) -> Operation[Outline]:
+        seen = yield from survey(self.saver, thread)
+        if seen is None:
+            return {}
+        tasks: dict[Key, dict[Task, Told]] = {}
+        to_read: dict[Key, list[Task]] = {}
+        for member in (yield from write_members(self.saver, thread)):
+            head, _, index = member[1:].rpartition(b"\0")
+            ns, checkpoint_id, task_id = names.components(head + b"\0")
+            named = task_id, int(index or 0)
+            tasks.setdefault((ns, checkpoint_id), {})[named] = Told()
+            if index:
+                to_read.setdefault((ns, checkpoint_id), []).append(named)
+        allowance = Allowance(self.saver.limits, f"thread {shown(thread)}")
+        for key, some in to_read.items():
+            for named, write in (yield from self._read_writes(thread, key, some)).items():
+                value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]
+                tasks[key][named] = Told(write.task_path, special(named, value))
+        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
+
+    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:
+        found = self.saver._run(self._read_writes(thread, key, list(tasks)))  # noqa: SLF001
+        return {named: Told(write.task_path) for named, write in found.items()}
+
+    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
+        """The first write of each task."""
+        if not tasks:
+            return {}
+        suffixes = [b"%d" % index if index else b"" for _, index in tasks]
+        members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, suffixes, strict=True)]
+        records = yield Command(("HMGET", self.saver.keyspace.keys(thread).data_key, *members))
+        flat: list[bytes] = []
+        for (task_id, _), end, stored in zip(tasks, suffixes, records, strict=True):
+            flat += (names.component(task_id) + end, stored) if stored is not None else ()
+        found: dict[Task, codec.Write] = {}
+        for write in codec.decode_writes(flat, Address(thread, *key)):
+            found.setdefault((write.task_id, min(write.idx, 0)), write)
+        return found
+
+
+class MemoryPlace(SaverPlace):
+    """An `InMemorySaver`."""
+
+    saver: InMemorySaver
+
+    def _threads(self) -> Iterable[str]:
+        threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
+        if others := [thread for thread in threads if not isinstance(thread, str)]:
+            raise ThreadMigrationError(
+                f"{self.name} has a thread {shown(others[0])} of type {type(others[0]).__name__}: others have only str"
+            )
+        return threads
+
+    def _outline(self, thread: str) -> Outline:
+        outline: Outline = {}
+        for ns, stored in self.saver.storage.get(thread, {}).items():
+            for checkpoint_id, (_, _, parent) in stored.items():
+                tasks: dict[Task, Told] = {}
+                for (task_id, index), write in self.saver.writes.get((thread, ns, checkpoint_id), {}).items():
+                    named = task_id, min(index, 0)
+                    value = self.saver.serde.loads_typed(write[2]) if index < 0 else None
+                    tasks.setdefault(named, Told(write[3], special(named, value)))
+                outline[ns, checkpoint_id] = Entry(parent or None, tasks)
+        return outline
+
+
+class _SqlPlace(SaverPlace, ABC):
+    """A saver on a database with LangGraph's tables. Metadata are JSON there."""
+
+    _LEAST: str
+    """The function that answers the least of two numbers."""
+    _PARAMETER: str
+    """What stands for a parameter."""
+    _WRITES: str
+    """The table of pending writes."""
+    _VALUE: str
+    """Its column with the value."""
+
+    @abstractmethod
+    def _select(self, query: str, *arguments: str) -> list[Any]: ...
+
+    def _path(self) -> str:
+        """The column with a task's path."""
+        return "task_path"
+
+    def _threads(self) -> Iterable[str]:
+        return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
+
+    def _outline(self, thread: str) -> Outline:
+        of_thread = f"WHERE thread_id = {self._PARAMETER}"
+        tasks: dict[Key, dict[Task, Told]] = {}
+        path, table = self._path(), self._WRITES
+        columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
+        groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, said in self._select(groups, thread):
+            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = Told(said)
+        specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
+            named, found = (task_id, index), tasks[ns, checkpoint_id]
+            value = self.saver.serde.loads_typed((kind, data))
+            found[named] = Told(found[named].path, special(named, value))
+        checkpoints = f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints {of_thread}"  # noqa: S608
+        return {
+            (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))
+            for ns, checkpoint_id, parent in self._select(checkpoints, thread)
+        }
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """What comes back of metadata: JSON, in any order."""
+        return json.dumps(json.loads(json.dumps(get_checkpoint_metadata({}, metadata))), sort_keys=True)  # type: ignore[arg-type]
+
+
+class SqlitePlace(_SqlPlace):
+    """A `SqliteSaver`."""
+
+    saver: Any
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "MIN", "?", "writes", "value"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        sqlite3 = import_module("sqlite3")
+        self.failures = (sqlite3.Error,)
+        self.refusals = (*self.refusals, sqlite3.DataError, sqlite3.InterfaceError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with self.saver.cursor(transaction=False) as cursor:
+            return cursor.execute(query, arguments).fetchall()  # type: ignore[no-any-return]
+
+    def _path(self) -> str:
+        """Databases from before langgraph-checkpoint-sqlite 3.1 have none."""
+        columns = {column[1] for column in self._select("PRAGMA table_info(writes)")}
+        return "task_path" if "task_path" in columns else "''"
+
+
+class PostgresPlace(_SqlPlace):
+    """A `PostgresSaver`."""
+
+    saver: Any
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "LEAST", "%s", "checkpoint_writes", "blob"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        psycopg: Any = import_module("psycopg")
+        self.failures = (psycopg.Error,)
+        self.refusals = (*self.refusals, psycopg.DataError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with self.saver._cursor() as cursor:  # noqa: SLF001
+            return [tuple(row.values()) for row in cursor.execute(query, arguments)]
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """What comes back of metadata: `PostgresSaver` leaves out `writes`, which LangGraph kept there before 0.5."""
+        return super().as_stored(get_serializable_checkpoint_metadata({}, metadata))  # type: ignore[arg-type]

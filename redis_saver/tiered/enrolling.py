@@ -1,0 +1,27 @@
+"""Threads that only hot has, from before there were tiers: they are noted as what cold lacks, and flushed."""
+
+from __future__ import annotations
+
+from redis_saver import listing, scripts
+from redis_saver.requests import Call
+from redis_saver.tiered.flushing import flush_now
+from redis_saver.tiered.model import Tiered, Tiers, by_choice
+
+
+def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
+    """See to it that cold has a thread, if it is such a one; None: all of them."""
+
+    def bring() -> Tiered[None]:
+        found = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
+        for each in dict.fromkeys(found):
+            keys = tiers.hot.keyspace.tier_keys(each)
+            if (yield Call(scripts.ENROLL, (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush), ())):
+                yield from bring_enrolled(tiers, each)
+
+    yield from by_choice(tiers, bring())
+
+
+def bring_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Bring such a thread to cold, all of which was just noted."""
+    yield from flush_now(tiers, thread)
+    tiers.counts.enrolled += 1

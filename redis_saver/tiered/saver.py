@@ -1,0 +1,212 @@
+"""What `TieredSaver` and `AsyncTieredSaver` share: a saver of ours that answers, in front of one that remembers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from typing_extensions import Self
+
+from redis_saver import config as configs
+from redis_saver import forks
+from redis_saver.aio import AsyncRedisSaver
+from redis_saver.checking import CheckReport
+from redis_saver.display import error_text, kind_of, shown
+from redis_saver.errors import BacklogWarning
+from redis_saver.interface import Interface, Operations
+from redis_saver.requests import T
+from redis_saver.serializer import safe
+from redis_saver.sync import RedisSaver
+from redis_saver.tiered import checking, operations, threads
+from redis_saver.tiered.lag import Lag, what_is_left
+from redis_saver.tiered.leases import Leases
+from redis_saver.tiered.model import (
+    ColdHistory,
+    HotFailed,
+    Mode,
+    NegativeEntry,
+    OnHotError,
+    Stats,
+    Tiered,
+    Verify,
+)
+from redis_saver.tiered.opaque_copy import carriers
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
+Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
+_LOG = logging.getLogger("redis_saver")
+
+
+class TwoTiers(Interface, Generic[Hot]):
+    """What both flavours share.
+
+    Reading is up to `hot`. All is written to `cold` before `hot` (`mode="write-through"`), or to `hot`, and a flusher brings it to `cold`
+    (`mode="write-behind"`): see `redis_saver.tiered` for what is guaranteed. All writers of a thread must go through tiers with the same
+    two stores, or `verify` must be other than "never".
+    """
+
+    _operations: ClassVar[Operations] = operations
+    _hot_class: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        hot: Hot,
+        cold: BaseCheckpointSaver[Any],
+        *,
+        mode: Mode = "write-through",
+        on_hot_error: OnHotError = "raise",
+        verify: Verify = "never",
+        flusher: bool = True,
+        flush_interval: float = 1.0,
+        flush_workers: int = 4,
+        cold_history: ColdHistory = "all",
+        max_backlog: int = 100_000,
+        backlog_timeout: float = 5.0,
+    ) -> None:
+        """Put a saver in front of another. Both stay the caller's.
+
+        Args:
+            hot: A saver of ours of the same flavour; give it a TTL. With its `min_replicas` what is written behind waits for replicas; what is written
+                through cold has, and need not wait.
+            cold: Any saver with the methods that are used, such as a `PostgresSaver` that was set up. Its `serde` is replaced by one that bears values
+                which other OS threads change (`serializer.safe`). It decides what can be stored, and
+                how metadata come back. Where its serializer is to be made safe, as `serde` of `RedisSaver`, it is used by a shallow copy.
+            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: when hot has it; until cold has it too, the thread
+                does not expire.
+            on_hot_error: With write-through, what to do where hot cannot be reached: `"raise"` its error, or `"bypass"` it: read from cold alone, and
+                end in cold alone the writes that are under way. A write that hot could not even be told of raises in any case,
+                and cold has not got it: another process may still see hot, and would go on believing it.
+            verify: Whether a newest checkpoint that hot answers is compared with cold's, for writers that go straight to cold:
+                `"never"`, `"on_open"` (once for each thread and namespace in this process), `"always"`.
+            flusher: With write-behind, as are all that follow: whether this process brings to cold what only hot has, its own and what
+                others left. False: others do (`redis-saver flush`).
+            flush_interval: Seconds that a thread's records are gathered before they are brought to cold.
+            flush_workers: How many threads (conversations) are brought there at once.
+            cold_history: `"all"` checkpoints go to cold, or `"latest"`: of those that were gathered only the newest of each namespace, with its
+                pending writes. (All go where a `DeltaChannel` needs them.)
+            max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
+                knows of the others is some seconds old.
+            backlog_timeout: Seconds that a write waits while it is more, before it raises `BacklogFull`.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense.
+        """
+        if not isinstance(hot, self._hot_class):
+            raise TypeError(f"hot is {kind_of(hot)}: {type(self).__name__} takes a {self._hot_class.__name__}")
+        if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
+            raise TypeError(f"cold is {kind_of(cold)}: takes another checkpoint saver, such as PostgresSaver")
+        if on_hot_error not in ("raise", "bypass"):
+            raise ValueError(f'on_hot_error={shown(on_hot_error)}: "raise" or "bypass"')
+        if verify not in ("never", "on_open", "always"):
+            raise ValueError(f'verify={shown(verify)}: "never", "on_open" or "always"')
+        if mode not in ("write-through", "write-behind"):
+            raise ValueError(f'mode={shown(mode)}: "write-through" or "write-behind"')
+        if cold_history not in ("all", "latest"):
+            raise ValueError(f'cold_history={shown(cold_history)}: "all" or "latest"')
+        if mode == "write-behind" and on_hot_error == "bypass":
+            raise ValueError(
+                'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
+            )
+        configs.number("flush_workers", flush_workers, 1, whole=True)
+        configs.number("max_backlog", max_backlog, 1, whole=True)
+        configs.number("flush_interval", flush_interval, 0.001)
+        configs.number("backlog_timeout", backlog_timeout, 0)
+        super().__init__(serde=hot.serde)
+        self._origin: TwoTiers[Hot] | None = None
+        self._generation = forks.generation
+        cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
+        self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
+        self.carrier, self._carrier_of_cold = carriers(hot, cold)
+        self.counts, self.leases = Stats(), Leases()
+        forks.watch(self.counts)
+        self.verified: set[tuple[str, str]] = set()
+        self.negative_cache: dict[str, NegativeEntry] = {}
+        self.flush_workers, self.flushes = flush_workers, flusher and mode == "write-behind"
+        self.behind: Lag | None = None
+        if mode == "write-behind":
+            self.behind = Lag(
+                self,
+                history=cold_history,
+                flush_interval=flush_interval,
+                most=max_backlog,
+                backlog_timeout=backlog_timeout,
+                flushes=flusher,
+            )
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """A clone whose savers allow these types, too."""
+        clone = copy.copy(self)
+        clone._origin = self  # noqa: SLF001 - whose flusher it shares
+        clone.hot = self.hot.with_allowlist(extra_allowlist)
+        clone.cold = self.cold.with_allowlist(extra_allowlist)
+        clone.serde = clone.hot.serde
+        return clone
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from the one in which the saver was made."""
+        forks.check()
+        return self._generation != forks.generation
+
+    def stats(self) -> Stats:
+        """A copy of what was counted so far, in this process."""
+        return copy.copy(self.counts)
+
+    def _closed(self, left: int) -> int:
+        """Log what `close` has left behind; answers how many records that is."""
+        if left:
+            _LOG.warning("%s", what_is_left(self.counts))
+        return left
+
+    def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
+        """Say at the end of a `with` what `close` has left behind, or met; but an error that is on its way out stays what it is."""
+        if error is None and failed is not None:
+            raise failed
+        if failed is not None:
+            _LOG.warning("it cannot be said whether cold has everything: %s", error_text(failed))
+        elif left and error is None:
+            warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
+
+    def _stream(self, stream: Tiered[list[T]]) -> Iterator[T]:
+        yield from self._run(stream)
+
+    async def _astream(self, stream: Tiered[list[T]]) -> AsyncIterator[T]:
+        for one in await self._arun(stream):
+            yield one
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
+
+        Each checkpoint is compared with cold's, which is asked for it. Where cold is still to get some of the thread, nothing is compared.
+
+        Args:
+            thread_id: The thread.
+            values: As there. It is about Redis; what is compared with cold is decoded in any case.
+
+        Raises:
+            ThreadNotFound: Redis does not have the thread.
+            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        """
+        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Prune threads as cold does."""
+        self._run(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`prune` for asyncio."""
+        await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
+
+
+def own_error(failed: HotFailed) -> BaseException:
+    """Hot's own error, which is raised where it cannot be bypassed."""
+    return failed.__cause__ or failed

@@ -1,0 +1,104 @@
+"""Writing to cold, then to hot; or to hot, where cold may lag behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+
+from redis_saver import config, names, scripts, writing
+from redis_saver.errors import LimitExceeded, ThreadDamaged
+from redis_saver.parts import digest
+from redis_saver.requests import Operation
+from redis_saver.scripts import Script
+from redis_saver.tiered import instead, write_behind
+from redis_saver.tiered.cold_calls import versions_of_values, writes_of
+from redis_saver.tiered.intents import NOWHERE, begin_intent, end, end_intent
+from redis_saver.tiered.model import WHOLE, Cold, Tiered, Tiers, for_cold
+
+
+def put(
+    tiers: Tiers,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Tiered[RunnableConfig]:
+    """Store a checkpoint."""
+    where = config.address(given)
+    stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+    if tiers.behind and (yield from write_behind.put(tiers, tiers.behind, given, checkpoint, metadata, new_versions)):
+        return stored
+    in_it = versions_of_values(checkpoint)
+
+    def cold(*, has_all: bool) -> Cold:
+        # Of a thread that hot does not know, and of one whose checkpoints cold was spared, cold may lack anything.
+        return Cold(
+            "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
+        )
+
+    hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
+    field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
+    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
+    yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
+    return stored
+
+
+def put_writes(
+    tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> Tiered[None]:
+    """Store the pending writes of a task."""
+    where = config.address(given)
+    if tiers.behind and (yield from write_behind.put_writes(tiers, tiers.behind, given, writes, task_id, task_path)):
+        return
+    cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
+    hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
+    record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
+    yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
+
+
+def _write(
+    tiers: Tiers,
+    where: config.Address,
+    cold: Callable[..., Cold],
+    hot: Callable[[], Operation[Any]],
+    script: Script,
+    record: bytes,
+    *,
+    needed: bytes = b"",
+    writes: bytes = b"",
+) -> Tiered[None]:
+    """Write to cold, then to hot; what hot has has a write intent meanwhile, which stays where something fails.
+
+    Args:
+        tiers: The saver.
+        where: Its checkpoint.
+        cold: The call of cold, given whether cold `has_all` of the thread.
+        hot: The operation over hot.
+        script: What does that, and ends the intent.
+        record: What is written.
+        needed: What hot must have for this to be all it is in cold, unless the thread was empty.
+        writes: The beginning of the members of the checkpoint's pending writes, if it is one.
+    """
+    thread = where.thread_id
+    intent = yield from begin_intent(tiers, thread, digest(record), writes, where.checkpoint_ns)
+    yield cold(has_all=intent.has_all)
+
+    def then() -> Operation[None]:
+        # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
+        # are not known.
+        if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
+            keys = tiers.hot.keyspace.tier_keys(thread)
+            more = (intent.token, intent.newest, b"" if intent.newest else needed)
+            try:
+                if (yield from instead.by(hot(), script, (*keys.writing, keys.flush), more)) is None:
+                    yield from end_intent(tiers, thread, intent, b"")
+            except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
+                pass
+            else:
+                return
+        yield from end_intent(tiers, thread, intent, NOWHERE)
+
+    yield from end(tiers, thread, intent, then())
