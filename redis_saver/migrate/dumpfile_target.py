@@ -1,4 +1,4 @@
-"""A file of threads that is being written; its form is in `files.py`."""
+"""A file of threads that is being written; its form is in `dumpfile.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where threads are moved from and to: any saver. What is known of some savers beyond LangGraph's interface is in `kinds.py`."""
+"""Where threads are moved from and to: any saver. What is known of some savers beyond LangGraph's interface is in `adapters.py`."""
 
 from __future__ import annotations
 
