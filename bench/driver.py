@@ -17,7 +17,9 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from redis_saver import AsyncRedisSaver, RedisSaver, drivers, reading, writing
+from redis_saver import AsyncRedisSaver, RedisSaver
+from redis_saver.engine import drivers
+from redis_saver.checkpoint import reading, writing
 
 THREAD: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
 CALLERS = (1, 10, 50, 100, 500)

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.floors import judge
 from bench.measuring import Run
-from redis_saver import compiled
+from redis_saver.serde import compiled
 
 FOLDER = Path(__file__).parent / "results"
 Result = dict[str, Any]

@@ -1,7 +1,11 @@
 """LangGraph checkpoints on plain Redis or Valkey."""
 
-from redis_saver.aio import AsyncRedisSaver
-from redis_saver.checking import CheckReport
+from redis_saver.checkpoint.aio import AsyncRedisSaver
+from redis_saver.checkpoint.checking import CheckReport
+from redis_saver.checkpoint.inventory import Finding
+from redis_saver.checkpoint.pruning import Pruned
+from redis_saver.checkpoint.sync import RedisSaver
+from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
@@ -21,11 +25,7 @@ from redis_saver.errors import (
     UnsupportedFormat,
     UnsupportedServer,
 )
-from redis_saver.inventory import Finding
 from redis_saver.limits import Limits
-from redis_saver.pruning import Pruned
-from redis_saver.sync import RedisSaver
-from redis_saver.threads import ThreadInfo
 from redis_saver.tiered.aio import AsyncTieredSaver
 from redis_saver.tiered.sync import TieredSaver
 

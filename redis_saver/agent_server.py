@@ -26,7 +26,7 @@ from typing import Any
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver import expiry
-from redis_saver.aio import AsyncRedisSaver
+from redis_saver.checkpoint.aio import AsyncRedisSaver
 from redis_saver.display import shown
 
 

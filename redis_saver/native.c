@@ -1,4 +1,4 @@
-/* Lists of messages to and from msgpack, compiled: what redis_saver/columns.py and messages.py do, several times as fast.
+/* Lists of messages to and from msgpack, compiled: what redis_saver/serde/columns.py and messages.py do, several times as fast.
  *
  * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
  * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
@@ -897,7 +897,7 @@ static PyMethodDef methods[] = {
      "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
      "`pack` told."},
     {"snapshot", snapshot, METH_VARARGS,
-     "snapshot(value, message)\n--\n\nWhat `redis_saver.snapshot` says of a value; `message` is called with each message in it. None where "
+     "snapshot(value, message)\n--\n\nWhat `redis_saver.serde.snapshot` says of a value; `message` is called with each message in it. None where "
      "that is not to be told here."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,

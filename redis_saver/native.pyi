@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from redis_saver.plain import Kind
+from redis_saver.serde.plain import Kind
 
 def learn(
     cls: type,

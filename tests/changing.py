@@ -31,15 +31,9 @@ from make import config, put
 from pydantic import BaseModel
 from seeds import seeds
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    RedisSaver,
-    TieredSaver,
-    EncodeError,
-    compiled,
-)
-from redis_saver.serializer import FastSerializer, safe
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, EncodeError, RedisSaver, TieredSaver
+from redis_saver.serde import compiled
+from redis_saver.serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)
 ROUNDS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.clients import connect
+from redis_saver.client.clients import connect
 
 
 class Face:

@@ -26,7 +26,7 @@ from make import checkpoint, config
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, slot_of
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, ThreadDamaged, TieredSaver
-from redis_saver.clients import connect
+from redis_saver.client.clients import connect
 from redis_saver.names import Keyspace
 
 KINDS = [f"{kind}-{program}" for kind in ("sentinel", "cluster") for program in PROGRAMS]

@@ -21,8 +21,9 @@ import time
 import traceback
 from typing import Any
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, connections
-from redis_saver.clients import connect
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver.client import connections
+from redis_saver.client.clients import connect
 
 DEADLINE = 20.0
 """Seconds that a call may take on a machine that is busy with other tests; one that hangs takes for ever."""

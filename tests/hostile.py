@@ -14,8 +14,8 @@ from typing import Any
 import redis
 
 from redis_saver import KeyConflict, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
-from redis_saver.frames import pack
-from redis_saver.parts import DIGEST, digest
+from redis_saver.storage.frames import pack
+from redis_saver.storage.parts import DIGEST, digest
 
 ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
 """What a call may raise; anything else fails the test."""

@@ -16,10 +16,11 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
 from tiering import Clock, Tiers, plain
 
-from redis_saver import ThreadBusy, names, scripts
+from redis_saver import ThreadBusy, names
+from redis_saver.engine import scripts
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
-from redis_saver.requests import Call
+from redis_saver.engine.requests import Call
 from redis_saver.tiered import flushing, model, operations
 from redis_saver.tiered.model import Once, Pause, Try
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from faces import Target
-from redis_saver import Limits, frames, headers, names, scripts
+from redis_saver import Limits, names
+from redis_saver.storage import frames, headers
+from redis_saver.engine import scripts
 from redis_saver.limits import Allowance
-from redis_saver import parts as parted
+from redis_saver.storage import parts as parted
 from redis_saver.names import Keyspace
 
 

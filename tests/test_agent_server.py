@@ -23,7 +23,8 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from servers import free_port, url_of
 
-from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer, clients
+from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer
+from redis_saver.client import clients
 from redis_saver.agent_server import checkpointer
 
 pytestmark = pytest.mark.xdist_group("agent")

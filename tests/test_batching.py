@@ -24,9 +24,10 @@ from make import config, put
 from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, KeyConflict, clusters, connections, loads
-from redis_saver.requests import Batch, Call, Command
-from redis_saver.scripts import Script
+from redis_saver import AsyncRedisSaver, KeyConflict
+from redis_saver.client import clusters, connections, loads
+from redis_saver.engine.requests import Batch, Call, Command
+from redis_saver.engine.scripts import Script
 
 EACH = loads.REQUESTS_A_PIPELINE
 

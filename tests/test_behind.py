@@ -32,9 +32,10 @@ from servers import Server
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver, scripts
+from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver
+from redis_saver.engine import scripts
 from redis_saver.names import Keyspace
-from redis_saver.serializer import FastSerializer
+from redis_saver.serde.serializer import FastSerializer
 from redis_saver.tiered import flushing, lag, model
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}

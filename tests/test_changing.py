@@ -18,8 +18,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from make import config, put
 
-from redis_saver import RedisSaver, TieredSaver, EncodeError, compiled
-from redis_saver.serializer import FastSerializer, SafeSerializer, safe
+from redis_saver import EncodeError, RedisSaver, TieredSaver
+from redis_saver.serde import compiled
+from redis_saver.serde.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
 
@@ -233,8 +234,8 @@ def test_what_holds_itself_is_an_error_and_no_crash() -> None:
     """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
     code = """
 from collections import deque
-from redis_saver import compiled
-from redis_saver.serializer import FastSerializer, safe
+from redis_saver.serde import compiled
+from redis_saver.serde.serializer import FastSerializer, safe
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 def outcomes():
     for depth in (1, 200, 2000):

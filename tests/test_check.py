@@ -39,13 +39,13 @@ from redis_saver import (
     ThreadDamaged,
     ThreadNotFound,
     TieredSaver,
-    frames,
     names,
-    requests,
 )
-from redis_saver.cli import main
+from redis_saver.storage import frames
+from redis_saver.engine import requests
+from redis_saver.cli.main import main
 from redis_saver.names import Keyspace
-from redis_saver.parts import digest
+from redis_saver.storage.parts import digest
 
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 

@@ -13,7 +13,8 @@ from make import config
 from raw import check_counters, check_parts, check_sound, size, stored_parts
 from test_sharing import BASE, EDITS, FILES, Told, fields_of, key_of, name, said, text, texts
 
-from redis_saver import AsyncRedisSaver, RedisSaver, ThreadDamaged, DecodeError, compression
+from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
+from redis_saver.storage import compression
 
 WORDS = "the account is open and the balance is what it was before "
 REPETITIVE = [f"{n}: {WORDS * 6}" for n in range(300)]

@@ -17,7 +17,8 @@ from proxy import Proxy, proxy, through
 from raw import check_sound, without_revision
 from test_faults import Step, grow, keys, name, outcome, values
 
-from redis_saver import Pruned, ThreadBusy, names, scripts
+from redis_saver import Pruned, ThreadBusy, names
+from redis_saver.engine import scripts
 
 WRITERS = 64
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver import Limits, DecodeError, codec, road
-from redis_saver.frames import pack
+from redis_saver import DecodeError, Limits
+from redis_saver.storage import codec
+from redis_saver.serde import road
+from redis_saver.storage.frames import pack
 from redis_saver.limits import Allowance
-from redis_saver.serializer import FastSerializer
+from redis_saver.serde.serializer import FastSerializer
 
 SIZE = 4_000_000
 LONG = "x" * SIZE

@@ -11,7 +11,7 @@ from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, checkpoint, config, put
 
-from redis_saver import scripts as all_scripts
+from redis_saver.engine import scripts as all_scripts
 
 
 class Counted:

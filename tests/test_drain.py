@@ -21,8 +21,9 @@ from proxy import Proxy, proxy, retrying  # noqa: F401
 from test_behind import BEHIND, drained, keys_of
 from tiering import Moody, Tiers, plain, written
 
-from redis_saver import BacklogWarning, KeyConflict, drivers, scripts
-from redis_saver.requests import Call
+from redis_saver import BacklogWarning, KeyConflict
+from redis_saver.engine import drivers, scripts
+from redis_saver.engine.requests import Call
 from redis_saver.tiered import flushing, lag, model
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)

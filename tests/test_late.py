@@ -15,7 +15,7 @@ from make import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 
-from redis_saver import scripts
+from redis_saver.engine import scripts
 from redis_saver.tiered import flushing, model, operations
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)

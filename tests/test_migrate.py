@@ -40,9 +40,9 @@ from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
-from redis_saver.cli import main
+from redis_saver.cli.main import main
 from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
-from redis_saver.migrate.opaque import ClosedSerializer
+from redis_saver.storage.opaque import ClosedSerializer
 from redis_saver.migrate import engine as engine_module
 from redis_saver.migrate.records import with_text_versions
 

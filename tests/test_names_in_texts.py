@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from make import checkpoint, config, put
-from redis_saver import Limits, RedisSaver, TieredSaver, clients, display
-from redis_saver.cli import main
+from redis_saver import Limits, RedisSaver, TieredSaver, display
+from redis_saver.client import clients
+from redis_saver.cli.main import main
 from redis_saver.errors import RedisSaverError
 
 HOSTILE = {

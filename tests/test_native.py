@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
 
-from redis_saver import chats, columns, compiled
-from redis_saver import messages as single
+from redis_saver.serde import chats, columns, compiled
+from redis_saver.serde import messages as single
 
 native: Any = compiled.native
 pytestmark = [
@@ -385,8 +385,8 @@ class Broken:
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage
-from redis_saver import compiled
-from redis_saver.serializer import FastSerializer
+from redis_saver.serde import compiled
+from redis_saver.serde.serializer import FastSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 assert compiled.native is None and not compiled.CLASSES
 value = [HumanMessage("x")] * 99

@@ -14,7 +14,7 @@ import redis_saver
 from make import chain
 from faces import Face
 from redis_saver import RedisSaver
-from redis_saver.cli import main
+from redis_saver.cli.main import main
 from redis_saver.errors import EndpointError
 from redis_saver.migrate import opened
 

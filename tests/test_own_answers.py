@@ -28,7 +28,7 @@ from seeds import seed, targets
 from tiering import Tiers
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
-from redis_saver.batching import Batcher
+from redis_saver.client.batching import Batcher
 
 pytestmark = pytest.mark.random
 

@@ -17,12 +17,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds
 
-from redis_saver import Limits, codec, compiled, cutting, parts
-from redis_saver.known import Known, Version
+from redis_saver import Limits
+from redis_saver.storage import codec, cutting, parts
+from redis_saver.serde import compiled
+from redis_saver.storage.known import Known, Version
 from redis_saver.limits import Allowance
-from redis_saver.messages import state
-from redis_saver.parts import Stored
-from redis_saver.serializer import FastSerializer
+from redis_saver.serde.messages import state
+from redis_saver.storage.parts import Stored
+from redis_saver.serde.serializer import FastSerializer
 
 
 class Bare:

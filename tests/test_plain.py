@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from redis_saver import columns
-from redis_saver.plain import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
+from redis_saver.serde import columns
+from redis_saver.serde.plain import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
 
 
 class Inner(TypedDict, total=False):

@@ -12,9 +12,11 @@ from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
 from make import chain, checkpoint, config, ids, put
 import raw
-from redis_saver import Pruned, RedisSaver, drivers, pruning
-from redis_saver.copying import copy_thread
-from redis_saver.requests import Call
+from redis_saver import Pruned, RedisSaver
+from redis_saver.engine import drivers
+from redis_saver.checkpoint import pruning
+from redis_saver.checkpoint.copying import copy_thread
+from redis_saver.engine.requests import Call
 
 
 def blobs(target: Target, face: Face, thread: str = "t") -> set[bytes]:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from redis_saver import errors, scripts
+from redis_saver import errors
+from redis_saver.engine import scripts
 
 FOLDER = scripts._folder()
 NAMES = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.stem.startswith("lib_"))

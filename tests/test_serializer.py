@@ -34,11 +34,11 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
-from redis_saver import chats, columns, compiled, road
-from redis_saver import messages as fast
-from redis_saver import pieces as pieces_module
-from redis_saver.pieces import Pieces
-from redis_saver.serializer import FastSerializer
+from redis_saver.serde import chats, columns, compiled, road
+from redis_saver.serde import messages as fast
+from redis_saver.serde import pieces as pieces_module
+from redis_saver.serde.pieces import Pieces
+from redis_saver.serde.serializer import FastSerializer
 
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
 
@@ -1145,8 +1145,8 @@ if {name!r} == "Interior":
     kept, wrong = jsonplus._msgpack_enc, None
 else:
     vars(jsonplus).pop({name!r})
-from redis_saver.serializer import FastSerializer
-from redis_saver import road
+from redis_saver.serde.serializer import FastSerializer
+from redis_saver.serde import road
 assert not road.KNOWN
 if {name!r} != "Interior":
     vars(jsonplus)[{name!r}] = kept

@@ -32,9 +32,11 @@ from seeds import targets
 from servers import url_of
 from test_concurrency import together
 
-from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged, drivers, pruning
+from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
+from redis_saver.engine import drivers
+from redis_saver.checkpoint import pruning
 from redis_saver.names import Keyspace
-from redis_saver.requests import Call
+from redis_saver.engine.requests import Call
 
 THREAD = "thread"
 _plain = JsonPlusSerializer()
@@ -1434,7 +1436,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
                     asyncio.run(told.put(other, 1, v=after))
                 return saver._exchange(request)
 
-            from redis_saver.copying import copy_thread
+            from redis_saver.checkpoint.copying import copy_thread
 
             drivers.run(copy_thread(saver, THREAD, "copy"), exchange)
             (found,) = asyncio.run(target_face(target).list(config("copy")))

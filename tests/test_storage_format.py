@@ -24,7 +24,8 @@ from make import config, put
 from raw import without_revision
 from servers import url_of
 
-from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat, scripts
+from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
+from redis_saver.engine import scripts
 from redis_saver.names import Keyspace
 
 GOLDEN = Path(__file__).with_name("golden.json")

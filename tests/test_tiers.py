@@ -33,7 +33,8 @@ from servers import Server
 from tiering import Moody, Tiers, between, elsewhere, plain, written
 from typing_extensions import TypedDict
 
-from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver, scripts
+from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
+from redis_saver.engine import scripts
 from redis_saver.tiered import model, reading
 from redis_saver.names import Keyspace
 

@@ -16,7 +16,8 @@ from urllib.parse import quote
 import pytest
 import redis
 import trustme
-from redis_saver import AsyncRedisSaver, RedisSaver, clients, twins
+from redis_saver import AsyncRedisSaver, RedisSaver
+from redis_saver.client import clients, twins
 from servers import Cluster, Server, binary, free_port, valkey_binary
 from test_ways_in import roundtrip
 

@@ -15,8 +15,9 @@ from make import config, put
 from test_sharing import fields_of, key_of
 from test_values import KEY, Point
 
-from redis_saver import PlainValueRefused, DecodeError, EncodeError, codec, compression, frames
-from redis_saver.serializer import FastSerializer, StrictSerializer
+from redis_saver import DecodeError, EncodeError, PlainValueRefused
+from redis_saver.storage import codec, compression, frames
+from redis_saver.serde.serializer import FastSerializer, StrictSerializer
 
 ran: list[str] = []
 

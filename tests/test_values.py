@@ -53,7 +53,8 @@ from make import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
 
-from redis_saver import Limits, TieredSaver, DecodeError, EncodeError, codec, names
+from redis_saver import DecodeError, EncodeError, Limits, TieredSaver, names
+from redis_saver.storage import codec
 from redis_saver.names import Keyspace
 
 # -- values

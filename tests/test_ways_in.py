@@ -18,8 +18,9 @@ import valkey
 import valkey.asyncio
 from faces import Face, Target
 from make import chain, config, put
-from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer, CalledOnEventLoop, clients
-from redis_saver.sentinels import SSLPrimaryConnection
+from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver, UnsupportedServer
+from redis_saver.client import clients
+from redis_saver.client.sentinels import SSLPrimaryConnection
 from servers import Server, free_port, url_of
 
 

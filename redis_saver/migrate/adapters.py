@@ -14,16 +14,18 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver import codec, listing, names
+from redis_saver import names
+from redis_saver.checkpoint import listing
+from redis_saver.checkpoint.saver import Saver
+from redis_saver.checkpoint.surveying import survey, write_members
 from redis_saver.config import Address
 from redis_saver.display import shown
+from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
 from redis_saver.migrate.endpoints import SaverPlace, special
 from redis_saver.migrate.records import Entry, Key, Outline, Task, Told
-from redis_saver.requests import Command, Operation
-from redis_saver.saver import Saver
-from redis_saver.surveying import survey, write_members
+from redis_saver.storage import codec
 
 
 def place_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverPlace:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis_saver.display import shown
-from redis_saver.migrate.opaque import same
 from redis_saver.migrate.records import Key, Outline, Record, Task
+from redis_saver.storage.opaque import same
 
 Lacking = dict[Key, tuple[bool, set[Task]]]
 """What a target lacks: of each checkpoint whether it is that itself, and the tasks whose writes."""

@@ -36,8 +36,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver.display import printable, shown
 from redis_saver.errors import FileDamaged, moving
 from redis_saver.limits import Allowance, Limits
-from redis_saver.migrate.opaque import fingerprint
 from redis_saver.migrate.records import Entry, Key, Outline, Record, Told, Writes
+from redis_saver.storage.opaque import fingerprint
 
 FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}

@@ -19,7 +19,7 @@ from redis_saver.errors import EndpointError, ThreadMigrationError
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.migrate.new_files import NewFile
 from redis_saver.migrate.records import Entry, Key, Outline, Record, Task
-from redis_saver.parts import digest
+from redis_saver.storage.parts import digest
 
 
 class FileTarget(Values):

@@ -12,8 +12,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 from redis_saver import config
 from redis_saver.display import error_text, printable, shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
-from redis_saver.migrate.opaque import fingerprint
 from redis_saver.migrate.records import Entry, Key, Outline, Record, Task, Told, record
+from redis_saver.storage.opaque import fingerprint
 
 
 class Source(Protocol):

@@ -16,15 +16,15 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver import urls
+from redis_saver.checkpoint.sync import RedisSaver
+from redis_saver.client import urls
 from redis_saver.display import printable
 from redis_saver.errors import EndpointError, RedisSaverError
 from redis_saver.migrate import langgraph_dev, new_files
 from redis_saver.migrate.adapters import place_of
 from redis_saver.migrate.dumpfile import FileSource
 from redis_saver.migrate.dumpfile_target import FileTarget
-from redis_saver.migrate.opaque import ClosedSerializer
-from redis_saver.sync import RedisSaver
+from redis_saver.storage.opaque import ClosedSerializer
 
 FORMS = (
     "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or memory://NAME (ours), postgresql://..., sqlite:PATH, "

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import (
 
 from redis_saver import config
 from redis_saver.display import shown
-from redis_saver.migrate.opaque import Closed
+from redis_saver.storage.opaque import Closed
 
 Key: TypeAlias = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""

@@ -6,8 +6,8 @@ from langgraph.checkpoint.base import ChannelVersions
 
 from redis_saver.display import shown
 from redis_saver.errors import ThreadMigrationError
-from redis_saver.migrate.opaque import fingerprint
 from redis_saver.migrate.records import Record, with_text_versions, with_versions
+from redis_saver.storage.opaque import fingerprint
 
 
 class Versions:

@@ -10,10 +10,11 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import drivers, loops
-from redis_saver.aio import AsyncRedisSaver
+from redis_saver.checkpoint.aio import AsyncRedisSaver
+from redis_saver.client import loops
+from redis_saver.engine import drivers
+from redis_saver.engine.requests import Call, T
 from redis_saver.errors import LoopEnded
-from redis_saver.requests import Call, T
 from redis_saver.tiered import cold_connections, postgres_runs
 from redis_saver.tiered.flusher import AsyncFlusher, noting
 from redis_saver.tiered.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
@@ -24,7 +25,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
 
     Used by any number of loops and OS threads, before and after a fork, as far as `cold` can be. One that is bound to a loop (it has a `loop`, as an
-    `AsyncPostgresSaver`) answers the calls of that loop. All other calls, and those of a child, run on the background loop (`redis_saver.loops`), with connections of their
+    `AsyncPostgresSaver`) answers the calls of that loop. All other calls, and those of a child, run on the background loop (`redis_saver.client.loops`), with connections of their
     own to Postgres, with the same settings. A cold saver of another kind answers them on its loop, and they raise `LoopEnded` where that does not run.
 
     With write-behind the flusher is a few tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`. In the child of a fork

@@ -9,15 +9,18 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
-from redis_saver import checking, codec, config, names, scripts
-from redis_saver.checking import CheckReport, State
+from redis_saver import config, names
+from redis_saver.checkpoint import checking
+from redis_saver.checkpoint.checking import CheckReport, State
+from redis_saver.checkpoint.inventory import Findings, Inventory, describe
+from redis_saver.checkpoint.reading import BYTES_A_PAGE
+from redis_saver.checkpoint.surveying import Place
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Call
 from redis_saver.errors import LimitExceeded, ThreadDamaged
-from redis_saver.inventory import Findings, Inventory, describe
 from redis_saver.migrate.diff import difference
 from redis_saver.migrate.records import record
-from redis_saver.reading import BYTES_A_PAGE
-from redis_saver.requests import Call
-from redis_saver.surveying import Place
+from redis_saver.storage import codec
 from redis_saver.tiered.model import Cold, Tiered, Tiers, newest_of
 
 _OUTSIDE = (

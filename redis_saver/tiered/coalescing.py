@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from redis_saver import config, names, reading
+from redis_saver import config, names
+from redis_saver.checkpoint import reading
 from redis_saver.errors import RedisSaverError
 from redis_saver.tiered.model import HotFailed, Record, Tiered, Tiers
 

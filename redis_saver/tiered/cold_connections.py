@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from redis_saver import forks, loops
+from redis_saver import forks
+from redis_saver.client import loops
 
 C = TypeVar("C", bound=BaseCheckpointSaver[Any])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from redis_saver import listing, scripts
-from redis_saver.requests import Call
+from redis_saver.checkpoint import listing
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Call
 from redis_saver.tiered.flushing import flush_now
 from redis_saver.tiered.model import Tiered, Tiers, by_choice
 

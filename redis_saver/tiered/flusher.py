@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from redis_saver import drivers, forks, loops
+from redis_saver import forks
+from redis_saver.client import loops
 from redis_saver.display import error_text
+from redis_saver.engine import drivers
 from redis_saver.errors import LoopEnded
 from redis_saver.tiered import lag
 from redis_saver.tiered.flushing import Flushed, flush

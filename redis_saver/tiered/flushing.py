@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver import codec, config, listing, names, reading, scripts
+from redis_saver import config, names
+from redis_saver.checkpoint import listing, reading
 from redis_saver.display import error_text, shown
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Argument, Call, Command
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
-from redis_saver.migrate.opaque import ClosedSerializer
-from redis_saver.requests import Argument, Call, Command
+from redis_saver.storage import codec
+from redis_saver.storage.opaque import ClosedSerializer
 from redis_saver.tiered import coalescing, model
 from redis_saver.tiered.cold_calls import calls_for, to_put, versions_of_values
 from redis_saver.tiered.leases import release

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redis_saver.requests import Argument, Call, Operation
-from redis_saver.scripts import Script
+from redis_saver.engine.requests import Argument, Call, Operation
+from redis_saver.engine.scripts import Script
 
 
 def by(operation: Operation[Any], script: Script, keys: Sequence[bytes], more: Sequence[Argument]) -> Operation[Any]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
-from redis_saver import scripts, threads
-from redis_saver.context import default_ttl
+from redis_saver.checkpoint import threads
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
-from redis_saver.requests import Argument, Call, Operation
+from redis_saver.storage.context import default_ttl
 from redis_saver.tiered import flushing, model
 from redis_saver.tiered.enrolling import bring_enrolled
 from redis_saver.tiered.flushing import DELETIONS_KEPT, busy, flush_now

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from redis_saver import forks, names, scripts
+from redis_saver import forks, names
 from redis_saver.display import error_text, shown
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.errors import BacklogFull
-from redis_saver.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.tiered.model import MOST_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
 
 LOOK_EVERY = 5.0

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from redis_saver import forks, names, scripts
-from redis_saver.requests import Call
+from redis_saver import forks, names
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Call
 from redis_saver.tiered.model import MOST_NOTED, Try
 
 

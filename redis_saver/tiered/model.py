@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from redis_saver import config, names
-from redis_saver.context import Context
+from redis_saver.engine.requests import Call, Command, Request, T
 from redis_saver.errors import DecodeError, RedisSaverError, decoding
-from redis_saver.requests import Call, Command, Request, T
+from redis_saver.storage.context import Context
 
 WRITER_GONE = 300_000
 """Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""

@@ -14,10 +14,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver.base import Base
-from redis_saver.known import Known
-from redis_saver.migrate.opaque import ClosedSerializer
-from redis_saver.serializer import FastSerializer, SafeSerializer, StrictSerializer
+from redis_saver.checkpoint.base import Base
+from redis_saver.serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
+from redis_saver.storage.known import Known
+from redis_saver.storage.opaque import ClosedSerializer
 
 B = TypeVar("B", bound=Base)
 CACHE_BYTES = 16_000_000

@@ -9,10 +9,13 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver import codec, config, listing, names, reading, scripts, writing
-from redis_saver.context import Context
+from redis_saver import config, names
+from redis_saver.checkpoint import listing, reading, writing
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Argument, Call, Command, Operation, Scan, T
 from redis_saver.errors import LimitExceeded, ThreadDamaged
-from redis_saver.requests import Argument, Call, Command, Operation, Scan, T
+from redis_saver.storage import codec
+from redis_saver.storage.context import Context
 from redis_saver.tiered import model
 from redis_saver.tiered.cold_calls import by_task, writes_of
 from redis_saver.tiered.enrolling import enroll

@@ -13,14 +13,14 @@ from typing_extensions import Self
 
 from redis_saver import config as configs
 from redis_saver import forks
-from redis_saver.aio import AsyncRedisSaver
-from redis_saver.checking import CheckReport
+from redis_saver.checkpoint.aio import AsyncRedisSaver
+from redis_saver.checkpoint.checking import CheckReport
+from redis_saver.checkpoint.interface import Interface, Operations
+from redis_saver.checkpoint.sync import RedisSaver
 from redis_saver.display import error_text, kind_of, shown
+from redis_saver.engine.requests import T
 from redis_saver.errors import BacklogWarning
-from redis_saver.interface import Interface, Operations
-from redis_saver.requests import T
-from redis_saver.serializer import safe
-from redis_saver.sync import RedisSaver
+from redis_saver.serde.serializer import safe
 from redis_saver.tiered import checking, operations, threads
 from redis_saver.tiered.lag import Lag, what_is_left
 from redis_saver.tiered.leases import Leases

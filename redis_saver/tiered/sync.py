@@ -12,9 +12,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import drivers, forks
-from redis_saver.requests import Call, T
-from redis_saver.sync import RedisSaver
+from redis_saver import forks
+from redis_saver.checkpoint.sync import RedisSaver
+from redis_saver.engine import drivers
+from redis_saver.engine.requests import Call, T
 from redis_saver.tiered import cold_connections, postgres_runs
 from redis_saver.tiered.flusher import Flusher, noting
 from redis_saver.tiered.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redis_saver import config, listing, names, scripts
-from redis_saver.requests import Call
+from redis_saver import config, names
+from redis_saver.checkpoint import listing
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Call
 from redis_saver.tiered import write_behind
 from redis_saver.tiered.cold_calls import calls_for
 from redis_saver.tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up

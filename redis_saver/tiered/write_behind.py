@@ -13,10 +13,12 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
-from redis_saver import config, names, scripts, writing
+from redis_saver import config, names
+from redis_saver.checkpoint import writing
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Argument, Operation
+from redis_saver.engine.scripts import Script
 from redis_saver.errors import ThreadDamaged
-from redis_saver.requests import Argument, Operation
-from redis_saver.scripts import Script
 from redis_saver.tiered import flushing, instead, reading
 from redis_saver.tiered.cold_calls import writes_of
 from redis_saver.tiered.model import Behind, Tiered, Tiers

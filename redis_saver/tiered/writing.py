@@ -8,11 +8,13 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
-from redis_saver import config, names, scripts, writing
+from redis_saver import config, names
+from redis_saver.checkpoint import writing
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Operation
+from redis_saver.engine.scripts import Script
 from redis_saver.errors import LimitExceeded, ThreadDamaged
-from redis_saver.parts import digest
-from redis_saver.requests import Operation
-from redis_saver.scripts import Script
+from redis_saver.storage.parts import digest
 from redis_saver.tiered import instead, write_behind
 from redis_saver.tiered.cold_calls import versions_of_values, writes_of
 from redis_saver.tiered.intents import NOWHERE, begin_intent, end, end_intent

@@ -1,0 +1,1 @@
+"""Checkpoints on one server: operations, and the savers that run them."""

@@ -1,0 +1,117 @@
+"""Threads as a whole: which there are, when they expire, deleting one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from redis_saver import names
+from redis_saver.display import shown
+from redis_saver.engine import scripts
+from redis_saver.engine.requests import Argument, Batch, Call, Operation, Page, Stream
+from redis_saver.errors import ThreadNotFound, decoding
+from redis_saver.storage import headers
+from redis_saver.storage.context import Context, default_ttl
+
+_ROOT = names.component("")
+_INTERRUPT = b"\0%d" % WRITES_IDX_MAP[INTERRUPT]
+
+
+class ThreadInfo(NamedTuple):
+    """A thread, as `threads()` tells of it."""
+
+    thread_id: str
+    checkpoint_id: str | None
+    """The newest checkpoint over all namespaces; None where there are only writes of one that is not there yet."""
+    updated_at: str | None
+    """That checkpoint's `ts`: ISO 8601."""
+    checkpoints: int
+    bytes: int
+    """Headers, values and writes as stored; Redis's own overhead comes on top."""
+    ttl: timedelta | None
+    """Time left; None: does not expire."""
+    pinned: bool
+    interrupted: bool
+    """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
+
+
+def delete_thread(context: Context, thread: str) -> Operation[None]:
+    """Remove a thread, a damaged one too: both of its keys, at once."""
+    keys = context.keyspace.keys(thread)
+    context.known.forget(keys.data_key)
+    yield Call(scripts.DELETE_THREAD, keys, (b"any",))
+
+
+def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:
+    """Describe the threads of a stream whose names begin with a prefix."""
+    reply = None
+    while True:
+        try:
+            step = found.send(reply)
+        except StopIteration:
+            return
+        if not isinstance(step, Page):
+            reply = yield step
+            continue
+        reply = None
+        threads = [thread for thread in step.items if thread.startswith(prefix)]
+        if threads:
+            answers = yield Batch([_described(context, thread) for thread in threads])
+            pairs = zip(threads, answers, strict=True)
+            yield Page([_info(thread, answer) for thread, answer in pairs if answer is not None])
+
+
+def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
+    """Describe one thread."""
+    answer = yield _described(context, thread)
+    return None if answer is None else _info(thread, answer)
+
+
+def _described(context: Context, thread: str) -> Call:
+    return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
+
+
+def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
+    with decoding("what there is of thread {!r}", thread):
+        newest, head, checkpoints, size, left, waits, pinned = answer
+        return ThreadInfo(
+            thread_id=thread,
+            checkpoint_id=names.name_of(newest) if newest else None,
+            updated_at=headers.decode_time(head, thread) if head else None,
+            checkpoints=checkpoints,
+            bytes=size,
+            ttl=_time_left(left),
+            pinned=pinned == 1,
+            interrupted=waits == 1,
+        )
+
+
+_LONGEST = timedelta.max // timedelta(milliseconds=1)
+
+
+def _time_left(amount: int) -> timedelta | None:
+    return None if amount < 0 else timedelta(milliseconds=min(amount, _LONGEST))
+
+
+def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[timedelta | None]:
+    """Read or change when a thread expires; answers the time left.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/set_ttl.lua`.
+        own: What to set, in milliseconds.
+
+    Raises:
+        ThreadNotFound: there is no such thread.
+    """
+    arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
+    left = yield Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)
+    if left is None:
+        raise ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
+    with decoding("the deadline of thread {!r}", thread):
+        return _time_left(left)

@@ -1,0 +1,35 @@
+"""What every operation needs to know of the saver it works for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver.expiry import Expiry
+from redis_saver.limits import Limits
+from redis_saver.names import Keyspace
+from redis_saver.storage.known import Known
+
+
+class Context(Protocol):
+    """A saver, as its operations see it."""
+
+    serde: SerializerProtocol
+    keyspace: Keyspace
+    expiry: Expiry
+    compression: str | None
+    require_encryption: bool
+    """Whether plain values are refused (`encryption.py`)."""
+    known: Known
+    limits: Limits
+
+
+def default_ttl(context: Context) -> int | bytes:
+    """The saver's TTL as scripts take it: milliseconds, or nothing."""
+    return context.expiry.milliseconds or b""
+
+
+def refresh_arguments(context: Context) -> tuple[bytes, int | bytes]:
+    """Whether reading moves the deadline, and the saver's TTL, as reading scripts take them."""
+    return (b"1" if context.expiry.refresh_on_read else b"0"), default_ttl(context)
