@@ -33,26 +33,20 @@ WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async"
 """Programs and flavours; on Valkey one of these, as it is the servers that differ there."""
 
 
+def _here(fixture: str, program: str, *more: str) -> Any:
+    """A case whose servers a fixture starts, in one process for all cases of a program."""
+    return pytest.param(program, *more, marks=pytest.mark.xdist_group(f"{fixture} {program}"))
+
+
 def on(fixture: str) -> Callable[[Any], Any]:
-    """Run a test on servers that a fixture starts; those of one fixture in one process."""
-
-    def mark(test: Any) -> Any:
-        test = pytest.mark.parametrize((fixture, "flavour"), WITH, indirect=True)(test)
-        return pytest.mark.xdist_group(f"high availability: {fixture}")(test)
-
-    return mark
+    """Run a test on servers that a fixture starts."""
+    return pytest.mark.parametrize((fixture, "flavour"), [_here(fixture, *case) for case in WITH], indirect=True)
 
 
 def on_cluster(*cases: tuple[str, str]) -> Callable[[Any], Any]:
     """Run a test with pairs of a program and what is done, in both flavours."""
-
-    def mark(test: Any) -> Any:
-        test = pytest.mark.parametrize(
-            ("cluster", "what"), [one for one in cases if one[0] in PROGRAMS], indirect=["cluster"]
-        )(test)
-        return pytest.mark.xdist_group("high availability: cluster")(test)
-
-    return mark
+    these = [_here("cluster", *case) for case in cases if case[0] in PROGRAMS]
+    return pytest.mark.parametrize(("cluster", "what"), these, indirect=["cluster"])
 
 
 def patient(flavour: str) -> Any:
