@@ -297,7 +297,7 @@ BESIDE_COPY: dict[str, Step] = {
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.parametrize("script", ["FETCH", "STAGE", "INSTALL"])
+@pytest.mark.parametrize("script", ["READ_FIELDS", "STAGE", "PROMOTE"])
 @pytest.mark.parametrize("step", BESIDE_COPY)
 async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Proxy, step: str, script: str) -> None:
     await plant(target.face(), "source")

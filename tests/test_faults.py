@@ -190,7 +190,7 @@ LOSING: dict[str, Step] = {
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.parametrize("refused", [0, 2], ids=["caller retries", "client retries"])
+@pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
 @pytest.mark.parametrize("operation", LOSING)
 async def test_what_is_sent_again_after_a_lost_reply_happens_once(
     target: Target, proxy: Proxy, operation: str, retries: int

@@ -61,7 +61,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
-        "from redis_saver import compiled\n"
+        "from redis_saver.serde import compiled\n"
         f"assert (compiled.native is not None) == {native}\n"
         f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
         "    saver.setup()\n"
