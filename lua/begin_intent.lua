@@ -10,7 +10,7 @@
 -- ARGV[2] default    the saver's TTL in milliseconds, or ''
 -- ARGV[3] longer     milliseconds that the intent is kept longer than the thread
 -- ARGV[4] writes     the beginning of the members of a checkpoint's pending writes, or ''
--- ARGV[5] fill_token      that the caller was given when there was nothing, or ''
+-- ARGV[5] fill_token of the fill lease that the caller was given when there was nothing, or ''
 -- ARGV[6] record     16 bytes that name what is written; sixteen * for all of the thread
 -- ARGV[7] need       'all' where cold must have all that it was spared; 'nothing' where the thread is deleted next; else ''
 -- ARGV[8] gone       milliseconds after which a writer is gone
