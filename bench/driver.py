@@ -18,7 +18,7 @@ import redis
 import redis.asyncio
 
 from redis_saver import AsyncRedisSaver, RedisSaver
-from redis_saver.engine import drivers
+from redis_saver.engine import wire
 from redis_saver.checkpoint import reading, writing
 
 THREAD: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
@@ -41,8 +41,8 @@ def prepared(url: str) -> tuple[Any, Any, Any, bytes]:
     saver.put_writes(where, WRITES, "task")
     found: Any = saver.get_tuple(where)
     assert found.checkpoint["channel_values"] == values
-    read = drivers.wire(next(reading.get_tuple(saver, where)))
-    write = drivers.wire(next(writing.put_writes(saver, where, WRITES, "task", "")))
+    read = wire.as_command(next(reading.get_tuple(saver, where)))
+    write = wire.as_command(next(writing.put_writes(saver, where, WRITES, "task", "")))
     size = len(b"".join(client.connection_pool.make_connection().pack_command(*write)))
     client.set("bench-driver", b"x" * size, px=3_600_000)
     client.close()

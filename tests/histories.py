@@ -24,7 +24,8 @@ from tiering import Clock, Tiers, plain
 
 from redis_saver.names import Keyspace
 from redis_saver.tiered import flushing, model
-from redis_saver.tiered.model import Pause
+from redis_saver.engine.runner import DriverWrapper
+from redis_saver.tiered.model import Cold, Pause, Tried, Try
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
@@ -54,35 +55,48 @@ class Process:
         self.accident: Accident | None = None
         self.meanwhile: Any = None
         self.has_struck, self._is_dead, self._asked = False, False, 0
-        exchange = "_aexchange" if face.native_async else "_exchange"
-        self._wrap(self.saver.hot, exchange, "hot")
-        self._wrap(self.saver, "_ask_cold", "cold")
-        self._wrap(self.saver, exchange, "")
+        self._pass_by(self.saver.hot, lambda request: "hot")
+        self._pass_by(
+            self.saver, lambda request: "cold" if isinstance(getattr(request, "request", request), Cold) else ""
+        )
 
-    def _wrap(self, owner: Any, name: str, tier: str) -> None:
-        works = getattr(owner, name)
+    def _pass_by(self, owner: Any, tier_of: Callable[[Any], str]) -> None:
+        process = self
 
-        def ask(request: Any, *more: Any) -> Any:
-            if isinstance(request, Pause):
-                return self._wait()
-            if self._meets_it(tier, is_late=False):
-                _finish(self.meanwhile())
-            answer = works(request, *more)
-            if self._meets_it(tier, is_late=True):
-                _finish(self.meanwhile())
-            return answer
+        class PassingBy(DriverWrapper[Any]):
+            def request(self, request: Any) -> Any:
+                if isinstance(request, Pause):
+                    return process._wait()
+                try:
+                    if process._meets_it(tier_of(request), is_late=False):
+                        _finish(process.meanwhile())
+                    answer = self.wrapped.request(request)
+                    if process._meets_it(tier_of(request), is_late=True):
+                        _finish(process.meanwhile())
+                except psycopg.OperationalError as error:
+                    return process._tried(request, error)
+                return answer
 
-        async def aask(request: Any, *more: Any) -> Any:
-            if isinstance(request, Pause):
-                return self._wait()
-            if self._meets_it(tier, is_late=False):
-                await self.meanwhile()
-            answer = await works(request, *more)
-            if self._meets_it(tier, is_late=True):
-                await self.meanwhile()
-            return answer
+            async def arequest(self, request: Any) -> Any:
+                if isinstance(request, Pause):
+                    return process._wait()
+                try:
+                    if process._meets_it(tier_of(request), is_late=False):
+                        await process.meanwhile()
+                    answer = await self.wrapped.arequest(request)
+                    if process._meets_it(tier_of(request), is_late=True):
+                        await process.meanwhile()
+                except psycopg.OperationalError as error:
+                    return process._tried(request, error)
+                return answer
 
-        setattr(owner, name, aask if self.face.native_async else ask)
+        owner.driver = PassingBy(owner.driver)
+
+    @staticmethod
+    def _tried(request: Any, error: Exception) -> Tried:
+        if isinstance(request, Try):
+            return Tried(None, error)
+        raise error
 
     def _wait(self) -> None:
         """Whoever waits here does so for one that is gone, so for as long as it may be waited for."""
@@ -114,7 +128,8 @@ class Process:
         raise {"hot": redis.ConnectionError, "cold": psycopg.OperationalError}[tier]("on purpose")
 
     async def run(self, operation: Any) -> Any:
-        return await self.saver._arun(operation) if self.face.native_async else self.saver._run(operation)
+        driver = self.saver.driver
+        return await driver.arun(operation) if self.face.native_async else driver.run(operation)
 
 
 def _finish(coroutine: Any) -> None:

@@ -62,7 +62,7 @@ class UnderWay:
         if self.asks == TAKES:
             self.waited, self.is_outdated = 0, False
         try:
-            reply = None if self.is_waiting else self.saver._exchange(request)
+            reply = None if self.is_waiting else self.saver.driver.request(request)
         except RedisSaverError as error:
             return self._go_on(self._operations[-1].throw, error)
         return self._go_on(self._operations[-1].send, reply)

@@ -29,7 +29,8 @@ from langgraph.types import interrupt
 from make import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
-from tiering import Moody, Tiers, between, elsewhere, plain, written
+from wrappers import Around, asked, elsewhere
+from tiering import Moody, Tiers, between, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver
@@ -381,13 +382,13 @@ async def stalled(tiers: Tiers, face: Face) -> Any:
     operation = flushing.flush(saver, "thread")
     request = next(operation)
     while not isinstance(request, flushing.Try):
-        answer = saver._exchange(request) if not tiers.native_async else await saver._aexchange(request)
+        answer = await asked(face, request)
         request = operation.send(answer)
 
     async def go_on() -> Any:
         nonlocal request
         while True:
-            answer = saver._exchange(request) if not tiers.native_async else await saver._aexchange(request)
+            answer = await asked(face, request)
             try:
                 request = operation.send(answer)
             except StopIteration as end:
@@ -532,10 +533,10 @@ async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
     first, second = await tiers.face(), await tiers.face()
 
     async def meanwhile() -> None:
-        between(tiers, second, scripts.PUT_WRITES_THROUGH, go_on)
+        between(second, scripts.PUT_WRITES_THROUGH, go_on)
         await second.put_writes(made[-1], [(INTERRUPT, ["second"])], "task-y")
 
-    between(tiers, first, scripts.PUT_WRITES_THROUGH, meanwhile)
+    between(first, scripts.PUT_WRITES_THROUGH, meanwhile)
     await first.put_writes(made[-1], [(INTERRUPT, ["first"])], "task-y")
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
     for each in (face, second, other):
@@ -911,14 +912,18 @@ async def test_what_it_costs(tiers: Tiers) -> None:
 
     cold = await tiers.cold(cursor_factory=Counting)
     behind = await tiers.saver(cold=cold, **BEHIND, cold_history="latest")
-    asked: list[Any] = []
-    exchange = behind.hot._exchange
-    behind.hot._exchange = lambda request: asked.append(request) or exchange(request)
+    requests: list[Any] = []
+
+    def counted(request: Any) -> Any:
+        requests.append(request)
+        return (yield request)
+
+    Around(behind.hot, counted)
 
     def chat(saver: Any, thread: str) -> int:
         where = config(thread)
         assert saver.get_tuple(where) is None
-        sent.clear(), asked.clear()
+        sent.clear(), requests.clear()
         for number in range(1, 11):
             one = checkpoint({"messages": ["m"] * number}, {"messages": f"{number:032}.1"})
             where = saver.put(where, one, {"step": number}, one["channel_versions"])
@@ -928,7 +933,7 @@ async def test_what_it_costs(tiers: Tiers) -> None:
 
     alone = chat(cold, "alone")
     assert chat(behind, "both") == 0
-    assert len(asked) == 30
+    assert len(requests) == 30
     assert behind.flush() == 0
     assert 4 * len(sent) <= alone
 

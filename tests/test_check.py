@@ -28,7 +28,8 @@ from servers import Server
 from test_install import acl_rule
 from test_sharing import fields_of, key_of
 from test_values import KEY
-from tiering import Moody, Tiers, elsewhere
+from wrappers import Around, elsewhere
+from tiering import Moody, Tiers
 from typing_extensions import TypedDict
 
 from redis_saver import (
@@ -393,8 +394,7 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
     """Each attempt that saw something is made again; a thread that changes during each is ThreadBusy."""
     face = target.face()
     await lived(face)
-    saver, name = face.saver, "_aexchange" if face.native_async else "_exchange"
-    works, left = getattr(saver, name), [1]
+    left = [1]
 
     def meanwhile() -> None:
         """What put_writes does, between the index and the data as the check reads them."""
@@ -406,12 +406,12 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
             stored(b"@state", b"%d %d %d %d %d" % (form, rev, size + len(record), values, writes + 1))(target)
             listed(member)(target)
 
-    def exchange(request: Any) -> Any:
+    def around(request: Any) -> Any:
         if isinstance(request, requests.Command) and request.arguments[::2] == ("HSCAN", 0, 10):
             meanwhile()
-        return works(request)
+        return (yield request)
 
-    setattr(saver, name, exchange)
+    Around(face.saver, around)
     report = await sound(face)
     assert report.writes == 3 and not left
     left.extend([1] * 5)

@@ -19,10 +19,12 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config, ids
 from proxy import Proxy, proxy, retrying  # noqa: F401
 from test_behind import BEHIND, drained, keys_of
+from wrappers import Around, asked, ran
 from tiering import Moody, Tiers, plain, written
 
 from redis_saver import BacklogWarning, KeyConflict
-from redis_saver.engine import drivers, scripts
+from redis_saver.engine import scripts
+from redis_saver.engine.runner import Driver
 from redis_saver.engine.requests import Call
 from redis_saver.tiered import flushing, lag, model
 
@@ -191,10 +193,6 @@ async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Behind, qu
 # -- who holds a turn at a thread
 
 
-async def asked(tiers: Tiers, face: Face, request: Any) -> Any:
-    return await face.saver._aexchange(request) if tiers.native_async else face.saver._exchange(request)
-
-
 async def done(tiers: Tiers, face: Face, operation: Any, fails: Any = None) -> Any:
     """What comes of an operation, whose calls of one script fail."""
     answer: Any = None
@@ -206,7 +204,7 @@ async def done(tiers: Tiers, face: Face, operation: Any, fails: Any = None) -> A
             return end.value
         called = [getattr(one, "script", None) for one in getattr(request, "requests", [request])]
         failure = redis.ConnectionError("on purpose") if fails and fails in called else None
-        answer = None if failure else await asked(tiers, face, request)
+        answer = None if failure else await asked(face, request)
 
 
 async def flushed(tiers: Tiers, face: Face, **how: Any) -> Any:
@@ -218,7 +216,7 @@ async def stopped(tiers: Tiers, face: Face, script: Any = None) -> Any:
     operation = flushing.flush(face.saver, "thread")
     request = next(operation)
     while script is not None or not isinstance(request, model.Try):
-        answer = await asked(tiers, face, request)
+        answer = await asked(face, request)
         if script is not None and getattr(request, "script", None) is script:
             break
         request = operation.send(answer)
@@ -315,7 +313,7 @@ async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
             if getattr(request, "script", None) is scripts.ACK and not has_failed:
                 has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
             else:
-                request = late.send(await asked(tiers, face, request))
+                request = late.send(await asked(face, request))
     assert ("task-c", INTERRUPT, ["wait"]) in (await cold.get_tuple(config())).pending_writes
     await drained(other)
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
@@ -345,13 +343,13 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
     await written(face)
     operation = lag.look_in_turn(face.saver)
-    await asked(tiers, face, next(operation))
+    await asked(face, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, face) == ["thread"]
     tiers.later(lag.LONGEST_LOOK)
     operation = lag.look_in_turn(face.saver)
-    await asked(tiers, face, next(operation))
+    await asked(face, next(operation))
     tiers.later(lag.LONGEST_LOOK)
     assert await looked(tiers, other) == ["thread"]
 
@@ -381,20 +379,14 @@ async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> 
     """Cold was not told of it, so hot is believed on."""
     face, other = await tiers.face(), await tiers.face()
     last = (await written(face))[-1]
-    hot, name = face.saver.hot, "_aexchange" if tiers.native_async else "_exchange"
-    works = getattr(hot, name)
 
-    def exchange(request: Any) -> Any:
-        works(request)
+    def reply_is_lost(request: Any) -> Any:
+        reply = yield request
         if getattr(request, "script", None) is scripts.BEGIN_INTENT:
             raise redis.ConnectionError("on purpose")
+        return reply
 
-    async def aexchange(request: Any) -> Any:
-        await works(request)
-        if getattr(request, "script", None) is scripts.BEGIN_INTENT:
-            raise redis.ConnectionError("on purpose")
-
-    setattr(hot, name, aexchange if tiers.native_async else exchange)
+    Around(face.saver.hot, reply_is_lost)
     with pytest.raises(redis.ConnectionError):
         await face.put_writes(last, [("n", 1)], "task")
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
@@ -567,18 +559,15 @@ async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: ty
         finally:
             sent.append((yield Call(scripts.HAS_RUNS, (), ())))
 
-    def exchange(request: Any) -> Any:
+    def fails(request: Any) -> Any:
         if request.script is scripts.GET:
             raise error
         return "cleaned up"
+        yield
 
-    async def aexchange(request: Any) -> Any:
-        return exchange(request)
-
-    name = "_aexchange" if tiers.native_async else "_exchange"
-    setattr(face.saver.hot, name, aexchange if tiers.native_async else exchange)
+    Around(face.saver.hot, fails)
     with pytest.raises(error):
-        await (face.saver._arun(operation()) if tiers.native_async else asyncio.to_thread(face.saver._run, operation()))
+        await ran(face, operation())
     assert sent == ["cleaned up"]
 
 
@@ -591,11 +580,14 @@ async def test_an_operation_whose_task_is_cancelled_is_closed_at_once(tiers: Tie
         finally:
             closed_at.append("closed")
 
-    async def hangs(_: Any) -> Any:
-        begun.set()
-        await asyncio.sleep(60)
+    class Hangs(Driver[Any]):
+        request: Any = None
 
-    task = asyncio.create_task(drivers.arun(operation(), hangs))
+        async def arequest(self, _: Any) -> Any:
+            begun.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(Hangs().arun(operation()))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

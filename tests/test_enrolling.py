@@ -46,7 +46,7 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
     async def another() -> None:
         going_on(other, operations.put(other.saver, made[-1], new(), {}, VERSIONS), until)
 
-    between(tiers, face, scripts.ENROLL, another)
+    between(face, scripts.ENROLL, another)
     if act == "list":
         assert list(map(plain, await face.list(config()))) == list(map(plain, listed))
     elif act == "history":

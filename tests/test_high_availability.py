@@ -550,7 +550,7 @@ async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, movin
             ) as caught:
                 await call()
             assert isinstance(caught.value, redis.ConnectionError)
-            assert isinstance(caught.value, face.saver.failures)
+            assert isinstance(caught.value, face.saver.driver.failures)
         assert time.monotonic() - began < 10
     await put(face, config(), {"n": 1})
 

@@ -13,7 +13,8 @@ from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
 from make import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
-from tiering import Moody, Tiers, between, elsewhere, plain, written
+from wrappers import Around, Meanwhile
+from tiering import Moody, Tiers, between, plain, written
 
 from redis_saver.engine import scripts
 from redis_saver.tiered import flushing, model, operations
@@ -78,10 +79,10 @@ async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind:
     await stage.begin_anew(late_with="deletion")
     meanwhile: Callable[[], Any] = getattr(stage, act)
     if kind == "checkpoint":
-        between(stage.tiers, stage.through, scripts.PUT_THROUGH, meanwhile)
+        between(stage.through, scripts.PUT_THROUGH, meanwhile)
         stage.last = await stage.through.put(stage.last, new(), {}, VERSIONS)
     else:
-        between(stage.tiers, stage.through, scripts.PUT_WRITES_THROUGH, meanwhile)
+        between(stage.through, scripts.PUT_WRITES_THROUGH, meanwhile)
         await stage.through.put_writes(stage.last, [("n", [9]), (INTERRUPT, ["more"])], "task-d")
     await drained(stage.other)
     answers = await stage.newest()
@@ -99,7 +100,7 @@ async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, the
     await stage.other.delete_thread("thread")
     if then == "begun anew":
         await written(stage.other)
-    between(stage.tiers, stage.other, scripts.ACK, stage.late)
+    between(stage.other, scripts.ACK, stage.late)
     await drained(stage.other)
     answers = await stage.newest()
     assert answers == [answers[0]] * 4
@@ -113,7 +114,7 @@ async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) ->
     before = (await stage.other.get_tuple(config())).checkpoint
     values = {**before["channel_values"], "n": [9]}
     await stage.other.put(stage.last, checkpoint(values, {**before["channel_versions"], **VERSIONS}), {}, VERSIONS)
-    between(stage.tiers, stage.other, scripts.ACK, stage.late)
+    between(stage.other, scripts.ACK, stage.late)
     await drained(stage.other)
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
@@ -128,7 +129,7 @@ async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stag
     await drained(stage.other)
     if looks:
         await stage.through.get_tuple(config())
-    between(stage.tiers, stage.through, scripts.PUT_THROUGH, stage.late_and_flushed)
+    between(stage.through, scripts.PUT_THROUGH, stage.late_and_flushed)
     stored = await stage.through.put(config(), new(), {}, VERSIONS)
     await drained(stage.other)
     for each in (stage.cold, stage.other, stage.through):
@@ -139,7 +140,7 @@ async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage:
     last = (await written(stage.face))[-1]
     await stage.take()
     await drained(stage.other)
-    between(stage.tiers, stage.through, scripts.PUT_WRITES_THROUGH, stage.late_and_flushed)
+    between(stage.through, scripts.PUT_WRITES_THROUGH, stage.late_and_flushed)
     await stage.through.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
     for answer in await stage.newest():
@@ -178,7 +179,7 @@ async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
     await stage.take()
     await drained(stage.other)
     if at == "between":
-        between(stage.tiers, stage.through, scripts.ERASE, stage.late)
+        between(stage.through, scripts.ERASE, stage.late)
     await stage.through.delete_thread("thread")
     if at == "before":
         await stage.late()
@@ -252,10 +253,10 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
         await other.delete_for_runs(["run-2"])
 
     if what == "run":
-        between(tiers, face, scripts.DELETE_THREAD, another)
+        between(face, scripts.DELETE_THREAD, another)
         await face.delete_for_runs(["run-1"])
     elif what == "thread":
-        between(tiers, face, scripts.ERASE, another)
+        between(face, scripts.ERASE, another)
         await face.delete_thread("thread")
     else:
         works = tiers.fails(face, scripts.ERASE)
@@ -355,26 +356,23 @@ async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Sta
     """As a client does that saw no reply."""
     await written(stage.face)
     await drained(stage.face)
-    hot, name = stage.through.saver.hot, "_aexchange" if stage.tiers.native_async else "_exchange"
-    works, made = getattr(hot, name), list[Any]()
+    made = list[Any]()
 
     async def begin_anew() -> None:
         await stage.other.get_tuple(config())
         made.append(await stage.other.put(config(), new(), {}, VERSIONS))
 
-    def exchange(request: Any) -> Any:
+    def sent_again(request: Any) -> Any:
         if getattr(request, "script", None) is scripts.ERASE:
-            works(request)
-            elsewhere(begin_anew)
-        return works(request)
+            yield request
+        return (yield request)
 
-    async def aexchange(request: Any) -> Any:
-        if getattr(request, "script", None) is scripts.ERASE:
-            await works(request)
-            await begin_anew()
-        return await works(request)
-
-    setattr(hot, name, aexchange if stage.tiers.native_async else exchange)
+    acts = iter((None, begin_anew))
+    Meanwhile(
+        stage.through.saver.hot,
+        lambda request: next(acts) if getattr(request, "script", None) is scripts.ERASE else None,
+    )
+    Around(stage.through.saver.hot, sent_again)
     await stage.through.delete_thread("thread")
     assert (await stage.other.get_tuple(config())).config == made[0]
     await drained(stage.other)
@@ -392,6 +390,6 @@ async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(st
         with pytest.raises(redis.ConnectionError):
             await dies.put_writes(last, [("n", 1)], "task-y")
 
-    between(stage.tiers, stage.through, scripts.CLAIM, flushed_and_begins_an_intent)
+    between(stage.through, scripts.CLAIM, flushed_and_begins_an_intent)
     await stage.through.put_writes(last, [("n", 2)], "task-z")
     assert {"task-y", "task-z"} < {write[0] for write in (await stage.cold.get_tuple(config())).pending_writes}

@@ -26,6 +26,7 @@ from make import checkpoint, config
 from proxy import Proxy, retrying
 from seeds import seed, targets
 from tiering import Tiers
+from wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
 from redis_saver.client.batching import Batcher
@@ -421,14 +422,14 @@ async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 async def test_a_reply_that_was_left_on_a_connection_is_noticed(target: Target, monkeypatch: Any) -> None:
     """As by a client that uses a connection again on which a reply is still under way."""
-    exchange, left = RedisSaver._exchange, list[Any]()
+    left, saver = list[Any](), target.face().saver
 
-    def late(saver: RedisSaver, request: Any) -> Any:
-        left.append(exchange(saver, request))
+    def late(request: Any) -> Any:
+        left.append((yield request))
         return left.pop(0) if len(left) > 10 else left[-1]
 
-    monkeypatch.setattr(RedisSaver, "_exchange", late)
-    crowd = Crowd(target.face().saver, 1, 15)
+    Around(saver, late)
+    crowd = Crowd(saver, 1, 15)
     await crowd.run(tasks=0, loops=0, os_threads=5)
     with pytest.raises(AssertionError, match="caller"):
         crowd.check()

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base.id import UUID, uuid6
 from make import chain, checkpoint, config, ids, put
 import raw
 from redis_saver import Pruned, RedisSaver
-from redis_saver.engine import drivers
+from wrappers import Around
 from redis_saver.checkpoint import pruning
 from redis_saver.checkpoint.copying import copy_thread
 from redis_saver.engine.requests import Call
@@ -286,7 +286,7 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
     saver = RedisSaver(target.raw, prefix=target.prefix)
     seen: Counter[str] = Counter()
 
-    def exchange(request: Any) -> Any:
+    def around(request: Any) -> Any:
         if isinstance(request, Call):
             seen[request.script.name] += 1
             at = "promote" if request.script.name == "promote" else seen["stage"]
@@ -294,9 +294,10 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
                 seen["lost"] += 1
                 staged = [key for key in target.keys() if b"{target}" in key]
                 target.raw.unlink(*(key for key in staged if any(f"}}:{kind}.".encode() in key for kind in lost)))
-        return saver._exchange(request)
+        return (yield request)
 
-    drivers.run(copy_thread(saver, "source", "target"), exchange)
+    Around(saver, around)
+    saver.driver.run(copy_thread(saver, "source", "target"))
     assert seen["lost"] == 1
     assert ids(await face.list(config("target"))) == ids(await face.list(config("source")))
     assert len([key for key in target.keys() if b"{target}" in key]) == 2
@@ -309,13 +310,14 @@ async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Targ
     saver = RedisSaver(target.raw, prefix=target.prefix)
     removals = 0
 
-    def exchange(request: Any) -> Any:
+    def around(request: Any) -> Any:
         nonlocal removals
         if isinstance(request, Call) and request.script.name == "remove":
             removals += 1
             if removals == 2:
                 saver.put(config("t", "sub"), checkpoint({"n": 1}), {}, {"n": "1"})
-        return saver._exchange(request)
+        return (yield request)
 
-    dry = drivers.run(pruning.prune(saver, ["t"], pruning.retention("keep_latest", None, None), True), exchange)
+    Around(saver, around)
+    dry = saver.driver.run(pruning.prune(saver, ["t"], pruning.retention("keep_latest", None, None), True))
     assert dry.checkpoints == 399

@@ -33,7 +33,7 @@ from servers import url_of
 from test_concurrency import together
 
 from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
-from redis_saver.engine import drivers
+from wrappers import Around
 from redis_saver.checkpoint import pruning
 from redis_saver.names import Keyspace
 from redis_saver.engine.requests import Call
@@ -1360,16 +1360,17 @@ def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: 
         target.raw.delete(*(target.keys() or ["none"]))
         told, saver, done = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0
 
-        def exchange(request: Any) -> Any:
+        def around(request: Any) -> Any:
             nonlocal done
             if isinstance(request, Call) and request.script.name == "remove":
                 if done == steps:
                     raise Died
                 done += 1
-            return saver._exchange(request)
+            return (yield request)
 
         try:
-            drivers.run(_removal(saver, operation), exchange)
+            Around(saver, around)
+            saver.driver.run(_removal(saver, operation))
             over = True
         except Died:
             over = False
@@ -1393,7 +1394,7 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
             asyncio.run(writer.list(config()))
             asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
 
-        def exchange(request: Any) -> Any:
+        def around(request: Any) -> Any:
             nonlocal done, put
             if isinstance(request, Call) and request.script.name == "remove":
                 if done == steps and not put:
@@ -1402,9 +1403,10 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
                         told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w"))
                     )
                 done += 1
-            return saver._exchange(request)
+            return (yield request)
 
-        drivers.run(_removal(saver, operation), exchange)
+        Around(saver, around)
+        saver.driver.run(_removal(saver, operation))
         if put:
             found = asyncio.run(target_face(target).get_tuple(config(THREAD, "", name(5))))
             told.same(found)
@@ -1429,16 +1431,17 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
             told, saver, done = Told(target), RedisSaver(target.raw, prefix=target.prefix), 0
             asyncio.run(told.put(other, 1, v=before))
 
-            def exchange(request: Any) -> Any:
+            def around(request: Any) -> Any:
                 nonlocal done
                 done += 1
                 if done == steps:
                     asyncio.run(told.put(other, 1, v=after))
-                return saver._exchange(request)
+                return (yield request)
 
             from redis_saver.checkpoint.copying import copy_thread
 
-            drivers.run(copy_thread(saver, THREAD, "copy"), exchange)
+            Around(saver, around)
+            saver.driver.run(copy_thread(saver, THREAD, "copy"))
             (found,) = asyncio.run(target_face(target).list(config("copy")))
             assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
             check_sound(target, "copy")

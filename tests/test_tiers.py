@@ -30,7 +30,8 @@ from langgraph.types import interrupt
 from make import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
-from tiering import Moody, Tiers, between, elsewhere, plain, written
+from wrappers import elsewhere
+from tiering import Moody, Tiers, between, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
@@ -345,7 +346,7 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
         )
     else:
         script = scripts.PUT_WRITES_THROUGH if where is scripts.PUT_THROUGH and act.startswith("put_writes") else where
-        between(tiers, face, script, happens)
+        between(face, script, happens)
     if act.startswith("put_writes"):
         await face.put_writes(last, [(INTERRUPT, ["mine"])], *write)
     else:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -19,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from redis_saver import AsyncTieredSaver, TieredSaver
 from redis_saver.names import Keyspace
+from wrappers import Around, Meanwhile
 
 
 class Moody:
@@ -150,18 +149,18 @@ class Tiers:
 
     def fails(self, face: Face, script: Any = None) -> Any:
         """Let hot fail, in all or from one script on, until the answer is called."""
-        hot, name = face.saver.hot, "_aexchange" if self.native_async else "_exchange"
-        works, has_failed = getattr(hot, name), script is None
+        hot, has_failed = face.saver.hot, script is None
+        works = hot.driver
 
-        def exchange(request: Any) -> Any:
+        def around(request: Any) -> Any:
             nonlocal has_failed
             has_failed |= getattr(request, "script", None) is script
             if has_failed:
                 raise redis.ConnectionError("on purpose")
-            return works(request)
+            return (yield request)
 
-        setattr(hot, name, exchange)
-        return lambda: setattr(hot, name, works)
+        Around(hot, around)
+        return lambda: setattr(hot, "driver", works)
 
 
 class Clock:
@@ -209,32 +208,9 @@ async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
     return made
 
 
-def elsewhere(act: Any) -> None:
-    """Run something asynchronous on a thread of its own."""
-
-    async def drive() -> None:
-        await act()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(drive())).result()
-
-
-def between(tiers: Tiers, face: Face, script: Any, act: Any) -> None:
+def between(face: Face, script: Any, act: Any) -> None:
     """Let something happen elsewhere just before a saver calls a script, once."""
-    hot, name = face.saver.hot, "_aexchange" if tiers.native_async else "_exchange"
-    works, left = getattr(hot, name), [act]
-
-    def exchange(request: Any) -> Any:
-        if left and getattr(request, "script", None) is script:
-            elsewhere_act = left.pop()
-            if tiers.native_async:
-
-                async def then() -> Any:
-                    await elsewhere_act()
-                    return await works(request)
-
-                return then()
-            elsewhere(elsewhere_act)
-        return works(request)
-
-    setattr(hot, name, exchange)
+    left = [act]
+    Meanwhile(
+        face.saver.hot, lambda request: left.pop() if left and getattr(request, "script", None) is script else None
+    )

@@ -1,8 +1,7 @@
-"""The interface of all our savers: each method is one operation, handed to the driver that the subclass is."""
+"""The interface of all our savers: each method is one operation, which the saver's driver runs."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -19,6 +18,7 @@ from langgraph.checkpoint.base import (
 from redis_saver import config as configs
 from redis_saver import versions
 from redis_saver.engine.requests import T
+from redis_saver.engine.runner import Driver
 
 Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
 """What makes an operation, of a saver and a method's arguments."""
@@ -48,17 +48,20 @@ class Interface(BaseCheckpointSaver[str]):
 
     _operations: ClassVar[Operations]
 
-    @abstractmethod
-    def _run(self, operation: Generator[Any, Any, T]) -> T: ...
+    driver: Driver[Any]
+    """What runs the operations."""
 
-    @abstractmethod
-    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]: ...
+    def _run(self, operation: Generator[Any, Any, T]) -> T:
+        return self.driver.run(operation)
 
-    @abstractmethod
-    def _stream(self, stream: Generator[Any, Any, Any]) -> Iterator[Any]: ...
+    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]:
+        return self.driver.arun(operation)
 
-    @abstractmethod
-    def _astream(self, stream: Generator[Any, Any, Any]) -> AsyncIterator[Any]: ...
+    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]:
+        return self.driver.stream(operation)
+
+    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
+        return self.driver.astream(operation)
 
     # -- checkpoints
 

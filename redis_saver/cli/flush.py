@@ -235,7 +235,7 @@ class _Run:
         """How many records are left after something is done; None: hot cannot tell."""
         try:
             return act()
-        except saver.hot.failures:
+        except saver.hot.driver.failures:
             return None
 
     def _go_on(self, saver: TieredSaver) -> None:

@@ -129,7 +129,7 @@ class Hot:
     def close(self) -> None:
         """Close the client, if there is one."""
         if self._saver is not None:
-            self._saver._connection.close()  # noqa: SLF001
+            self._saver.driver.close()
 
 
 class Cold:

@@ -25,7 +25,7 @@ from typing import Any
 
 from redis_saver.client import clients, clusters
 from redis_saver.client.loads import BYTES_A_PIPELINE, Waiting, loads, size
-from redis_saver.engine import drivers
+from redis_saver.engine import wire
 from redis_saver.engine.requests import KEYS_A_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import from_reply
@@ -148,7 +148,7 @@ class Batcher:
 
     async def _send_guarded(self, arguments: Sequence[Argument]) -> Any:
         async with self._gate(None):
-            return drivers.of_guarded(await self._on_one_connection(None, (self._guard or (), arguments)))
+            return wire.of_guarded(await self._on_one_connection(None, (self._guard or (), arguments)))
 
     async def _replicated(self, request: Replicated) -> Any:
         node = self._node_of(request.call)
@@ -158,11 +158,11 @@ class Batcher:
         replies: list[Any] = []
         try:
             async with self._gate(node):
-                for wire in (drivers.wire, drivers.wire_with_text):
-                    replies = await self._on_one_connection(node, (wire(request.call), *request.behind))
+                for command in (wire.as_command, wire.as_command_with_source):
+                    replies = await self._on_one_connection(node, (command(request.call), *request.behind))
                     if not isinstance(replies[0], self._exceptions.NoScriptError):
                         break
-            return drivers.of_replicated(request, replies, self._exceptions)
+            return wire.of_replicated(request, replies, self._exceptions)
         except self._patience.errors:
             if self._cluster:
                 await self._answer_once(request.call)  # by the cluster's client, which learns from it where the slot is
@@ -198,14 +198,14 @@ class Batcher:
     async def _answer_once(self, request: Call | Command) -> Any:
         async with self._gate(self._node_of(request)):
             try:
-                return await self._send_to_slot(request, drivers.wire(request))
+                return await self._send_to_slot(request, wire.as_command(request))
             except self._exceptions.ResponseError as reply:
                 if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
-                    return drivers.of_script(request, reply, self._exceptions)
+                    return wire.of_script(request, reply, self._exceptions)
             try:
-                return await self._send_to_slot(request, drivers.wire_with_text(request))
+                return await self._send_to_slot(request, wire.as_command_with_source(request))
             except self._exceptions.ResponseError as reply:
-                return drivers.of_script(request, reply, self._exceptions)
+                return wire.of_script(request, reply, self._exceptions)
 
     async def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
         """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
@@ -313,9 +313,9 @@ class Batcher:
                 for request, *_ in together:
                     if teaching and isinstance(request, Call) and request.script not in taught:
                         taught.add(request.script)
-                        pipeline.execute_command(*drivers.wire_with_text(request), **options)
+                        pipeline.execute_command(*wire.as_command_with_source(request), **options)
                     else:
-                        pipeline.execute_command(*drivers.wire(request), **options)
+                        pipeline.execute_command(*wire.as_command(request), **options)
                 return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
         except self._failures as failure:
             return [failure] * len(together)

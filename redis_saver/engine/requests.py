@@ -14,6 +14,8 @@ from redis_saver.names import REPLICATED
 
 KEYS_A_SCAN = 1000
 T = TypeVar("T")
+R = TypeVar("R")
+"""What an operation asks for: a `Request`, and maybe more (`tiered/model.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 

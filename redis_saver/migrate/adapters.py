@@ -50,13 +50,13 @@ class OurPlace(SaverPlace):
     def __init__(self, saver: Saver, name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
-        self.failures = saver.failures
+        self.failures = saver.driver.failures
 
     def _threads(self) -> Iterable[str]:
-        return self.saver._stream(listing.scan_threads(self.saver))  # noqa: SLF001
+        return self.saver.driver.stream(listing.scan_threads(self.saver))
 
     def _outline(self, thread: str) -> Outline:
-        return self.saver._run(self._survey(thread))  # noqa: SLF001
+        return self.saver.driver.run(self._survey(thread))
 
     def _survey(self, thread: str) -> Operation[Outline]:
         seen = yield from survey(self.saver, thread)
@@ -79,7 +79,7 @@ class OurPlace(SaverPlace):
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:
-        found = self.saver._run(self._read_writes(thread, key, list(tasks)))  # noqa: SLF001
+        found = self.saver.driver.run(self._read_writes(thread, key, list(tasks)))
         return {named: Told(write.task_path) for named, write in found.items()}
 
     def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:

@@ -16,17 +16,14 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
 
 from redis_saver import forks
 from redis_saver.client import loops
 from redis_saver.display import error_text
-from redis_saver.engine import drivers
 from redis_saver.errors import LoopEnded
 from redis_saver.tiered import lag
+from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.flushing import Flushed, flush
 
 if TYPE_CHECKING:
@@ -43,24 +40,6 @@ _TO_END = 1.0
 """Seconds that are left to end what was begun when the time is up."""
 _LOOKS = 3
 """How often in a row hot may fail to say what is left, before a drain gives up."""
-
-
-class noting:  # noqa: N801 - used like a function
-    """A context that keeps the error it ends with, instead of raising it.
-
-    A cold saver may be anybody's and raise anything, and one conversation that cannot be brought to it must not keep the others.
-    """
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
-        if isinstance(error, Exception):
-            self.error = error
-        return self.error is not None
 
 
 def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
@@ -183,10 +162,10 @@ class Flusher:
     def _work(self, stopped: threading.Event) -> None:
         while not stopped.is_set() and (saver := self._saver()) is not None and saver.behind:
             if saver.behind.is_time_to_look():
-                with noting() as noted:
-                    saver.behind.found(drivers.run(lag.look_in_turn(saver), saver._exchange))  # noqa: SLF001
-                if noted.error:
-                    saver.counts.last_error = error_text(noted.error)
+                with capturing() as captured:
+                    saver.behind.found(saver.driver.run(lag.look_in_turn(saver)))
+                if captured.error:
+                    saver.counts.last_error = error_text(captured.error)
             thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
@@ -197,20 +176,20 @@ class Flusher:
     def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
         """Bring some of a thread to cold; answers how many records."""
         done = None
-        with noting() as noted:
-            done = drivers.run(flush(saver, thread, **how), saver._exchange)  # noqa: SLF001
-        return _settle(saver, thread, done, noted.error)
+        with capturing() as captured:
+            done = saver.driver.run(flush(saver, thread, **how))
+        return _settle(saver, thread, done, captured.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
         left, pauses = _left_of(timeout), _pauses()
         looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
         while True:
-            with noting() as noted:
-                found = drivers.run(lag.look(saver), saver._exchange)  # noqa: SLF001
-            if not looks.have_failed(noted.error) and (not found.records or not left()):
+            with capturing() as captured:
+                found = saver.driver.run(lag.look(saver))
+            if not looks.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
-            if not noted.error and self._bring_all(saver, found.threads, left):
+            if not captured.error and self._bring_all(saver, found.threads, left):
                 pauses = _pauses()
             else:
                 time.sleep(min(left(), next(pauses)))
@@ -255,12 +234,17 @@ class AsyncFlusher:
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there is nothing to start: it is at work on a loop that runs, or was stopped."""
+        return self._stopped or (self._loop is not None and self._loop.is_running())
+
     async def run(self) -> None:
         """Start on the running loop, unless it is at work on one that runs, or was stopped.
 
         Where cold answers on every loop that is the background loop, as others may soon be over.
         """
-        if self._stopped or (self._loop is not None and self._loop.is_running()):
+        if self.is_at_work:
             return
         if (saver := self._saver()) is None:
             return
@@ -272,7 +256,7 @@ class AsyncFlusher:
     async def _start(self, saver: AsyncTieredSaver) -> None:
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._stopped or (self._loop is not None and self._loop.is_running()):
+            if self.is_at_work:
                 return
             self._loop, self._stopping = loop, asyncio.Event()
             self._tasks = [
@@ -301,10 +285,10 @@ class AsyncFlusher:
     async def _work(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set() and (saver := self._saver()) is not None and saver.behind:
             if saver.behind.is_time_to_look():
-                with noting() as noted:
-                    saver.behind.found(await drivers.arun(lag.look_in_turn(saver), saver._aexchange))  # noqa: SLF001
-                if noted.error:
-                    saver.counts.last_error = error_text(noted.error)
+                with capturing() as captured:
+                    saver.behind.found(await saver.driver.arun(lag.look_in_turn(saver)))
+                if captured.error:
+                    saver.counts.last_error = error_text(captured.error)
             thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
@@ -316,20 +300,20 @@ class AsyncFlusher:
     async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
         """Bring some of a thread to cold; answers how many records."""
         done = None
-        with noting() as noted:
-            done = await drivers.arun(flush(saver, thread, **how), saver._aexchange)  # noqa: SLF001
-        return _settle(saver, thread, done, noted.error)
+        with capturing() as captured:
+            done = await saver.driver.arun(flush(saver, thread, **how))
+        return _settle(saver, thread, done, captured.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
         left, pauses = _left_of(timeout), _pauses()
         looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
         while True:
-            with noting() as noted:
-                found = await drivers.arun(lag.look(saver), saver._aexchange)  # noqa: SLF001
-            if not looks.have_failed(noted.error) and (not found.records or not left()):
+            with capturing() as captured:
+                found = await saver.driver.arun(lag.look(saver))
+            if not looks.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
-            if not noted.error and await self._bring_all(saver, found.threads, left):
+            if not captured.error and await self._bring_all(saver, found.threads, left):
                 pauses = _pauses()
             else:
                 await asyncio.sleep(min(left(), next(pauses)))

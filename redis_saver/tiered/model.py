@@ -63,7 +63,8 @@ class Once(NamedTuple):
     make: Callable[[], Tiered[Any]]
 
 
-Tiered: TypeAlias = "Generator[Request | Cold | Try | Pause | Once, Any, T]"
+TieredRequest: TypeAlias = "Request | Cold | Try | Pause | Once"
+Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 
 
 class HotFailed(RedisSaverError):

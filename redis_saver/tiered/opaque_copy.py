@@ -14,19 +14,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver.checkpoint.base import Base
+from redis_saver.checkpoint.saver import Saver
 from redis_saver.serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver.storage.known import Known
 from redis_saver.storage.opaque import ClosedSerializer
 
-B = TypeVar("B", bound=Base)
+B = TypeVar("B", bound=Saver)
 CACHE_BYTES = 16_000_000
 """How much a flusher remembers of what it read."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
 def carriers(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
-    """The savers, with serializers that fill lease objects closed, if that can be; hot with a memory of its own."""
+    """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
     hot = copy.copy(hot)
     hot.known = Known(CACHE_BYTES)
     own = type(cold).__module__.startswith("langgraph.checkpoint.")

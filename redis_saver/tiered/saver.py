@@ -19,9 +19,11 @@ from redis_saver.checkpoint.interface import Interface, Operations
 from redis_saver.checkpoint.sync import RedisSaver
 from redis_saver.display import error_text, kind_of, shown
 from redis_saver.engine.requests import T
+from redis_saver.engine.runner import DriverWrapper
 from redis_saver.errors import BacklogWarning
 from redis_saver.serde.serializer import safe
 from redis_saver.tiered import checking, operations, threads
+from redis_saver.tiered.drivers import TieredDriver
 from redis_saver.tiered.lag import Lag, what_is_left
 from redis_saver.tiered.leases import Leases
 from redis_saver.tiered.model import (
@@ -32,6 +34,7 @@ from redis_saver.tiered.model import (
     OnHotError,
     Stats,
     Tiered,
+    TieredRequest,
     Verify,
 )
 from redis_saver.tiered.opaque_copy import carriers
@@ -51,7 +54,10 @@ class TwoTiers(Interface, Generic[Hot]):
     """
 
     _operations: ClassVar[Operations] = operations
+    driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
+    """What talks to both."""
     _hot_class: ClassVar[type[Any]]
+    _driver_class: ClassVar[type[Any]]
 
     def __init__(
         self,
@@ -118,10 +124,10 @@ class TwoTiers(Interface, Generic[Hot]):
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
-        self._generation = forks.generation
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
-        self.carrier, self._carrier_of_cold = carriers(hot, cold)
+        self.carrier, carrier_of_cold = carriers(hot, cold)
+        self.driver = self._driver_class(hot, cold, carrier_of_cold, bypasses=on_hot_error == "bypass")
         self.counts, self.leases = Stats(), Leases()
         forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
@@ -144,14 +150,9 @@ class TwoTiers(Interface, Generic[Hot]):
         clone._origin = self  # noqa: SLF001 - whose flusher it shares
         clone.hot = self.hot.with_allowlist(extra_allowlist)
         clone.cold = self.cold.with_allowlist(extra_allowlist)
+        clone.driver = self.driver.over(clone.hot, clone.cold)
         clone.serde = clone.hot.serde
         return clone
-
-    @property
-    def _is_forked(self) -> bool:
-        """Whether this process was forked from the one in which the saver was made."""
-        forks.check()
-        return self._generation != forks.generation
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""
@@ -172,11 +173,11 @@ class TwoTiers(Interface, Generic[Hot]):
         elif left and error is None:
             warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
 
-    def _stream(self, stream: Tiered[list[T]]) -> Iterator[T]:
-        yield from self._run(stream)
+    def _stream(self, operation: Tiered[list[T]]) -> Iterator[T]:  # type: ignore[override]
+        yield from self._run(operation)
 
-    async def _astream(self, stream: Tiered[list[T]]) -> AsyncIterator[T]:
-        for one in await self._arun(stream):
+    async def _astream(self, operation: Tiered[list[T]]) -> AsyncIterator[T]:  # type: ignore[override]
+        for one in await self._arun(operation):
             yield one
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
@@ -207,6 +208,9 @@ class TwoTiers(Interface, Generic[Hot]):
         await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
 
 
-def own_error(failed: HotFailed) -> BaseException:
-    """Hot's own error, which is raised where it cannot be bypassed."""
-    return failed.__cause__ or failed
+def with_own_errors(operation: Tiered[T]) -> Tiered[T]:
+    """An operation that ends with hot's own error, where that was not bypassed."""
+    try:
+        return (yield from operation)
+    except HotFailed as failed:
+        raise (failed.__cause__ or failed) from None

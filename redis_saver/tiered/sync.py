@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from concurrent.futures import Future
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import forks
 from redis_saver.checkpoint.sync import RedisSaver
-from redis_saver.engine import drivers
-from redis_saver.engine.requests import Call, T
-from redis_saver.tiered import cold_connections, postgres_runs
-from redis_saver.tiered.flusher import Flusher, noting
-from redis_saver.tiered.model import Cold, HotFailed, Once, Pause, Tiered, Tried, Try
-from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, own_error
-
-
-class _SingleFlight:
-    """What OS threads of this process do at this moment, which others wait for."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """Whoever was at work is not in the child."""
-        self.lock, self.under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
+from redis_saver.engine.requests import T
+from redis_saver.engine.runner import DriverWrapper
+from redis_saver.tiered.capturing import capturing
+from redis_saver.tiered.drivers import SyncTieredDriver
+from redis_saver.tiered.flusher import Flusher
+from redis_saver.tiered.model import Tiered, TieredRequest
+from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 
 class TieredSaver(TwoTiers[RedisSaver]):
@@ -43,13 +29,12 @@ class TieredSaver(TwoTiers[RedisSaver]):
     had. The flusher starts with the first call on the saver in the child.
     """
 
-    _hot_class = RedisSaver
+    _hot_class, _driver_class = RedisSaver, SyncTieredDriver
+    driver: SyncTieredDriver | DriverWrapper[TieredRequest]
 
     def __init__(self, hot: RedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
         """As `TwoTiers`."""
         super().__init__(hot, cold, **settings)
-        self._failures = hot.failures
-        self._single_flight = _SingleFlight()
         self._flusher = Flusher(self)
         if self.flushes:
             self._flusher.start()
@@ -88,17 +73,19 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Close; or flush, while another `with` of this process is open. Where something is left, a `BacklogWarning` says so."""
         left, is_last = 0, self._flusher.entered.leave()
-        with noting() as noted:
+        with capturing() as captured:
             left = self.close() if is_last else self.flush(CLOSE_TIMEOUT)
-        self._leave(left, noted.error, error)
+        self._leave(left, captured.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
         if self.flushes:
             self._flusher.start()
-        try:
-            return drivers.run(operation, self._exchange)
-        except HotFailed as failed:
-            raise own_error(failed) from None
+        return self.driver.run(with_own_errors(operation))
+
+    async def _arun(self, operation: Tiered[T]) -> T:
+        if self.flushes:
+            self._flusher.start()
+        return await self.driver.arun(with_own_errors(operation))
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""
@@ -111,64 +98,5 @@ class TieredSaver(TwoTiers[RedisSaver]):
         await super().aput_writes(*arguments, **options)
 
     async def _wait_for_room(self) -> None:
-        async def exchange(request: Any) -> Any:
-            if isinstance(request, Pause):
-                return await asyncio.sleep(request.seconds)
-            return await asyncio.to_thread(self._exchange, request)
-
         if self.behind:
-            await drivers.arun(self.behind.room(), exchange)
-
-    async def _arun(self, operation: Tiered[T]) -> T:
-        return await asyncio.to_thread(self._run, operation)
-
-    def _exchange(self, request: Any) -> Any:
-        if type(request) is Call:
-            return self._ask_hot(request)
-        if isinstance(request, Cold):
-            return self._ask_cold(request, self.cold)
-        if isinstance(request, Try):
-            reply = None
-            with noting() as noted:
-                reply = (
-                    self._ask_cold(request.request, self._carrier_of_cold)
-                    if isinstance(request.request, Cold)
-                    else self._exchange(request.request)
-                )
-            return Tried(reply, noted.error)
-        if isinstance(request, Once):
-            return self._once(request)
-        if isinstance(request, Pause):
-            return time.sleep(request.seconds)
-        return self._ask_hot(request)
-
-    def _ask_hot(self, request: Any) -> Any:
-        try:
-            return self.hot._exchange(request)  # noqa: SLF001
-        except self._failures as error:
-            if self.on_hot_error == "bypass":
-                raise HotFailed from error
-            raise
-
-    def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
-        if self._is_forked and cold_connections.is_renewable(cold):
-            cold = cold_connections.renewed(cold)
-        if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
-            return delete(*request.arguments)
-        answer = getattr(cold, request.method)(*request.arguments, **request.options)
-        return list(answer) if request.method == "list" else answer
-
-    def _once(self, request: Once) -> Any:
-        flight = self._single_flight
-        with flight.lock:
-            under_way = flight.under_way.get(request.key)
-            if under_way is None:
-                mine = flight.under_way[request.key] = Future()
-        if under_way is not None:
-            return under_way.result()
-        try:
-            return drivers.run(request.make(), self._exchange)
-        finally:
-            with flight.lock:
-                del flight.under_way[request.key]
-            mine.set_result(None)
+            await self.driver.arun_sleeping(self.behind.room())

@@ -1,107 +1,24 @@
-"""Running operations: the loops that carry requests to an exchange and replies back, and what a request is on the wire."""
+"""What a request is on the wire, and what its reply means."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from redis_saver.display import error_text, shown
 from redis_saver.engine import scripts
-from redis_saver.engine.requests import Argument, Batch, Call, Command, Page, Replicated, Request, Stream, T
+from redis_saver.engine.requests import Argument, Batch, Call, Command, R, Replicated
 from redis_saver.errors import ReplicationTimeout, from_reply
 
-R = TypeVar("R")
-"""What an operation asks: requests, and maybe more (`tiered/model.py`)."""
 
-
-def run(operation: Generator[R, Any, T], exchange: Callable[[R], Any]) -> T:
-    """Run an operation to its result.
-
-    An error is raised in the operation, where it asked, whoever it is from: so it can repair what the error is about, and release what it
-    holds. Only where the caller itself is stopped (KeyboardInterrupt, a cancelled task) the operation is closed, and cannot ask for anything any more.
-    """
-    step, given = operation.send, None
-    try:
-        while True:
-            try:
-                request = step(given)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
-                step, given = operation.send, exchange(request)
-            except Exception as error:  # noqa: BLE001 - it is raised in there
-                step, given = operation.throw, error
-    finally:
-        operation.close()
-
-
-async def arun(operation: Generator[R, Any, T], exchange: Callable[[R], Awaitable[Any]]) -> T:
-    """`run`, asynchronously."""
-    step, given = operation.send, None
-    try:
-        while True:
-            try:
-                request = step(given)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            try:
-                step, given = operation.send, await exchange(request)
-            except Exception as error:  # noqa: BLE001 - it is raised in there
-                step, given = operation.throw, error
-    finally:
-        operation.close()
-
-
-def pages(stream: Stream[T], exchange: Callable[[Request], Any]) -> Iterator[Sequence[T]]:
-    """Run a stream, page by page. Errors are raised in it, as in `run`; it is closed when nobody wants more pages."""
-    step, given = stream.send, None
-    try:
-        while True:
-            try:
-                request = step(given)
-            except StopIteration:
-                return
-            step, given = stream.send, None
-            if isinstance(request, Page):
-                yield request.items
-                continue
-            try:
-                given = exchange(request)
-            except Exception as error:  # noqa: BLE001 - it is raised in there
-                step, given = stream.throw, error
-    finally:
-        stream.close()
-
-
-async def apages(stream: Stream[T], exchange: Callable[[Request], Awaitable[Any]]) -> AsyncIterator[Sequence[T]]:
-    """`pages`, asynchronously."""
-    step, given = stream.send, None
-    try:
-        while True:
-            try:
-                request = step(given)
-            except StopIteration:
-                return
-            step, given = stream.send, None
-            if isinstance(request, Page):
-                yield request.items
-                continue
-            try:
-                given = await exchange(request)
-            except Exception as error:  # noqa: BLE001 - it is raised in there
-                step, given = stream.throw, error
-    finally:
-        stream.close()
-
-
-def wire(request: Call | Command) -> Sequence[Argument]:
+def as_command(request: Call | Command) -> Sequence[Argument]:
     """A request as the arguments of a command; a script by its digest."""
     if isinstance(request, Command):
         return request.arguments
     return ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
 
 
-def wire_with_text(call: Call) -> Sequence[Argument]:
+def as_command_with_source(call: Call) -> Sequence[Argument]:
     """A script's call for a server that does not know the script (SCRIPT FLUSH, a restart, a failover): it learns it."""
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 

@@ -1,0 +1,65 @@
+"""Drivers in front of a saver's own: to fail, to repeat, and to let something happen in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from redis_saver.engine.runner import DriverWrapper
+
+
+class Around(DriverWrapper[Any]):
+    """Does for each request what a generator says, which yields it, or others, and returns the reply."""
+
+    def __init__(self, saver: Any, around: Callable[[Any], Generator[Any, Any, Any]]) -> None:
+        super().__init__(saver.driver)
+        self.around = around  # type: ignore[method-assign]
+        saver.driver = self
+
+
+class Meanwhile(DriverWrapper[Any]):
+    """Lets something happen before a request, or after it: what a function answers for it, if anything, is awaited. For a blocking driver on another thread."""
+
+    def __init__(self, saver: Any, before: Callable[[Any], Any], after: Callable[[Any], Any] = lambda _: None) -> None:
+        super().__init__(saver.driver)
+        self._before, self._after = before, after
+        saver.driver = self
+
+    def request(self, request: Any) -> Any:
+        elsewhere(self._before(request))
+        answer = self.wrapped.request(request)
+        elsewhere(self._after(request))
+        return answer
+
+    async def arequest(self, request: Any) -> Any:
+        if act := self._before(request):
+            await act()
+        answer = await self.wrapped.arequest(request)
+        if act := self._after(request):
+            await act()
+        return answer
+
+
+def elsewhere(act: Any) -> None:
+    """Run something asynchronous on a thread of its own; None: nothing."""
+
+    async def drive() -> None:
+        await act()
+
+    if act is not None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: asyncio.run(drive())).result()
+
+
+async def asked(face: Any, request: Any) -> Any:
+    """What a saver's driver answers."""
+    return await face.saver.driver.arequest(request) if face.native_async else face.saver.driver.request(request)
+
+
+async def ran(face: Any, operation: Any) -> Any:
+    """What an operation returns."""
+    if face.native_async:
+        return await face.saver.driver.arun(operation)
+    return await asyncio.to_thread(face.saver.driver.run, operation)
