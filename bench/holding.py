@@ -18,7 +18,7 @@ from bench.servers import redis_server
 from redis_saver import Limits, RedisSaver
 
 REPEATS = 3
-WIDE = Limits(channels=65_535, writes=10**6, parts=10**7, value_bytes=2**30)
+WIDE = Limits(channels=65_535, writes=10**6, chunks=10**7, value_bytes=2**30)
 
 
 def config(thread: str, parent: str | None = None) -> dict[str, Any]:
@@ -82,14 +82,14 @@ def calls(saver: RedisSaver) -> Iterator[tuple[str, int, Callable[[], object]]]:
         thread += 1
         texts = [f"{number:0512}" for number in range(2048 * megabytes)]
         yield (
-            "put, a list of so many MiB in parts",
+            "put, a list of so many MiB in chunks",
             megabytes,
             lambda texts=texts: (saver.delete_thread(str(thread)), put({"a": texts})),
         )
         yield (
-            "get_tuple, a list of so many MiB in parts",
+            "get_tuple, a list of so many MiB in chunks",
             megabytes,
-            lambda: (saver.known.__init__(0), saver.get_tuple(config(str(thread)))),
+            lambda: (saver.chunk_cache.__init__(0), saver.get_tuple(config(str(thread)))),
         )
 
 

@@ -20,7 +20,7 @@ class Traffic(NamedTuple):
     commands: dict[str, tuple[int, int]]
 
 
-class Seen(NamedTuple):
+class Cached(NamedTuple):
     """Commands by name: those a client sent, and those scripts called."""
 
     outer: Counter[str]
@@ -71,9 +71,9 @@ class RedisMeter:
             return len(keys), sum(size or 0 for size in pipeline.execute())
 
     @contextlib.contextmanager
-    def watch(self) -> Iterator[Seen]:
+    def watch(self) -> Iterator[Cached]:
         """The commands by name while the `with` lasts, by MONITOR, which slows the server down."""
-        seen = Seen(Counter(), Counter())
+        seen = Cached(Counter(), Counter())
         connection = redis.Redis.from_url(self.url)
         with connection.monitor() as monitor:
             done, failed = threading.Event(), list[Exception]()

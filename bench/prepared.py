@@ -13,7 +13,7 @@ from bench.history import following, history
 from bench.measuring import WrongResult
 from bench.nothing import Recorder
 
-MOST_STEPS = 100
+MAX_STEPS = 100
 
 
 class Recording:
@@ -66,7 +66,7 @@ class Prepared:
         return dict(found.checkpoint["channel_values"]) if found else {}
 
 
-def chat_recording(contestant: Contestant, length: int, most_steps: int = MOST_STEPS) -> Recording:
+def chat_recording(contestant: Contestant, length: int, most_steps: int = MAX_STEPS) -> Recording:
     """A chat of so many messages, grown turn by turn; a long one in as many steps as is bearable."""
     messages = history(length)
     stride = max(4, -(-length // most_steps))

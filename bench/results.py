@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.floors import judge
 from bench.measuring import Run
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 
 FOLDER = Path(__file__).parent / "results"
 Result = dict[str, Any]
@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "memory_gib": round(memory / 2**30, 1),
         "os": system(),
-        "native": compiled.native is not None,
+        "native": native_bridge.native is not None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
 

@@ -1,7 +1,7 @@
 """How fast `FastSerializer` encodes and decodes, as ratios to `JsonPlusSerializer`: `python bench/wire_format.py`.
 
 Each number is the least of many runs, and the serializers take turns, so that a busy machine slows all of them. `pieces` is
-`dumps_pieces`, compared with `JsonPlusSerializer.dumps_typed`, and `grown` the same with what it answered for a version
+`dumps_elements`, compared with `JsonPlusSerializer.dumps_typed`, and `grown` the same with what it answered for a version
 without the last two elements; times are in microseconds of processor time.
 """
 
@@ -80,12 +80,12 @@ def main() -> None:
     for name, value in VALUES.items():
         stored = theirs.dumps_typed(value)
         assert ours.dumps_typed(value) == stored
-        last = ours.dumps_pieces(value[:-2] if isinstance(value, list) else value)
+        last = ours.dumps_elements(value[:-2] if isinstance(value, list) else value)
         acts = (
             lambda: theirs.dumps_typed(value),
             lambda: ours.dumps_typed(value),
-            lambda: ours.dumps_pieces(value),
-            lambda: ours.dumps_pieces(value, last),
+            lambda: ours.dumps_elements(value),
+            lambda: ours.dumps_elements(value, last),
         )
         ordinary, fast, pieces, grown = least(list(acts))
         slow_read, fast_read = least([lambda: theirs.loads_typed(stored), lambda: ours.loads_typed(stored)])

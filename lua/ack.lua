@@ -20,7 +20,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
+--- @include lib_framing
 --- @include lib_behind
 --- @include lib_again
 

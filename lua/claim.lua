@@ -19,7 +19,7 @@
 local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-local PAGE, BUDGET, LONGEST, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
+local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
@@ -44,7 +44,7 @@ repeat
     local member = members[i]
     local _, _, tries, due = string.find(aside and redis.call('HGET', flush, 'x' .. member) or '0 0 ', '^(%d+) (%d+) ')
     tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
-    if due <= now or due > now + LONGEST or at_once == '1' then
+    if due <= now or due > now + MAX_PAUSE or at_once == '1' then
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
       answer[#answer + 1] = { member, members[i + 1], tries, record }
       if record then size = size + #record end

@@ -18,13 +18,13 @@
 -- Errors: none of ours.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 --- @include lib_tiers
 
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local MOST = 500 -- records that are looked at
+local MAX_RECORDS = 500 -- records that are looked at
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now, busy, left = redis.call('TIME'), false, {}
@@ -41,8 +41,8 @@ if busy then return 0 end
 if #left > 0 and behind then return 3 end
 if has_tombstone(dirty) then return 2 end
 if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
-local lags = id == '' and redis.call('ZRANGE', dirty, 0, MOST - 1) or {}
-if #lags == MOST then return 3 end
+local lags = id == '' and redis.call('ZRANGE', dirty, 0, MAX_RECORDS - 1) or {}
+if #lags == MAX_RECORDS then return 3 end
 for _, member in ipairs(lags) do
   if string.sub(member, 2, #ns + 1) == ns then return 3 end
 end

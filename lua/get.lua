@@ -8,15 +8,15 @@
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
 -- ARGV[3] refresh    '1' to move the deadline as a write does
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
--- ARGV[5..]          fields of parts that the caller has, with all that is below them
+-- ARGV[5..]          fields of chunks that the caller has, with all that is below them
 --
--- Returns {id, namespace, header, values, writes, parts}, nil where there is no such checkpoint here, 2 where
--- cold has none either, 1 where there are intents about the thread; values in the order of the entries, parts a flat list of (field, bytes) of what the names and the values are made of.
+-- Returns {id, namespace, header, values, writes, chunks}, nil where there is no such checkpoint here, 2 where
+-- cold has none either, 1 where there are intents about the thread; values in the order of the entries, chunks a flat list of (field, bytes) of what the names and the values are made of.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 --- @include lib_tiers
 
@@ -36,11 +36,11 @@ local has = found and extent_of(found[4], found[5], found[6])
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
 if not id then return has == 2 and 2 or false end
-local answer, parts = nil, new_parts(true)
-for i = 5, #ARGV do parts.seen[ARGV[i]] = true end
-answer, problem = read_checkpoint(index, data, ns, id, parts)
+local answer, chunks = nil, new_chunks(true)
+for i = 5, #ARGV do chunks.seen[ARGV[i]] = true end
+answer, problem = read_checkpoint(index, data, ns, id, chunks)
 if problem then return problem end
 if not answer then return has == 2 and 2 or false end
-answer[6] = parts.flat
+answer[6] = chunks.flat
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

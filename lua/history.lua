@@ -11,14 +11,14 @@
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 -- ARGV[8..]          pairs: a channel, as it is, and escaped
 --
--- Returns {next, parts, ancestor...}: next is the id to go on with, '' at the end; parts as get answers them, those of all
+-- Returns {next, chunks, ancestor...}: next is the id to go on with, '' at the end; chunks as get answers them, those of all
 -- seeds; an ancestor is {id, seeds, writes} with seeds a flat list of (escaped channel, value) and writes a flat list of
 -- (task and kind, record) that may hold the channels.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -36,7 +36,7 @@ for i = 8, #ARGV, 2 do
   open = open + 1
 end
 
--- Where the remaining channels are among the names in a part, as a map; of the last part asked for. Returns (map, problem).
+-- Where the remaining channels are among the names in a chunk, as a map; of the last chunk asked for. Returns (map, problem).
 local places, places_of = {}, nil
 local function places_in(field)
   if places_of ~= field then
@@ -79,11 +79,11 @@ if target == '1' then
   id = header and links(header).parent or ''
 end
 
-local parts, bytes, looked = new_parts(true), 0, 0
-local page, visited = { '', parts.flat }, {}
+local chunks, bytes, looked = new_chunks(true), 0, 0
+local page, visited = { '', chunks.flat }, {}
 while id ~= '' and open > 0 do
   -- An ancestor of itself is for the caller to find, who knows the pages before this one, too.
-  if #page > limit + 1 or bytes + parts.bytes >= budget or looked >= 4 * budget or visited[id] then
+  if #page > limit + 1 or bytes + chunks.bytes >= budget or looked >= 4 * budget or visited[id] then
     page[1] = id
     break
   end
@@ -113,7 +113,7 @@ while id ~= '' and open > 0 do
 
   local seeds = {}
   for channel, value in pairs(found) do
-    problem = read_parts(data, value, parts)
+    problem = read_chunks(data, value, chunks)
     if problem then return problem end
     seeds[#seeds + 1] = channel
     seeds[#seeds + 1] = value

@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_thread, lib_frames and lib_behind): bringing to cold once more what is here.
+-- Shared by the scripts (included, after lib_thread, lib_framing and lib_behind): bringing to cold once more what is here.
 
 -- Tasks whose writes were brought back, some of them special: how the others were numbered is not known, and cold would have them twice. By the
 -- members of those others.

@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_frames): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
+-- Shared by the scripts (included, after lib_framing): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
 -- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
 
 -- The id of the newest checkpoint of a namespace, or nil.
@@ -78,13 +78,13 @@ local function links(header)
   return found
 end
 
--- The names that a part holds, as a list; more than the channels, in front, may be there. Returns (names, problem).
+-- The names that a chunk holds, as a list; more than the channels, in front, may be there. Returns (names, problem).
 local names_read = {}
-local function names_in(data, field, parts)
+local function names_in(data, field, chunks)
   if names_read[field] then return names_read[field], nil end
   local packed = redis.call('HGET', data, field)
   if not packed then return nil, gone(data, field) end
-  if parts and not parts.seen[field] then add_part(parts, field, packed) end
+  if chunks and not chunks.seen[field] then add_chunk(chunks, field, packed) end
   local list = {}
   for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
   names_read[field] = list
@@ -94,13 +94,13 @@ end
 -- The field of the value of entry i (from 1) of a checkpoint.
 -- names: of names_in; tokens: the versions, unpacked.
 -- A version is in a header once, and in the field of each of its channels: so a few bytes might make fields without end.
-local MOST_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
+local MAX_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
 local function value_field(ns, names, tokens, slots, i)
   local high, low = string.byte(slots, 2 * i - 1, 2 * i)
   local token = low and tokens[high * 256 + low + 1]
   if not token or not names[i] then damaged() end
   named_bytes = named_bytes + #names[i] + #token
-  if named_bytes > MOST_NAMED then damaged() end
+  if named_bytes > MAX_NAMED then damaged() end
   return 'b' .. ns .. names[i] .. token
 end
 
@@ -114,11 +114,11 @@ local function read_header(index, data, ns, id)
   return header, nil
 end
 
--- The stored values of a checkpoint, in the order of its entries, false where there is none; their parts go to parts.
+-- The stored values of a checkpoint, in the order of its entries, false where there is none; their chunks go to chunks.
 -- Returns (values, problem).
-local function read_values(data, ns, header, parts)
+local function read_values(data, ns, header, chunks)
   local of = links(header)
-  local names, problem = names_in(data, of.names, parts)
+  local names, problem = names_in(data, of.names, chunks)
   if problem then return nil, problem end
   local tokens, fields, named = unpack_frames(of.tokens), {}, {}
   for i = 1, #of.flags do
@@ -129,7 +129,7 @@ local function read_values(data, ns, header, parts)
   local values = fetch(data, fields)
   for i = 1, #fields do
     if values[i] then
-      problem = read_parts(data, values[i], parts)
+      problem = read_chunks(data, values[i], chunks)
       if problem then return nil, problem end
     elseif string.byte(of.flags, i) == 49 then -- '1'
       return nil, gone(data, fields[i])
@@ -154,13 +154,13 @@ local function pending_writes(index, data, ns, id)
   return list, nil, size
 end
 
--- A checkpoint as get, list and load answer it; the parts of its values go to parts. Returns (answer, problem, size in
--- bytes without parts, to which each value counts 64 more, as finding it takes time); answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
-local function read_checkpoint(index, data, ns, id, parts)
+-- A checkpoint as get, list and load answer it; the chunks of its values go to chunks. Returns (answer, problem, size in
+-- bytes without chunks, to which each value counts 64 more, as finding it takes time); answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
+local function read_checkpoint(index, data, ns, id, chunks)
   local header, problem = read_header(index, data, ns, id)
   if not header then return nil, problem, 0 end
   local values, writes, size
-  values, problem = read_values(data, ns, header, parts)
+  values, problem = read_values(data, ns, header, chunks)
   if problem then return nil, problem, 0 end
   writes, problem, size = pending_writes(index, data, ns, id)
   if problem then return nil, problem, 0 end

@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_thread, lib_frames, lib_parts and lib_checkpoint): storing a checkpoint.
+-- Shared by the scripts (included, after lib_thread, lib_framing, lib_chunks and lib_checkpoint): storing a checkpoint.
 
 -- argv: what put.lua takes; is_home: whether cold has all else of the thread. Returns what put.lua does, or a problem.
 local function put_checkpoint(index, data, argv, is_home)
@@ -12,8 +12,8 @@ local function put_checkpoint(index, data, argv, is_home)
     if flag == 117 then unchanged[#unchanged + 1] = i -- u
     elseif flag ~= 118 then others[#others + 1] = i end -- v
   end
-  local of_bases, of_parts = n, n + m
-  local of_others = of_parts + p
+  local of_bases, of_chunks = n, n + m
+  local of_others = of_chunks + p
   local of_unchanged = of_others + #others
   local VALUES = FIELDS + of_unchanged + #unchanged
 
@@ -37,7 +37,7 @@ local function put_checkpoint(index, data, argv, is_home)
   end
   if not known then store(named, names, 0) end
 
-  -- Parts. Those that are stored stay as they are. Those that are only named must be: where a version is stored that has
+  -- Chunks. Those that are stored stay as they are. Those that are only named must be: where a version is stored that has
   -- them, all are, else each is looked at.
   local sure, sent = true, { [named] = true }
   for i = 1, m do
@@ -45,31 +45,31 @@ local function put_checkpoint(index, data, argv, is_home)
     if not root or string.sub(root, 2, 17) ~= argv[VALUES + of_bases + i] then sure = false end
   end
   local function check_children(list, pos)
-    local parts = children(list, pos)
-    for i = 1, #parts do
-      if not sent[parts[i]] then
-        sent[parts[i]] = true
-        if not meta or redis.call('HEXISTS', data, parts[i]) == 0 then missing[#missing + 1] = parts[i] end
+    local chunks = children(list, pos)
+    for i = 1, #chunks do
+      if not sent[chunks[i]] then
+        sent[chunks[i]] = true
+        if not meta or redis.call('HEXISTS', data, chunks[i]) == 0 then missing[#missing + 1] = chunks[i] end
       end
     end
   end
   if not sure then
-    for i = 1, p do sent[argv[FIELDS + of_parts + i]] = true end
+    for i = 1, p do sent[argv[FIELDS + of_chunks + i]] = true end
   end
-  for i = of_parts + 1, of_others do
+  for i = of_chunks + 1, of_others do
     if not found[SEEN + i] then
-      local field, part = argv[FIELDS + i], argv[VALUES + i]
-      if not sure and string.byte(field, 1) == 110 then check_children(part, 2) end -- 'n'
-      store(field, part, 0)
+      local field, chunk = argv[FIELDS + i], argv[VALUES + i]
+      if not sure and string.byte(field, 1) == 110 then check_children(chunk, 2) end -- 'n'
+      store(field, chunk, 0)
     end
   end
 
-  -- Values. One that takes the place of another that is in parts leaves those for prune to look after.
+  -- Values. One that takes the place of another that is in chunks leaves those for prune to look after.
   local stray = ''
   local function store_value(field, value, old)
-    if not sure and in_parts(value) then check_children(value, skip(value, 18, 2)) end
+    if not sure and in_chunks(value) then check_children(value, skip(value, 18, 2)) end
     if not old then added = added + 1 end
-    if old and old ~= value and in_parts(old) then stray = stray .. pack(old) end
+    if old and old ~= value and in_chunks(old) then stray = stray .. pack(old) end
     if old ~= value then store(field, value, #(old or '')) end
   end
   for i = 1, n do store_value(argv[FIELDS + i], argv[VALUES + i], found[SEEN + i]) end

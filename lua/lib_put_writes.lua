@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_thread and lib_frames): storing the pending writes of a task.
+-- Shared by the scripts (included, after lib_thread and lib_framing): storing the pending writes of a task.
 
 -- argv: what put_writes.lua takes, up to argv[last]; is_home: whether cold has all else of the thread. Returns how many writes are
 -- new, or a problem.
@@ -37,14 +37,14 @@ local function put_task(index, data, argv, last, is_home)
     store(member, regular, 0)
     added = tonumber(count)
   elseif regular ~= '' and stored ~= regular then -- else it is sent again
-    local seen, parts = {}, { stored }
+    local seen, chunks = {}, { stored }
     each_write(stored, function(idx) seen[idx] = true end)
     each_write(regular, function(idx, first, behind)
-      if not seen[idx] then parts[#parts + 1] = string.sub(regular, first, behind) end
+      if not seen[idx] then chunks[#chunks + 1] = string.sub(regular, first, behind) end
     end)
-    if #parts > 1 then
-      store(member, table.concat(parts), #stored)
-      added = #parts - 1
+    if #chunks > 1 then
+      store(member, table.concat(chunks), #stored)
+      added = #chunks - 1
     end
   end
   for i = 6, last, 2 do

@@ -10,13 +10,13 @@
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {next, parts, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
--- it, or as much of that as was asked for; the parts of all are in one list, each once.
+-- Returns {next, chunks, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
+-- it, or as much of that as was asked for; the chunks of all are in one list, each once.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -28,13 +28,13 @@ if problem then return problem end
 if not meta then return { '', {} } end
 
 local checkpoints = newest_first(index, upper, lower, limit)
-local parts, bytes = new_parts(true), 0
-local page = { '', parts.flat }
+local chunks, bytes = new_chunks(true), 0
+local page = { '', chunks.flat }
 for i = 1, #checkpoints do
   local id, ns, following = unpack(checkpoints[i])
   local answer, size = { id, ns }, 0
   if what == 'whole' then
-    answer, problem, size = read_checkpoint(index, data, ns, id, parts)
+    answer, problem, size = read_checkpoint(index, data, ns, id, chunks)
   elseif what == 'headers' then
     answer[3], problem = read_header(index, data, ns, id)
     size = #(answer[3] or '')
@@ -42,7 +42,7 @@ for i = 1, #checkpoints do
   if problem then return problem end
   page[#page + 1] = answer
   bytes = bytes + size
-  if bytes + parts.bytes >= budget or i == limit then
+  if bytes + chunks.bytes >= budget or i == limit then
     page[1] = following
     break
   end

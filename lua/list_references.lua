@@ -6,14 +6,14 @@
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
 -- ARGV[2] limit      how many checkpoints at the most
 --
--- Returns {revision, parts, member, links, member, links...}: links is the header up to and with its links, parts a flat
+-- Returns {revision, chunks, member, links, member, links...}: links is the header up to and with its links, chunks a flat
 -- list of (field, bytes) of the names in them. The revision changes with every put and removal. nil where there is no such
 -- thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -24,14 +24,14 @@ if problem then return problem end
 if not meta then return false end
 
 local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
-local parts = new_parts(false)
-local page = { meta.rev, parts.flat }
+local chunks = new_chunks(false)
+local page = { meta.rev, chunks.flat }
 for i = 1, #members do
   local header = redis.call('HGET', data, members[i])
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
   reading = 'a header'
   local of = links(header)
-  problem = select(2, names_in(data, of.names, parts))
+  problem = select(2, names_in(data, of.names, chunks))
   if problem then return problem end
   page[#page + 1] = members[i]
   page[#page + 1] = string.sub(header, 1, of.behind - 1)

@@ -14,7 +14,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
+--- @include lib_framing
 --- @include lib_put_writes
 
 local index, data = KEYS[1], KEYS[2]

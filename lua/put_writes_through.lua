@@ -16,7 +16,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
+--- @include lib_framing
 --- @include lib_put_writes
 --- @include lib_end_intent
 --- @include lib_behind

@@ -5,16 +5,16 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a part; r, a run's member; @gc_roots. What is below a value
---                    or a list of parts is noted in @gc_roots, unless that goes too
+--                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; @gc_roots. What is below a value
+--                    or a list of chunks is noted in @gc_roots, unless that goes too
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 
 local index, data = KEYS[1], KEYS[2]
 local revision, dry = ARGV[1], ARGV[2] == '1'
@@ -60,9 +60,9 @@ for i = 1, #doomed do
   if kind == 'n' and size > 0 then
     local list = redis.call('HGET', data, name)
     stray = stray .. as_stray(string.sub(list, 1, 1), string.sub(list, 2))
-  elseif kind == 'b' and size > 0 and size <= LONGEST_ROOT then
+  elseif kind == 'b' and size > 0 and size <= MAX_ROOT then
     local root = redis.call('HGET', data, name)
-    if in_parts(root) then stray = stray .. pack(root) end
+    if in_chunks(root) then stray = stray .. pack(root) end
   end
 end
 if not dry then

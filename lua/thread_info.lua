@@ -10,8 +10,8 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_frames
---- @include lib_parts
+--- @include lib_framing
+--- @include lib_chunks
 --- @include lib_checkpoint
 
 local index, data = KEYS[1], KEYS[2]

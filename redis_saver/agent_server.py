@@ -25,7 +25,7 @@ from typing import Any
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from redis_saver import expiry
+from redis_saver import ttl as ttls
 from redis_saver.checkpoint.aio import AsyncRedisSaver
 from redis_saver.display import shown
 
@@ -51,7 +51,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
         yield saver
 
 
-def _ttl() -> expiry.TTL:
+def _ttl() -> ttls.TTL:
     refresh = os.environ.get("REDIS_SAVER_REFRESH_ON_READ", "false")
     if refresh.lower() not in ("true", "false"):
         raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={shown(refresh)}: true or false")
@@ -60,7 +60,7 @@ def _ttl() -> expiry.TTL:
         return ttl
     try:
         ttl["default_ttl"] = float(minutes)
-        expiry.parse(ttl)
+        ttls.parse(ttl)
     except ValueError as error:
         raise ValueError(
             f"REDIS_SAVER_TTL_MINUTES={shown(minutes)}: a number of minutes above 0, such as 1440 or 0.5; unset it for none"

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver import expiry
+from redis_saver import ttl as ttls
 from redis_saver.display import shown
 
 TTL_KEY = "thread_ttl"
@@ -111,7 +111,7 @@ def thread_ttl(config: RunnableConfig) -> int | None:
     """The thread's own TTL in a config's `configurable["thread_ttl"]`, in milliseconds."""
     if (given := configurable(config).get(TTL_KEY)) is None:
         return None
-    return expiry.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+    return ttls.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:

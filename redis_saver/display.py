@@ -6,9 +6,9 @@ of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped a
 
 from __future__ import annotations
 
-LONGEST_NAME = 200
+MAX_NAME = 200
 """Characters of a name that are shown; of a longer one the beginning and the end."""
-LONGEST_TEXT = 2000
+MAX_TEXT = 2000
 """Characters that are shown of what a server, a serializer or a cold saver says."""
 
 
@@ -16,13 +16,13 @@ def shown(value: object) -> str:
     """A name, or another value that a caller passed, as `repr` writes it; of a long one the beginning, the end, and its length."""
     if isinstance(value, (str, bytes)):
         unit = "characters" if isinstance(value, str) else "bytes"
-        if len(value) <= LONGEST_NAME:
+        if len(value) <= MAX_NAME:
             return repr(value)
-        return f"{value[: LONGEST_NAME // 2]!r}...{value[-LONGEST_NAME // 4 :]!r} ({len(value):,} {unit})"
-    return printable(repr(value), LONGEST_NAME)
+        return f"{value[: MAX_NAME // 2]!r}...{value[-MAX_NAME // 4 :]!r} ({len(value):,} {unit})"
+    return printable(repr(value), MAX_NAME)
 
 
-def printable(text: str, longest: int = LONGEST_TEXT) -> str:
+def printable(text: str, longest: int = MAX_TEXT) -> str:
     """What somebody else said, in one line; of a long text the beginning, the end, and its length."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}...{text[-longest // 4 :]} ({len(text):,} characters)"

@@ -1,7 +1,7 @@
 """How large what is stored may be, so that no call holds the server, or fills this process's memory, without end.
 
 Writing more than a limit raises `LimitExceeded` before anything is sent. Reading checks what can be more than the bytes that came: what
-compressed bytes, or parts that are named again and again, become. All else takes time and memory as the bytes that were received.
+compressed bytes, or chunks that are named again and again, become. All else takes time and memory as the bytes that were received.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from redis_saver.display import sentence, shown
 from redis_saver.errors import LimitExceeded
 
-_VALUES_A_REPLY = 4
-"""So many values of the largest size may be unfolded from one checkpoint, or be in the parts of one reply."""
+_VALUES_PER_REPLY = 4
+"""So many values of the largest size may be unfolded from one checkpoint, or be in the chunks of one reply."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Limits:
     """Channels of a checkpoint."""
     writes: int = 10_000
     """Pending writes of one `put_writes`."""
-    parts: int = 100_000
-    """Parts of one value, with the lists of parts above them. A part is about half a kilobyte, or one long element."""
+    chunks: int = 100_000
+    """Chunks of one value, with the lists of chunks above them. A chunk is about half a kilobyte, or one long element."""
     depth: int = 32
-    """How many levels the lists of parts of one value have. Those of 100,000 parts have 6 or so."""
+    """How many levels the lists of chunks of one value have. Those of 100,000 chunks have 6 or so."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -86,16 +86,16 @@ class Limits:
 
 
 class Allowance:
-    """What stored bytes may still become in memory: those of one checkpoint, or the parts in one reply."""
+    """What stored bytes may still become in memory: those of one checkpoint, or the chunks in one reply."""
 
     __slots__ = ("_left", "_limits", "_place")
 
     def __init__(self, limits: Limits, place: object) -> None:
         """Begin with what the limits allow; `place` says whose bytes they are, for the message."""
-        self._limits, self._place, self._left = limits, place, _VALUES_A_REPLY * limits.value_bytes
+        self._limits, self._place, self._left = limits, place, _VALUES_PER_REPLY * limits.value_bytes
 
     def unfold(self, setting: str, amount: int) -> None:
-        """Note that a value has so many bytes, parts or levels of parts, before it is made.
+        """Note that a value has so many bytes, chunks or levels of chunks, before it is made.
 
         Raises:
             LimitExceeded: That is more than the setting, or all values are together.
@@ -105,7 +105,7 @@ class Allowance:
             self._left -= amount
         if amount > most or self._left < 0:
             raise LimitExceeded(
-                f"a value of {self._place} unfolds to {amount:,} ({setting}); the most is {most:,}, and {_VALUES_A_REPLY} times that for all "
+                f"a value of {self._place} unfolds to {amount:,} ({setting}); the most is {most:,}, and {_VALUES_PER_REPLY} times that for all "
                 "its values. It is left as it is. If it was written with larger limits, read it with them: "
                 f"limits=Limits({setting}=...); if not, the thread is damaged: give it up with delete_thread()"
             )

@@ -21,10 +21,10 @@ _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
 _PACKED = struct.Struct(">IQ")
 
-LONGEST_KEPT = 256
+MAX_CACHED_NAME = 256
 """Characters (or bytes) that a name may have for something about it to be remembered in this process; longer ones are rare, and a cache of them
 would hold as many bytes as users like."""
-_MOST_KEPT = 4096
+_MAX_CACHED = 4096
 N = TypeVar("N", bound=Sized)
 T = TypeVar("T")
 
@@ -38,8 +38,8 @@ class _Kept(dict[N, T]):
 
     def __missing__(self, name: N) -> T:
         found = self._function(name)
-        if len(name) <= LONGEST_KEPT:
-            if len(self) >= _MOST_KEPT:
+        if len(name) <= MAX_CACHED_NAME:
+            if len(self) >= _MAX_CACHED:
                 self.clear()
             self[name] = found
         return found

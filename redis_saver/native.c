@@ -1,4 +1,4 @@
-/* Lists of messages to and from msgpack, compiled: what redis_saver/serde/columns.py and messages.py do, several times as fast.
+/* Lists of messages to and from msgpack, compiled: what redis_saver/serde/columnar.py and messages.py do, several times as fast.
  *
  * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
  * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
@@ -23,7 +23,7 @@
 #error "relies on CPython's lock: Python does this here"
 #endif
 
-enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, LONGEST_KEY = 32, CLASSES = 32, FIELDS = 15 };
+enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, MAX_KEY = 32, CLASSES = 32, FIELDS = 15 };
 enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
 
 /* What LangChain's constructor and validators may change. */
@@ -271,7 +271,7 @@ static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory)
     while (is_dict ? PyDict_Next(value, &position, &key, &item) : position < size && (item = PyList_GetItem(value, position++))) {
         if (is_dict) {
             /* Most short ones are the names of something, of which there is one for all. */
-            if (PyUnicode_GetLength(key) > LONGEST_KEY) *memory += memory_of(key);
+            if (PyUnicode_GetLength(key) > MAX_KEY) *memory += memory_of(key);
             PyTuple_SetItem(kept, at++, Py_NewRef(key));
         }
         if (!(item = frozen(item, state, memory))) {
@@ -584,7 +584,7 @@ static PyObject *take_string(Source *source, uint64_t size, PyObject **keys) {
     const char *bytes = (const char *)source->at;
     if (!has(source, size)) return NULL;
     source->at += size;
-    if (!keys || size > LONGEST_KEY) return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL);
+    if (!keys || size > MAX_KEY) return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL);
     uint32_t hash = 2166136261u;
     for (uint64_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
     PyObject **kept = &keys[(hash ^ hash >> 10) % KEYS];

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from redis_saver.serde.plain import Kind
+from redis_saver.serde.annotations import Kind
 
 def learn(
     cls: type,

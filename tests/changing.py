@@ -20,19 +20,19 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from faces import Face
+from uniform import Face
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
-from make import config, put
+from factories import config, put
 from pydantic import BaseModel
 from seeds import seeds
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, EncodeError, RedisSaver, TieredSaver
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 from redis_saver.serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)
@@ -107,28 +107,28 @@ class State:
         self.queue, self.set = deque(rows()), set(range(50))
         message = AIMessage(
             [{"type": "text", "text": "x"}] * 5,
-            additional_kwargs={"a": self.rows(), "b": self.named()},
+            additional_kwargs={"a": self.rows(), "b": self.names_chunk()},
             response_metadata={"m": self.rows()},
-            tool_calls=[{"name": "f", "args": self.named(), "id": "1"}],
+            tool_calls=[{"name": "f", "args": self.names_chunk(), "id": "1"}],
         )
         self.lists += [message.content, message.tool_calls]
         self.values: dict[str, Any] = {
             "list": self.rows(),
-            "dict": self.named(fill=odd_keys),
-            "nested": {"a": [{"b": self.rows()}], "tuple": (self.rows(), self.named())},
+            "dict": self.names_chunk(fill=odd_keys),
+            "nested": {"a": [{"b": self.rows()}], "tuple": (self.rows(), self.names_chunk())},
             "messages": [HumanMessage("x"), message, HumanMessage("y")],
             "message": message,
-            "model": Model(rows=self.rows(), named=self.named(), anything=[self.rows()], more=self.named()),
-            "data": Data(self.rows(), self.named()),
-            "pair": Pair(self.rows(), self.named()),
+            "model": Model(rows=self.rows(), named=self.names_chunk(), anything=[self.rows()], more=self.names_chunk()),
+            "data": Data(self.rows(), self.names_chunk()),
+            "pair": Pair(self.rows(), self.names_chunk()),
             "queue": self.queue,
             "set": self.set,
-            "send": Send("node", {"messages": self.rows(), "more": self.named()}),
+            "send": Send("node", {"messages": self.rows(), "more": self.names_chunk()}),
             "interrupt": Interrupt(self.rows(), id="x"),
             "rows": self.rows(Rows),
-            "named": self.named(Named, odd_keys),
-            "ordered": self.named(OrderedDict),
-            "default": self.named(lambda found: defaultdict(list, found)),
+            "named": self.names_chunk(Named, odd_keys),
+            "ordered": self.names_chunk(OrderedDict),
+            "default": self.names_chunk(lambda found: defaultdict(list, found)),
             "delta": _DeltaSnapshot(self.rows()),
         }
         self.values["all"] = dict(self.values)
@@ -202,10 +202,10 @@ def serializers(found: list[Any]) -> None:
                     serializer.loads_typed(serializer.dumps_typed(value))
                     encoded += 1
                     if isinstance(serializer, FastSerializer):
-                        pieces = serializer.dumps_pieces(value, last if name == "messages" else None)
+                        pieces = serializer.dumps_elements(value, last if name == "messages" else None)
                         last = pieces if name == "messages" else last
                         if not pieces.same:
-                            serializer.loads_typed((pieces.type, b"".join(pieces.pieces)))
+                            serializer.loads_typed((pieces.type, b"".join(pieces.elements)))
                 except (TypeError, RuntimeError) as error:
                     failed += 1
                     if not is_change(error):
@@ -255,7 +255,7 @@ if __name__ == "__main__":
         encrypted = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
         found = [FastSerializer(), *map(safe, (Own(), encrypted, FastSerializer(pickle_fallback=True)))]
         if sys.argv[2] == "python":
-            compiled.native = None
+            native_bridge.native = None
             found = found[:1]
         serializers(found * 2)
     elif sys.argv[1] == "unsafe":

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import seeds
 from bench.servers import postgres_server
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.postgres import PostgresSaver
 from servers import TARGETS, url_of
 from tiering import Tiers

@@ -22,7 +22,7 @@ from typing import Any
 
 import redis
 from langgraph.checkpoint.memory import InMemorySaver
-from make import checkpoint, config
+from factories import checkpoint, config
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, slot_of
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, ThreadDamaged, TieredSaver

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import redis
-from faces import Face
+from uniform import Face
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config
+from factories import checkpoint, config
 from tiering import Clock, Tiers, plain
 
 from redis_saver.names import Keyspace

@@ -14,12 +14,12 @@ from typing import Any
 import redis
 
 from redis_saver import KeyConflict, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
-from redis_saver.storage.frames import pack
-from redis_saver.storage.parts import DIGEST, digest
+from redis_saver.storage.framing import pack
+from redis_saver.storage.chunks import DIGEST, digest
 
 ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
 """What a call may raise; anything else fails the test."""
-MOST_REQUESTS = 400
+MAX_REQUESTS = 400
 """A call that asks more often goes on for ever: what it was given has not so many pages."""
 
 LENGTHS = (
@@ -103,7 +103,7 @@ class Replay(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         self.asked += 1
-        if self.asked > MOST_REQUESTS:
+        if self.asked > MAX_REQUESTS:
             raise Endless
         number = self._exact.get(self._known(args))
         if number is None:
@@ -171,7 +171,7 @@ def changed_bytes(chance: random.Random, data: bytes) -> bytes:
 
 
 def resealed(chance: random.Random, data: bytes) -> bytes:
-    """The root of a value in parts that was changed, with the right digest; or a root of another's making."""
+    """The root of a value in chunks that was changed, with the right digest; or a root of another's making."""
     if data[:1] in (b"p", b"n", b"z") and len(data) > 1 + DIGEST and chance.random() < 0.7:
         rest = changed_bytes(chance, data[1 + DIGEST :])
         kind = chance.choice([data[:1], b"n", b"p", b"z"])
@@ -188,7 +188,7 @@ def sealed(kind: bytes, digests: list[bytes], head: bytes = b"\x92") -> bytes:
 
 
 def renamed(chance: random.Random, reply: Any) -> Any:
-    """A part that was changed, under the name it then has: it is what its name says, but not what was meant."""
+    """A chunk that was changed, under the name it then has: it is what its name says, but not what was meant."""
     places = [
         (path, position)
         for path, each in leaves(reply)
@@ -202,8 +202,8 @@ def renamed(chance: random.Random, reply: Any) -> Any:
         return reply
     path, position = chance.choice(places)
     flat = list(at_path(reply, path))
-    before, part = flat[position], changed_bytes(chance, flat[position + 1])
-    flat[position], flat[position + 1] = before[:1] + digest(part), part
+    before, chunk = flat[position], changed_bytes(chance, flat[position + 1])
+    flat[position], flat[position + 1] = before[:1] + digest(chunk), chunk
     made = replaced(reply, path, flat)
     for where, each in [*leaves(made)]:
         if isinstance(each, bytes) and before[1:] in each and len(each) > 1 + DIGEST:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from histories import NAMESPACES, THREADS, Model, normal, short
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config
+from factories import checkpoint, config
 from tiering import Clock, Tiers, plain
 
 from redis_saver import ThreadBusy, names
@@ -26,7 +26,7 @@ from redis_saver.tiered.model import Once, Pause, Try
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """What a flusher does first and last; what comes of an operation of which nothing was written."""
-LONGEST = 4
+MAX_WAITED = 4
 """Turns that anything is kept waiting: who writes to cold is not to take longer (`model.WRITER_GONE`)."""
 
 
@@ -195,7 +195,7 @@ class Interleaving:
 
     def later(self, *, is_sure: bool = False) -> None:
         """The turns of all who have one are over."""
-        if is_sure or all(one.waited < LONGEST for one in self.running):
+        if is_sure or all(one.waited < MAX_WAITED for one in self.running):
             self.say("later")
             self.tiers.later(flushing.FLUSH_LEASE)
             for one in self.running:

@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from faces import Face, Target
+from uniform import Face, Target
 
 
 class Proxy:

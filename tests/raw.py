@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from faces import Target
+from uniform import Target
 from redis_saver import Limits, names
-from redis_saver.storage import frames, headers
+from redis_saver.storage import framing
+from redis_saver.storage import header as headers
 from redis_saver.engine import scripts
 from redis_saver.limits import Allowance
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunks as chunked
 from redis_saver.names import Keyspace
 
 
@@ -19,7 +20,7 @@ def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
 
 
 def size(fields: dict[bytes, bytes]) -> int:
-    """The bytes of headers, values, parts and writes, counted by hand."""
+    """The bytes of headers, values, chunks and writes, counted by hand."""
     return sum(len(value) for field, value in fields.items() if field[:1] != b"@")
 
 
@@ -28,7 +29,7 @@ def counted(fields: dict[bytes, bytes]) -> dict[str, int]:
     return {
         "bytes": size(fields),
         "blobs": sum(field[:1] == b"b" for field in fields),
-        "writes": sum(len(frames.unpack(value)) // 5 for field, value in fields.items() if field[:1] == b"w"),
+        "writes": sum(len(framing.unpack(value)) // 5 for field, value in fields.items() if field[:1] == b"w"),
     }
 
 
@@ -49,20 +50,20 @@ def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links
 
 
 def check_sound(target: Target, thread: str = "thread") -> None:
-    """Check that index, headers, values, parts, writes and counters of a thread agree, and that nothing is left over."""
+    """Check that index, headers, values, chunks, writes and counters of a thread agree, and that nothing is left over."""
     index, data = Keyspace(target.prefix).keys(thread)
     members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
-    needed, known, ages, runs, parts = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
+    needed, known, ages, runs, chunks = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
     for (ns, checkpoint_id), links in all_links(fields).items():
         known |= {names.blob(ns, entry[1:]) for entry in links.entries}
         needed |= {names.blob(ns, entry[1:]) for entry in links.entries if entry[:1] != headers.ABSENT}
         ages |= {names.by_age(ns, checkpoint_id)} if ns else set()
         runs |= {links.run} - {b""}
-        parts.add(links.named)
+        chunks.add(links.names_chunk)
     stored = {kind: {field for field in fields if field[:1] == kind} for kind in (b"c", b"b", b"w", b"@")}
     for root in (fields[field] for field in stored[b"b"]):
-        parts |= parted.holdings([root], fields)
-    assert set().union(parts, *stored.values()) == set(fields)
+        chunks |= chunked.reachable([root], fields)
+    assert set().union(chunks, *stored.values()) == set(fields)
     assert needed <= stored[b"b"] <= known
     assert members == {b""} | stored[b"c"] | stored[b"w"] | ages | runs
     check_counters(fields)
@@ -79,25 +80,25 @@ def without_revision(holds: Any) -> Any:
 
 
 def referenced(fields: dict[bytes, bytes]) -> set[bytes]:
-    """The fields of all parts that a header or a value refers to."""
-    found = {links.named for links in all_links(fields).values()}
+    """The fields of all chunks that a header or a value refers to."""
+    found = {links.names_chunk for links in all_links(fields).values()}
     for field, value in fields.items():
         if field[:1] == b"b":
-            found |= parted.holdings([value], fields)
+            found |= chunked.reachable([value], fields)
     return found
 
 
-def stored_parts(fields: dict[bytes, bytes]) -> set[bytes]:
+def stored_chunks(fields: dict[bytes, bytes]) -> set[bytes]:
     return {field for field in fields if field[:1] in (b"p", b"z", b"n")}
 
 
-def check_parts(target: Target, thread: str = "thread", *, swept: bool = False) -> None:
-    """Check that each part that is referred to is there, and each other one is told of by `@gc_roots` (or, swept, none is)."""
+def check_chunks(target: Target, thread: str = "thread", *, swept: bool = False) -> None:
+    """Check that each chunk that is referred to is there, and each other one is told of by `@gc_roots` (or, swept, none is)."""
     fields = target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)
-    alive, there = referenced(fields), stored_parts(fields)
-    assert alive <= there, "parts are missing"
-    stray = parted.holdings(frames.unpack(fields.get(b"@gc_roots", b"")), fields)
-    assert there - alive <= stray, "parts are left that nothing tells of"
+    alive, there = referenced(fields), stored_chunks(fields)
+    assert alive <= there, "chunks are missing"
+    stray = chunked.reachable(framing.unpack(fields.get(b"@gc_roots", b"")), fields)
+    assert there - alive <= stray, "chunks are left that nothing tells of"
     if swept:
         assert b"@gc_roots" not in fields
         assert there == alive

@@ -32,7 +32,7 @@ SUITES = {
     "forks_and_loops": "test_forks_and_loops.py",
     "model": "test_model.py",
     "sharing": "test_sharing.py",
-    "parts": "test_parts.py",
+    "chunks": "test_chunks.py",
     "tiers": "test_tiers.py",
     "behind": "test_behind.py",
     "drain": "test_drain.py",
@@ -47,7 +47,7 @@ SUITES = {
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")
-ON_THEIR_OWN = ("parts", "drain", "batching", "kills", "changing", "values", "native", "migrate", "failovers")
+ON_THEIR_OWN = ("chunks", "drain", "batching", "kills", "changing", "values", "native", "migrate", "failovers")
 """These name their servers themselves, and run once a round, not once for each server."""
 NOTHING_TO_RUN = 5
 """What pytest ends with where no test is chosen, as where a suite has none for a server."""

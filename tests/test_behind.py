@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import psycopg
 import pydantic
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from histories import Accident, History, Killed, Process
 from interleaving import Interleaving
 from langchain_core.messages import AIMessage, HumanMessage
@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from make import checkpoint, config, ids
+from factories import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
 from wrappers import Around, asked, elsewhere

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import Target
+from uniform import Target
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from make import config, put
+from factories import config, put
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 from redis_saver.serde.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
@@ -43,7 +43,7 @@ def run(*arguments: str) -> None:
 @pytest.mark.parametrize("packed_by", ["native", "python"])
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     """`python tests/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
-    if packed_by == "native" and compiled.native is None:
+    if packed_by == "native" and native_bridge.native is None:
         pytest.skip("redis_saver.native was not built: there was no C compiler when redis_saver was installed")
     run("serializer", packed_by)
 
@@ -174,7 +174,7 @@ WHEN = datetime(2026, 1, 1)
 )
 def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: Any) -> None:
     if packed_by == "python":
-        monkeypatch.setattr(compiled, "native", None)
+        monkeypatch.setattr(native_bridge, "native", None)
     for each in (value, [value, 1], {"a": value, "b": 1}, deque([value]), [{1}, value]):
         try:
             wanted = JSONPLUS.dumps_typed(each)
@@ -183,14 +183,14 @@ def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: 
                 FAST.dumps_typed(each)
             continue
         assert FAST.dumps_typed(each) == wanted
-        assert (FAST.dumps_pieces(each).type, b"".join(FAST.dumps_pieces(each).pieces)) == wanted
+        assert (FAST.dumps_elements(each).type, b"".join(FAST.dumps_elements(each).elements)) == wanted
 
 
 @pytest.mark.parametrize("packed_by", ["native", "python"])
 def test_what_is_copied_is_nobody_elses(packed_by: str, monkeypatch: Any) -> None:
     """Nothing that `default` does to the value while it is packed is seen."""
     if packed_by == "python":
-        monkeypatch.setattr(compiled, "native", None)
+        monkeypatch.setattr(native_bridge, "native", None)
 
     class Clearing:
         def model_dump(self) -> Any:
@@ -234,7 +234,7 @@ def test_what_holds_itself_is_an_error_and_no_crash() -> None:
     """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
     code = """
 from collections import deque
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 from redis_saver.serde.serializer import FastSerializer, safe
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 def outcomes():
@@ -246,13 +246,13 @@ def outcomes():
         twice = []
         twice += [twice, twice]
         for each in (value, inner, twice, {"a": twice}):
-            for encode in (FastSerializer().dumps_typed, FastSerializer().dumps_pieces, safe(JsonPlusSerializer()).dumps_typed):
+            for encode in (FastSerializer().dumps_typed, FastSerializer().dumps_elements, safe(JsonPlusSerializer()).dumps_typed):
                 try:
                     encode(each)
                 except TypeError as error:
                     yield str(error)
-for native in (compiled.native, None):
-    compiled.native = native
+for native in (native_bridge.native, None):
+    native_bridge.native = native
     found = list(outcomes())
     assert len(found) == 3 * 4 * 3
     assert sum("may hold itself" in one or "holds itself" in one for one in found) > 15, found

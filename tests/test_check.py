@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from faces import Face, Target
+from uniform import Face, Target
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
-from make import chain, config, put
+from factories import chain, config, put
 from servers import Server
 from test_install import acl_rule
 from test_sharing import fields_of, key_of
@@ -42,17 +42,17 @@ from redis_saver import (
     TieredSaver,
     names,
 )
-from redis_saver.storage import frames
+from redis_saver.storage import framing
 from redis_saver.engine import requests
 from redis_saver.cli.main import main
 from redis_saver.names import Keyspace
-from redis_saver.storage.parts import digest
+from redis_saver.storage.chunks import digest
 
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 
 
 async def lived(face: Face) -> dict[str, Any]:
-    """A thread with two namespaces, a run, values in parts that two versions share, and writes of both kinds."""
+    """A thread with two namespaces, a run, values in chunks that two versions share, and writes of both kinds."""
     assert (
         await face.get_tuple(config()) is None
     )  # as a graph does; over two tiers hot then knows that it has all there is
@@ -127,7 +127,7 @@ async def live_soundly(face: Face, target: Target) -> None:
     await face.prune(["t"], keep_last=2)
     await sound(face, "t")
     await lived(face)
-    assert (await sound(face))[1:5] == (3, 5, report_parts(target), 2)
+    assert (await sound(face))[1:5] == (3, 5, report_chunks(target), 2)
     await put(face, config(), {"m": MESSAGES[3:]}, checkpoint_id="1", versions={"m": "3"})
     await sound(face)
     await face.delete_for_runs(["run-1"])
@@ -135,7 +135,7 @@ async def live_soundly(face: Face, target: Target) -> None:
     assert (await sound(face, values=False)).checkpoints == 1
 
 
-def report_parts(target: Target) -> int:
+def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
@@ -179,9 +179,9 @@ def stored(field: bytes, value: bytes) -> Callable[[Target], Any]:
     return lambda target: target.raw.hset(key_of(target), field, value)
 
 
-def names_part(target: Target) -> bytes:
+def names_chunk(target: Target) -> bytes:
     header = fields_of(target)[fields(target, b"c")[0]]
-    return frames.unpack(header)[3]
+    return framing.unpack(header)[3]
 
 
 def counting(at: int, add: int) -> Callable[[Target], Any]:
@@ -226,17 +226,17 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
     "a header is cut": (edited(b"c", lambda old: old[:-3]), "error", r"checkpoint '1': it cannot be read: ValueError"),
     "a header is cut to nothing": (edited(b"c", lambda _: b"-3:"), "error", r"checkpoint '1': it cannot be read"),
     "a header has other bytes": (
-        edited(b"c", lambda old: frames.pack([*frames.unpack(old)[:10], b"\xc1", *frames.unpack(old)[11:]])),
+        edited(b"c", lambda old: framing.pack([*framing.unpack(old)[:10], b"\xc1", *framing.unpack(old)[11:]])),
         "error",
         r"checkpoint '1': it cannot be read: ",
     ),
     "names are gone": (
-        lambda target: target.raw.hdel(key_of(target), names_part(target)),
+        lambda target: target.raw.hdel(key_of(target), names_chunk(target)),
         "error",
         r"checkpoint '2': the names of its channels are gone",
     ),
     "names are others": (
-        lambda target: target.raw.hset(key_of(target), names_part(target), b"x\0"),
+        lambda target: target.raw.hset(key_of(target), names_chunk(target), b"x\0"),
         "error",
         r"checkpoint '2': the names of its channels cannot be read",
     ),
@@ -260,19 +260,19 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
         "error",
         r"value of channel 'm'.*root",
     ),
-    "a part is gone": (
+    "a chunk is gone": (
         lambda target: target.raw.hdel(
-            key_of(target), next(field for field in fields(target, b"p") if field != names_part(target))
+            key_of(target), next(field for field in fields(target, b"p") if field != names_chunk(target))
         ),
         "error",
-        r"value of channel 'm' in version '2': 1 of its parts are gone, one of them is part p:",
+        r"value of channel 'm' in version '2': 1 of its chunks are gone, one of them is chunk p:",
     ),
-    "a part has other bytes": (
+    "a chunk has other bytes": (
         lambda target: target.raw.hset(
-            key_of(target), next(field for field in fields(target, b"p") if field != names_part(target)), b"x"
+            key_of(target), next(field for field in fields(target, b"p") if field != names_chunk(target)), b"x"
         ),
         "error",
-        r"part p:[0-9a-f]{32}: it cannot be read: ValueError: its bytes are not what its name says",
+        r"chunk p:[0-9a-f]{32}: it cannot be read: ValueError: its bytes are not what its name says",
     ),
     "writes are gone": (removed(b"w"), "error", r"writes of task 'task' on checkpoint '2': the index names it"),
     "writes are cut": (
@@ -281,7 +281,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
         r"writes of task 'task' on checkpoint '2': it cannot be read",
     ),
     "a write that is no msgpack": (
-        edited(b"w", lambda old: frames.pack([*frames.unpack(old)[:4], b"\xc1"])),
+        edited(b"w", lambda old: framing.pack([*framing.unpack(old)[:4], b"\xc1"])),
         "error",
         r"writes of task 'task' on checkpoint '2': it cannot be read",
     ),
@@ -309,10 +309,10 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
         "warning",
         r"channel 'n' in version '9': no checkpoint",
     ),
-    "a part nobody has": (
+    "a chunk nobody has": (
         stored(b"p" + digest(b"left over"), b"left over"),
         "warning",
-        r"part p:[0-9a-f]{32}: no value holds it",
+        r"chunk p:[0-9a-f]{32}: no value holds it",
     ),
     "bytes counted wrong": (counting(2, 1), "warning", r"thread 'thread': its counter says \d+ bytes"),
     "values counted wrong": (counting(3, 1), "warning", r"says 6 values, and there are 5"),
@@ -341,7 +341,7 @@ async def test_all_that_is_damaged_is_named(target: Target) -> None:
     await lived(face)
     several = (
         "a header is gone",
-        "a part is gone",
+        "a chunk is gone",
         "writes are cut",
         "not in the order by age",
         "values counted wrong",
@@ -399,7 +399,7 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
     def meanwhile() -> None:
         """What put_writes does, between the index and the data as the check reads them."""
         if left and left.pop():
-            record = frames.pack([b"0", b"", b"n", b"null", b""])
+            record = framing.pack([b"0", b"", b"n", b"null", b""])
             form, rev, size, values, writes = map(int, fields_of(target)[b"@state"].split())
             member = names.task("", "2", f"late {writes}")
             stored(member, record)(target)
@@ -595,7 +595,7 @@ async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -
     await chain(face, "other\n", 2)
     code, out = ran(capsys, *where, "thread", "other\n")
     assert code == 0
-    assert re.fullmatch(r"'thread': sound: 3 checkpoints, 5 values, \d+ parts, 2 pending writes, [\d,]+ bytes", out[0])
+    assert re.fullmatch(r"'thread': sound: 3 checkpoints, 5 values, \d+ chunks, 2 pending writes, [\d,]+ bytes", out[0])
     assert out[1].startswith(r"'other\n': sound: 2 checkpoints") and len(out) == 2
     assert ran(capsys, *where, "--all") == (0, ["2 threads: 2 sound, 0 not"])
     removed(b"c")(target)

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import pytest
-from faces import Target
-from make import config
-from raw import check_counters, check_parts, check_sound, size, stored_parts
-from test_sharing import BASE, EDITS, FILES, Told, fields_of, key_of, name, said, text, texts
+from uniform import Target
+from factories import config
+from raw import check_counters, check_chunks, check_sound, size, stored_chunks
+from test_sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text, texts
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
 from redis_saver.storage import compression
@@ -42,7 +42,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("order", list(itertools.product([None, "zstd"], repeat=3)))
 async def test_savers_with_and_without_on_one_thread(target: Target, order: Any) -> None:
-    told = Told(target)
+    told = TaskInfo(target)
     faces = {setting: target.face(compression=setting) for setting in (None, "zstd")}
     values = dict(VALUES)
     for number, setting in enumerate(order, 1):
@@ -69,14 +69,14 @@ async def test_savers_with_and_without_on_one_thread(target: Target, order: Any)
     check_counters(fields_of(target, "copy"))
     await faces[order[1]].prune(["thread"])
     told.same(await target.face().get_tuple(config()))
-    check_parts(target, swept=True)
+    check_chunks(target, swept=True)
     check_sound(target)
 
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_edits_by_turns(target: Target, knows: bool) -> None:
     """Every edit of test_sharing, by a saver with and one without, one after the other."""
-    told = Told(target)
+    told = TaskInfo(target)
     faces = [target.face(), target.face(compression="zstd")]
     for number, value in enumerate(EDITS.values(), 1):
         if knows:
@@ -91,7 +91,7 @@ async def test_repetitive_values_take_less_than_half(target: Target, value: str)
     for setting in (None, "zstd"):
         thread = str(setting)
         face = target.face(compression=setting)
-        await Told(target, thread).put(face, 1, v=VALUES[value])
+        await TaskInfo(target, thread).put(face, 1, v=VALUES[value])
         await face.put_writes(config(thread, checkpoint_id=name(1)), [("v", VALUES[value])], "task")
         sizes[setting] = size(fields_of(target, thread))
         writes = sum(len(one) for field, one in fields_of(target, thread).items() if field[:1] == b"w")
@@ -105,25 +105,25 @@ async def test_what_does_not_shrink_is_stored_as_it_is(target: Target) -> None:
     for setting in (None, "zstd"):
         face, thread = target.face(compression=setting), str(setting)
         values = {"random": VALUES["random"], "tiny": "x" * 500, "n": 7, "none": None}
-        await Told(target, thread).put(face, 1, **values)
+        await TaskInfo(target, thread).put(face, 1, **values)
         await face.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
         stored.append({field: one for field, one in fields_of(target, thread).items() if field[:1] in b"bw"})
     assert stored[0] == stored[1]
 
 
-async def test_incompressible_parts_grow_little(target: Target) -> None:
+async def test_incompressible_chunks_grow_little(target: Target) -> None:
     sizes = []
     for setting in (None, "zstd"):
         face, thread = target.face(compression=setting), str(setting)
-        await Told(target, thread).put(face, 1, v=VALUES["random elements"])
-        assert len(stored_parts(fields_of(target, thread))) > 40
+        await TaskInfo(target, thread).put(face, 1, v=VALUES["random elements"])
+        assert len(stored_chunks(fields_of(target, thread))) > 40
         sizes.append(size(fields_of(target, thread)))
     assert sizes[1] < sizes[0] * 1.02
 
 
 async def test_a_process_that_knows_nothing_appends(target: Target) -> None:
     """Bytes that are equal are shared, by savers that both compress, and versions of a value are stored once."""
-    told, value = Told(target), list(REPETITIVE)
+    told, value = TaskInfo(target), list(REPETITIVE)
     await told.put(target.face(compression="zstd"), 1, v=value)
     before = size(fields_of(target))
     for number in range(2, 12):
@@ -153,8 +153,8 @@ def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_without_the_extra(target: Target, no_zstandard: Any) -> None:
-    told = Told(target)
-    await told.put(target.face(compression="zstd"), 1, parts=REPETITIVE)
+    told = TaskInfo(target)
+    await told.put(target.face(compression="zstd"), 1, chunks=REPETITIVE)
     await told.put(target.face(compression="zstd"), 2, whole=VALUES["a long text"])
     where = config(checkpoint_id=name(3))
     await told.put(target.face(), 3, plain=BASE)
@@ -183,16 +183,16 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
             "bit": was[:middle] + bytes([was[middle] ^ 0x55]) + was[middle + 1 :],
         }[garbage]
 
-    told, face = Told(target), target.face(compression="zstd")
+    told, face = TaskInfo(target), target.face(compression="zstd")
     mixed = "".join(text(n, 40) + WORDS for n in range(400))
     await told.put(face, 1, whole=mixed)
-    await told.put(face, 2, 1, parts=REPETITIVE)
+    await told.put(face, 2, 1, chunks=REPETITIVE)
     fields = fields_of(target)
     whole = [field for field in fields if field[:1] == b"b" and b"zstd" in fields[field][:20]]
-    parts = sorted(field for field in fields if field[:1] == b"z")
+    chunks = sorted(field for field in fields if field[:1] == b"z")
     assert len(whole) == 1
-    assert len(parts) > 5
-    for number, field in ((1, whole[0]), (2, parts[0]), (2, parts[-1])):
+    assert len(chunks) > 5
+    for number, field in ((1, whole[0]), (2, chunks[0]), (2, chunks[-1])):
         target.raw.hset(key_of(target), field, spoiled(fields[field]))
         for call in (
             lambda face: face.get_tuple(config(checkpoint_id=name(number))),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from faces import Face, Target
-from make import config, ids
-from make import put as put_new
+from uniform import Face, Target
+from factories import config, ids
+from factories import put as put_new
 from proxy import Proxy, proxy, through
 from raw import check_sound, without_revision
 from test_faults import Step, grow, keys, name, outcome, values

@@ -13,8 +13,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver import DecodeError, Limits
 from redis_saver.storage import codec
-from redis_saver.serde import road
-from redis_saver.storage.frames import pack
+from redis_saver.serde import fallback
+from redis_saver.storage.framing import pack
 from redis_saver.limits import Allowance
 from redis_saver.serde.serializer import FastSerializer
 
@@ -104,7 +104,7 @@ def test_serializers_of_others_are_given_bytes() -> None:
 
 
 def test_a_serializer_that_is_not_known_is_given_bytes(monkeypatch: Any) -> None:
-    monkeypatch.setattr(road, "KNOWN", False)
+    monkeypatch.setattr(fallback, "KNOWN", False)
     stored = written(LONG)
     monkeypatch.setattr(JsonPlusSerializer, "loads_typed", lambda _, data: type(data[1]))
     assert read(FastSerializer(), stored) is bytes

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config, ids
+from factories import checkpoint, config, ids
 from proxy import Proxy, proxy, retrying  # noqa: F401
 from test_behind import BEHIND, drained, keys_of
 from wrappers import Around, asked, ran
@@ -347,15 +347,15 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, face) == ["thread"]
-    tiers.later(lag.LONGEST_LOOK)
+    tiers.later(lag.MAX_LOOK)
     operation = lag.look_in_turn(face.saver)
     await asked(face, next(operation))
-    tiers.later(lag.LONGEST_LOOK)
+    tiers.later(lag.MAX_LOOK)
     assert await looked(tiers, other) == ["thread"]
 
 
 async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lag, "LONGEST_LOOK", -1)
+    monkeypatch.setattr(lag, "MAX_LOOK", -1)
     face = await tiers.face(**BEHIND)
     await written(face)
     operation, sent = lag.look(face.saver, is_in_turn=True), list[Any]()
@@ -367,9 +367,9 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
 
 def test_figures(target_name: str) -> None:
     """What the documentation promises is made of what is waited for."""
-    assert lag.LONGEST_BACKOFF >= flushing.LONGEST_PAUSE
-    assert lag.CATCH_UP == lag.LONGEST_BACKOFF + lag.LOOK_EVERY == 15
-    assert lag.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, lag.LONGEST_LOOK) == 30_000
+    assert lag.MAX_BACKOFF >= flushing.MAX_PAUSE
+    assert lag.CATCH_UP == lag.MAX_BACKOFF + lag.LOOK_EVERY == 15
+    assert lag.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, lag.MAX_LOOK) == 30_000
 
 
 # -- intents

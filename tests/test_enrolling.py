@@ -10,7 +10,7 @@ import pytest
 import redis
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import config
+from factories import config
 from test_behind import BEHIND, drained, keys_of
 from test_late import VERSIONS, new, two_runs
 from tiering import Moody, Tiers, between, plain, written

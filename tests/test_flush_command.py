@@ -18,9 +18,9 @@ from typing import Any
 import psycopg
 import pytest
 from bench.servers import free_port, postgres_server
-from faces import Face
+from uniform import Face
 from langgraph.checkpoint.postgres import PostgresSaver
-from make import checkpoint, config
+from factories import checkpoint, config
 from proxy import Proxy
 from servers import Server
 from tiering import plain, written

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import redis
 from langgraph.checkpoint.memory import InMemorySaver
-from make import checkpoint, config
+from factories import checkpoint, config
 from servers import Server, url_of
 from test_behind import BEHIND, drained
 from tiering import Moody, Tiers, plain, written

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver

@@ -16,9 +16,9 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.memory import InMemorySaver
-from make import chain, checkpoint, config, put
+from factories import chain, checkpoint, config, put
 from proxy import Proxy
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, program_of, slot_of, until
 from servers import Server

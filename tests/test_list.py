@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from faces import Face
+from uniform import Face
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
-from make import chain, config, ids, put
+from factories import chain, config, ids, put
 from redis_saver import ThreadDamaged
 
 

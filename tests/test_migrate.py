@@ -34,7 +34,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from make import checkpoint, config
+from factories import checkpoint, config
 from seeds import seeds
 from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
@@ -42,7 +42,7 @@ from typing_extensions import TypedDict
 from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
 from redis_saver.cli.main import main
 from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
-from redis_saver.storage.opaque import ClosedSerializer
+from redis_saver.storage.opaque import OpaqueSerializer
 from redis_saver.migrate import engine as engine_module
 from redis_saver.migrate.records import with_text_versions
 
@@ -294,7 +294,7 @@ def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> Non
 
 
 def test_what_moved_between_two_of_ours_is_stored_as_it_was(places: Places, lived: dict[str, str]) -> None:
-    """Versions share their parts, and a read finds the bytes that the next write compares with."""
+    """Versions share their chunks, and a read finds the bytes that the next write compares with."""
     here = places.url("ours")
     assert Ran("migrate", lived["ours"], here).all_well
     with places.saver(here) as new, places.saver(lived["ours"]) as native:
@@ -821,7 +821,7 @@ def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
                 report = migrate(sources[-1], target, sample=1000)
             assert (report.failed, report.conflicts, report.threads) == ([], [], 2)
             sources.append(stack.enter_context(opened(url, target=False)))
-        back.serde = ClosedSerializer()
+        back.serde = OpaqueSerializer()
         migrate(sources[-1], back)
         back.serde = first.serde
     for thread in first.storage:

@@ -12,12 +12,12 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from faces import Target
+from uniform import Target
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from make import checkpoint, config
+from factories import checkpoint, config
 import raw
 from seeds import targets
 from servers import url_of

@@ -10,11 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from faces import Face
+from uniform import Face
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
-from make import checkpoint, config, put
+from factories import checkpoint, config, put
 from redis_saver import Limits, RedisSaver, TieredSaver, display
 from redis_saver.client import clients
 from redis_saver.cli.main import main
@@ -31,12 +31,12 @@ HOSTILE = {
     "surrogate": "a\ud800b\udfff",
     "braces": "{0.__class__} %s %(name)s {",
 }
-LONGEST = 6_000
+MAX_TEXT = 6_000
 
 
 def is_fit(text: str) -> bool:
     """Whether each line is fit for a log or a terminal: one line, of what can be seen."""
-    return text.isprintable() and len(text) <= LONGEST
+    return text.isprintable() and len(text) <= MAX_TEXT
 
 
 class Unserializable:
@@ -166,7 +166,7 @@ def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_whatever_is_shown_is_printable(text: str, show: Callable[[str], str]) -> None:
     said = show(text)
     said.encode()
-    assert said.isprintable() and len(said) <= 10 * display.LONGEST_TEXT
-    if show is display.shown and len(text) <= display.LONGEST_NAME:
+    assert said.isprintable() and len(said) <= 10 * display.MAX_TEXT
+    if show is display.shown and len(text) <= display.MAX_NAME:
         assert eval(said) == text  # a name that is not too long can be had back from its text
     assert display.sentence("{!r} and {}", text, "x") == f"{display.shown(text)} and x"

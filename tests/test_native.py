@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
 
-from redis_saver.serde import chats, columns, compiled
-from redis_saver.serde import messages as single
+from redis_saver.serde import message_list, columnar, native_bridge
+from redis_saver.serde import message_codec as single
 
-native: Any = compiled.native
+native: Any = native_bridge.native
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.skipif(native is None, reason="redis_saver.native was not built: there was no C compiler"),
@@ -30,11 +30,11 @@ pytestmark = [
 
 def of_python(function: Any, *arguments: Any) -> Any:
     """What a function of `chats` does without the compiled module."""
-    compiled.native = None
+    native_bridge.native = None
     try:
         return function(*arguments)
     finally:
-        compiled.native = native
+        native_bridge.native = native
 
 
 PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
@@ -54,8 +54,8 @@ def readable(cls: type) -> bool:
 
 
 def test_every_class_is_known() -> None:
-    assert compiled.CLASSES == set(single._CLASSES)
-    assert {cls.__name__ for cls in compiled.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
+    assert native_bridge.CLASSES == set(single._CLASSES)
+    assert {cls.__name__ for cls in native_bridge.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
 
 
 @pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
@@ -65,7 +65,7 @@ def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
     payload = single.ENCODERS[type(message)](message)
     assert native.payload(message) == payload
     assert native.encode(pair) == FAST.dumps_typed(pair)[1]
-    assert bodies == of_python(chats._compared, pair, chats._NONE)[2]
+    assert bodies == of_python(message_list._compared, pair, message_list._NONE)[2]
     assert native.unchanged(pair, kinds, fields) == 2
     assert states(native.make(kinds, fields)) == states(ordinary(pair))
     if readable(type(message)):
@@ -127,7 +127,9 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
     if packed is None:
         return
     kinds = list(map(type, value))
-    proof, by_python = (chats.Proof().with_more(kinds, fields, read=True) for fields in reversed(packed))
+    fingerprint, by_python = (
+        message_list.Fingerprint().with_more(kinds, fields, read=True) for fields in reversed(packed)
+    )
     step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
     where = data.draw(st.integers(0, len(value) - 1))
     if step == "change":
@@ -138,17 +140,17 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
         value += value[:2]
     elif step == "shorter":
         del value[where:]
-    found = native.unchanged(value, proof.kinds, proof.fields)
-    known = outcome(columns.known, value)
+    found = native.unchanged(value, fingerprint.kinds, fingerprint.fields)
+    known = outcome(columnar.known, value)
     if isinstance(known, tuple) and len(known) == 2:
-        same = outcome(chats._unchanged, *known, by_python)
+        same = outcome(message_list._unchanged, *known, by_python)
         assert found == same or type(same) is not int  # what cannot be packed now
     assert step not in ("nothing", "longer", "shorter") or found == min(len(value), len(kinds))
     count = data.draw(st.integers(0, len(kinds)))
-    again, of_bytes = chats.again(proof, count), of_python(chats.again, by_python, count)
+    again, of_bytes = message_list.again(fingerprint, count), of_python(message_list.again, by_python, count)
     assert repr(states(again[0])) == repr(states(of_bytes[0]))  # NaN is like NaN
-    for found, whole in ((again[1], proof), (of_bytes[1], by_python)):
-        assert found == chats.Proof().with_more(kinds[:count], whole.fields[:count], read=True)
+    for found, whole in ((again[1], fingerprint), (of_bytes[1], by_python)):
+        assert found == message_list.Fingerprint().with_more(kinds[:count], whole.fields[:count], read=True)
     assert native.pack(again[0]) == (list(of_bytes[1].fields), again[1].fields)
 
 
@@ -258,21 +260,21 @@ def test_what_python_remembers_is_not_mixed_with_what_is_remembered_here(
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
     longer = [*value, lc.AIMessage("more"), lc.AIMessage("and more")]
     wanted = FAST.dumps_typed(longer)
-    monkeypatch.setattr(compiled, "native", here[known_before])
-    last, read = FAST.dumps_pieces(value), FAST.loads_pieces(*FAST.dumps_typed(value))[1][1]
-    assert {type(one) for one in read.proof.fields} == {tuple if known_before else bytes}
-    monkeypatch.setattr(compiled, "native", here[known_then])
-    more, alike = FAST.dumps_pieces(longer, last), known_then or not known_before
+    monkeypatch.setattr(native_bridge, "native", here[known_before])
+    last, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
+    assert {type(one) for one in read.fingerprint.fields} == {tuple if known_before else bytes}
+    monkeypatch.setattr(native_bridge, "native", here[known_then])
+    more, alike = FAST.dumps_elements(longer, last), known_then or not known_before
     assert more.same == (40 if alike else 0)
-    assert b"".join([more.pieces[0], *last.pieces[1 : 1 + more.same], *more.pieces[1:]]) == wanted[1]
-    assert {type(one) for one in more.proof.fields} == {tuple if known_before and known_then else bytes}
-    rest = columns.header(42, list) + wanted[1][sum(map(len, last.pieces[1:])) + 3 :]
-    found, known = FAST.loads_pieces(wanted[0], rest, read, 40)
+    assert b"".join([more.elements[0], *last.elements[1 : 1 + more.same], *more.elements[1:]]) == wanted[1]
+    assert {type(one) for one in more.fingerprint.fields} == {tuple if known_before and known_then else bytes}
+    rest = columnar.header(42, list) + wanted[1][sum(map(len, last.elements[1:])) + 3 :]
+    found, known = FAST.loads_elements(wanted[0], rest, read, 40)
     assert found == longer
     assert (known is not None) == alike
     if known:
-        assert {type(one) for one in known[1].proof.fields} == {tuple if known_before else bytes}
-        assert states(chats.again(known[1].proof, 42)[0]) == states(ordinary(longer))
+        assert {type(one) for one in known[1].fingerprint.fields} == {tuple if known_before else bytes}
+        assert states(message_list.again(known[1].fingerprint, 42)[0]) == states(ordinary(longer))
 
 
 @pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
@@ -385,10 +387,10 @@ class Broken:
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage
-from redis_saver.serde import compiled
+from redis_saver.serde import native_bridge
 from redis_saver.serde.serializer import FastSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-assert compiled.native is None and not compiled.CLASSES
+assert native_bridge.native is None and not native_bridge.CLASSES
 value = [HumanMessage("x")] * 99
 stored = FastSerializer().dumps_typed(value)
 assert stored == JsonPlusSerializer().dumps_typed(value) and FastSerializer().loads_typed(stored) == value

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 import redis_saver
-from make import chain
-from faces import Face
+from factories import chain
+from uniform import Face
 from redis_saver import RedisSaver
 from redis_saver.cli.main import main
 from redis_saver.errors import EndpointError
@@ -63,7 +63,7 @@ def test_only_the_owner_may_read_it_while_it_is_written(
     """With every record that is packed, and every value that is pickled."""
     seen: list[str] = []
     add = redis_saver.migrate.dumpfile_target.FileTarget._add
-    dump, put = redis_saver.migrate.langgraph_dev.pickle.dump, redis_saver.migrate.endpoints.SaverPlace.write
+    dump, put = redis_saver.migrate.langgraph_dev.pickle.dump, redis_saver.migrate.endpoints.SaverEndpoint.write
 
     def looking(do):
         def looked(*given, **named):
@@ -74,7 +74,7 @@ def test_only_the_owner_may_read_it_while_it_is_written(
 
     monkeypatch.setattr(redis_saver.migrate.dumpfile_target.FileTarget, "_add", looking(add))
     monkeypatch.setattr(redis_saver.migrate.langgraph_dev.pickle, "dump", looking(dump))
-    monkeypatch.setattr(redis_saver.migrate.endpoints.SaverPlace, "write", looking(put))
+    monkeypatch.setattr(redis_saver.migrate.endpoints.SaverEndpoint, "write", looking(put))
     assert write(source, kind, tmp_path / KINDS[kind]) == 0
     assert set(seen) == {"0o600"}
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from faces import Target
-from make import checkpoint, config
+from uniform import Target
+from factories import checkpoint, config
 from proxy import Proxy, retrying
 from seeds import seed, targets
 from tiering import Tiers

@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from redis_saver.serde import columns
-from redis_saver.serde.plain import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
+from redis_saver.serde import columnar
+from redis_saver.serde.annotations import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
 
 
 class Inner(TypedDict, total=False):
@@ -75,7 +75,7 @@ def test_pydantic_leaves_what_is_plain_as_it_is(annotation: Any) -> None:
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
 def test_a_column_is_checked_as_each_of_its_values_is(annotation: Any) -> None:
     try:
-        column = columns._check(kind_of(annotation))
+        column = columnar._check(kind_of(annotation))
     except UnknownError:
         column = lambda values: False  # noqa: E731
     each = check_of(annotation, shapes_only=False)
@@ -85,7 +85,7 @@ def test_a_column_is_checked_as_each_of_its_values_is(annotation: Any) -> None:
             continue
         try:
             found = column is None or column([value, value])
-        except columns.FAILURES:
+        except columnar.FAILURES:
             continue
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         # Types are not looked at, as a value of another is written just as it is; but nothing is left out.

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
-from make import chain, checkpoint, config, ids, put
+from factories import chain, checkpoint, config, ids, put
 import raw
 from redis_saver import Pruned, RedisSaver
 from wrappers import Around

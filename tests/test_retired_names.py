@@ -11,7 +11,7 @@ RETIRED = """
     flush_every backlog_wait replica_wait waits_on_interrupt
     doubts? Doubt(s|ful)? put_in_doubt bury _?is_buried mend(s|ed|ing)? adopt(s|ed|ing|ions?)? sparing
     @home @whole @newest @pathless @gaps @dirty @stray @copied
-    (doubt|trust|bury|take|settle|mend|lease|restore|adopt|lag|announce|survey|runs|wipe|install|load|fetch|describe|expire)\\.lua
+    (doubt|trust|bury|take|settle|mend|lease|restore|adopt|lag|announce|read_references|runs|wipe|install|load|fetch|describe|expire)\\.lua
 """
 LOOKED_AT = (
     "redis_saver/**/*.py",

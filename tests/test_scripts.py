@@ -14,7 +14,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.stem.start
 COMMANDS = re.compile(r"redis\.p?call\('(\w+)'")
 
 
-def parts(name: str) -> tuple[str, str]:
+def chunks(name: str) -> tuple[str, str]:
     """The header and the body of a script."""
     text = (FOLDER / f"{name}.lua").read_text()
     match = re.match(r"(?:--(?!-).*\n)+", text)
@@ -29,7 +29,7 @@ def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_header(name: str) -> None:
-    header, body = parts(name)
+    header, body = chunks(name)
     full = scripts.load(name).text
     for kind in ("KEYS", "ARGV"):
         declared = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\b", header, re.MULTILINE)}
@@ -56,7 +56,7 @@ def test_header(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_body_names_its_arguments_first(name: str) -> None:
     """KEYS are bound to names at the top, and used by those alone."""
-    _, body = parts(name)
+    _, body = chunks(name)
     lines = [line for line in body.splitlines() if line and not line.startswith("--")]
     uses = [number for number, line in enumerate(lines) if "KEYS[" in line]
     assert uses

@@ -34,10 +34,10 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
-from redis_saver.serde import chats, columns, compiled, road
-from redis_saver.serde import messages as fast
-from redis_saver.serde import pieces as pieces_module
-from redis_saver.serde.pieces import Pieces
+from redis_saver.serde import message_list, columnar, native_bridge, fallback
+from redis_saver.serde import message_codec as fast
+from redis_saver.serde import elements as element_codec
+from redis_saver.serde.elements import EncodedElements
 from redis_saver.serde.serializer import FastSerializer
 
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
@@ -52,12 +52,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True, scope="module", params=["native", "python"])
 def _native(request: Any) -> Any:
     """With the compiled module, and without."""
-    kept = compiled.native
+    kept = native_bridge.native
     if request.param == "native" and kept is None:
         pytest.skip("redis_saver.native was not built: there was no C compiler when redis_saver was installed")
-    compiled.native = kept if request.param == "native" else None
+    native_bridge.native = kept if request.param == "native" else None
     yield
-    compiled.native = kept
+    native_bridge.native = kept
 
 
 # -- values of every kind
@@ -247,68 +247,72 @@ def outcome(act: Any, *args: Any) -> Any:
         return type(error)
 
 
-def parts(value: Any) -> Any:
+def chunks(value: Any) -> Any:
     """A value taken apart, with all that tells two values apart: types, order, and a message's inner state."""
     if isinstance(value, BaseModel):
         state = {
             slot: getattr(value, slot)
             for slot in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
         }
-        return type(value), parts(value.__dict__), parts(state)
+        return type(value), chunks(value.__dict__), chunks(state)
     if isinstance(value, dict):
-        return type(value), [(parts(key), parts(each)) for key, each in value.items()]
+        return type(value), [(chunks(key), chunks(each)) for key, each in value.items()]
     if isinstance(value, (list, tuple, deque)):
-        return type(value), [parts(each) for each in value]
+        return type(value), [chunks(each) for each in value]
     if isinstance(value, (set, frozenset)):
         return type(value), sorted(map(repr, value))
     if isinstance(value, np.ndarray):
         return type(value), value.dtype.str, value.tolist()
     if dataclasses.is_dataclass(value):
-        return type(value), [parts(getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return type(value), [chunks(getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, Send):
-        return type(value), value.node, parts(value.arg)
+        return type(value), value.node, chunks(value.arg)
     return type(value), repr(value)
 
 
 def assert_reads_alike(stored: tuple[str, bytes]) -> Any:
     wanted, found = outcome(JSONPLUS.loads_typed, stored), outcome(FAST.loads_typed, stored)
-    assert parts(found) == parts(wanted)
-    again = outcome(FAST.loads_pieces, *stored)
+    assert chunks(found) == chunks(wanted)
+    again = outcome(FAST.loads_elements, *stored)
     if isinstance(wanted, type) and issubclass(wanted, Exception):
         assert again is wanted
     else:
-        assert parts(again[0]) == parts(wanted)
+        assert chunks(again[0]) == chunks(wanted)
         if again[1]:
             assert_is_what_would_be_written(stored[1], *again)
     return found
 
 
-def assert_is_what_would_be_written(data: bytes, value: Any, known: tuple[list[int], Pieces]) -> Pieces:
+def assert_is_what_would_be_written(
+    data: bytes, value: Any, known: tuple[list[int], EncodedElements]
+) -> EncodedElements:
     """What a reader knows of pieces holds for the bytes it read; the pieces with them."""
     sizes, last = known
     ends = list(accumulate(sizes))
     assert ends[-1] == len(data)
     elements = [data[begin:end] for begin, end in zip([0, *ends], ends)]
-    found = FAST.dumps_pieces(value, last)
-    assert b"".join([found.pieces[0], *elements[1 : 1 + found.same], *found.pieces[1:]]) == FAST.dumps_typed(value)[1]
-    return last._replace(pieces=elements)
+    found = FAST.dumps_elements(value, last)
+    assert (
+        b"".join([found.elements[0], *elements[1 : 1 + found.same], *found.elements[1:]]) == FAST.dumps_typed(value)[1]
+    )
+    return last._replace(elements=elements)
 
 
 def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
     """The pieces of a value, however short it is, and with columns however few its messages are."""
-    kept = pieces_module.SHORTEST, chats._MANY
-    pieces_module.SHORTEST, chats._MANY = 0, 0
+    kept = element_codec.MIN_BYTES, message_list._MANY
+    element_codec.MIN_BYTES, message_list._MANY = 0, 0
     try:
-        return FAST.dumps_pieces(value, **given_)[1]
+        return FAST.dumps_elements(value, **given_)[1]
     finally:
-        pieces_module.SHORTEST, chats._MANY = kept
+        element_codec.MIN_BYTES, message_list._MANY = kept
 
 
 def assert_same(value: Any) -> None:
     """Both write the same, or fail alike, and both read it alike."""
     wanted = outcome(JSONPLUS.dumps_typed, value)
     assert outcome(FAST.dumps_typed, value) == wanted
-    pieces = outcome(FAST.dumps_pieces, value)
+    pieces = outcome(FAST.dumps_elements, value)
     if not isinstance(wanted, tuple):
         assert pieces == wanted
         return
@@ -413,10 +417,10 @@ def test_long_messages() -> None:
     for size in [*range(100, 300), *range(1900, 2100), 65400, 65500, 65536, 70000]:
         value = [lc.HumanMessage("x" * size), lc.HumanMessage("x")]
         assert FAST.dumps_typed(value) == JSONPLUS.dumps_typed(value)
-        assert b"".join(FAST.dumps_pieces(value)[1]) == JSONPLUS.dumps_typed(value)[1]
+        assert b"".join(FAST.dumps_elements(value)[1]) == JSONPLUS.dumps_typed(value)[1]
 
 
-# -- the short road is taken, and left
+# -- the short path is taken, and left
 
 
 ORDINARY_MESSAGES = [
@@ -475,7 +479,7 @@ def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list
     for value in (message, [message, message], {"m": [message]}, Point([message]), Pair(message, 1), *snapshot):
         del ordinary_road[:]
         stored = FAST.dumps_typed(value)
-        FAST.dumps_pieces(value)
+        FAST.dumps_elements(value)
         assert ordinary_road == []
         FAST.loads_typed(stored)
         assert ordinary_road == []
@@ -665,9 +669,9 @@ def test_a_message_read_behaves(message: Any) -> None:
         lambda one: outcome(setattr, one, "content", "changed"),
         lambda one: one,
         lambda one: outcome(delattr, one, "name"),
-        lambda one: parts(one),
+        lambda one: chunks(one),
     ):
-        assert parts(act(found)) == parts(act(wanted))
+        assert chunks(act(found)) == chunks(act(wanted))
 
 
 def test_messages_read_share_nothing() -> None:
@@ -675,7 +679,7 @@ def test_messages_read_share_nothing() -> None:
         stored = FAST.dumps_typed([message, message])
         one, two = FAST.loads_typed(stored)
         (again, _) = FAST.loads_typed(stored)
-        before = parts(two)
+        before = chunks(two)
         one.additional_kwargs["new"] = 1
         one.response_metadata["new"] = 1
         one.new_field = 1
@@ -684,7 +688,7 @@ def test_messages_read_share_nothing() -> None:
         one.__dict__["id"] = "other"
         if "tool_calls" in one.__dict__:
             one.tool_calls.append({})
-        assert parts(two) == parts(again) == before
+        assert chunks(two) == chunks(again) == before
 
 
 # -- allowlists, warnings, events
@@ -708,7 +712,7 @@ def fresh_warnings(caplog: Any) -> Any:
 def read(serde: Any, stored: tuple[str, bytes], caplog: Any) -> Any:
     with fresh_warnings(caplog) as seen:
         found = outcome(serde.loads_typed, stored)
-        return parts(found), list(seen), [record.getMessage() for record in caplog.records]
+        return chunks(found), list(seen), [record.getMessage() for record in caplog.records]
 
 
 MIXED = [
@@ -792,9 +796,9 @@ def test_pickle_fallback() -> None:
         stored = theirs.dumps_typed(value)
         assert stored[0] == "pickle"
         assert ours.dumps_typed(value) == stored
-        assert ours.dumps_pieces(value)[:2] == ("pickle", [stored[1]])
+        assert ours.dumps_elements(value)[:2] == ("pickle", [stored[1]])
         assert ours.loads_typed(stored) == value
-        assert outcome(FAST.dumps_typed, value) is outcome(FAST.dumps_pieces, value) is TypeError
+        assert outcome(FAST.dumps_typed, value) is outcome(FAST.dumps_elements, value) is TypeError
 
 
 def test_warnings_are_kept_for_what_changes_the_bytes() -> None:
@@ -895,8 +899,8 @@ def test_what_is_not_cut() -> None:
 def test_headers_of_exts() -> None:
     for size in [*range(17, 300), 65535, 65536]:
         data = b"x" * size
-        assert columns.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
-    assert len(set(itertools.starmap(columns.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
+        assert columnar.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
+    assert len(set(itertools.starmap(columnar.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
 
 
 # -- a list that grew
@@ -921,19 +925,19 @@ def changed(message: Any, data: Any) -> None:
         message.__class__ = data.draw(st.sampled_from([lc.HumanMessage, lc.SystemMessage, MyMessage]))
 
 
-def assert_pieces(value: Any, last: Any) -> Any:
-    """Pieces with those of an earlier version are as those without."""
+def assert_elements(value: Any, last: Any) -> Any:
+    """EncodedElements with those of an earlier version are as those without."""
     wanted = outcome(JSONPLUS.dumps_typed, value)
-    found = outcome(lambda: FAST.dumps_pieces(value, last))
+    found = outcome(lambda: FAST.dumps_elements(value, last))
     if not isinstance(wanted, tuple):
         assert found == wanted
         return None
-    fresh = FAST.dumps_pieces(value)
-    assert (fresh.type, b"".join(fresh.pieces)) == wanted
-    assert found.pieces == [*fresh.pieces[:1], *fresh.pieces[1 + found.same :]]
-    assert found.same == 0 or fresh.pieces[1 : 1 + found.same] == WHOLE[id(last)][1 : 1 + found.same]
-    assert found.proof is None or len(found.pieces) == 1 + len(found.proof.kinds) - found.same
-    WHOLE[id(found)] = fresh.pieces
+    fresh = FAST.dumps_elements(value)
+    assert (fresh.type, b"".join(fresh.elements)) == wanted
+    assert found.elements == [*fresh.elements[:1], *fresh.elements[1 + found.same :]]
+    assert found.same == 0 or fresh.elements[1 : 1 + found.same] == WHOLE[id(last)][1 : 1 + found.same]
+    assert found.fingerprint is None or len(found.elements) == 1 + len(found.fingerprint.kinds) - found.same
+    WHOLE[id(found)] = fresh.elements
     return found
 
 
@@ -943,45 +947,52 @@ def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last
     while same < most and elements[1 + same] == WHOLE[id(last)][1 + same]:
         same += 1
     same = data.draw(st.integers(0, same))
-    read, known = FAST.loads_pieces("msgpack", b"".join([elements[0], *elements[1 + same :]]), last, same)
-    assert parts(read) == parts(JSONPLUS.loads_typed(stored))
-    _, fresh = FAST.loads_pieces(*stored)
+    read, known = FAST.loads_elements("msgpack", b"".join([elements[0], *elements[1 + same :]]), last, same)
+    assert chunks(read) == chunks(JSONPLUS.loads_typed(stored))
+    _, fresh = FAST.loads_elements(*stored)
     if known:
         assert known[0][1:] == list(map(len, elements[1 + same :]))
-        assert repr(known[1].proof) == repr(fresh[1].proof) or chats._is_packed(last.proof)  # in which NaN is like NaN
+        assert repr(known[1].fingerprint) == repr(fresh[1].fingerprint) or message_list._is_packed(
+            last.fingerprint
+        )  # in which NaN is like NaN
     else:
         # What Python can tell and the compiled module cannot is not mixed with what that remembers.
-        assert fresh is None or [type(of[0]) for of in (last.proof.fields, fresh[1].proof.fields)] == [tuple, bytes]
+        assert fresh is None or [type(of[0]) for of in (last.fingerprint.fields, fresh[1].fingerprint.fields)] == [
+            tuple,
+            bytes,
+        ]
 
 
 WHOLE: dict[int, list[bytes]] = {}
-"""All pieces of what `assert_pieces` answered, with those that were the same as before."""
+"""All pieces of what `assert_elements` answered, with those that were the same as before."""
 
 
 @pytest.mark.parametrize("many", [0, 12, 1000])
 def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pieces_module, "SHORTEST", 0)
-    monkeypatch.setattr(chats, "_MANY", many)
+    monkeypatch.setattr(element_codec, "MIN_BYTES", 0)
+    monkeypatch.setattr(message_list, "_MANY", many)
 
     @often
     @given(st.lists(messages(), min_size=2, max_size=6), st.data())
     def check(value: list[Any], data: Any) -> None:
         last = None
         for _ in range(4):
-            last = assert_pieces(value, last) or last
-            assert_pieces(_DeltaSnapshot(value), last)
+            last = assert_elements(value, last) or last
+            assert_elements(_DeltaSnapshot(value), last)
             stored = outcome(FAST.dumps_typed, value)
             if last and last.read and isinstance(stored, tuple):
-                assert_reads_the_rest(stored, FAST.dumps_pieces(value).pieces, last, data)
+                assert_reads_the_rest(stored, FAST.dumps_elements(value).elements, last, data)
             if last and isinstance(stored, tuple) and data.draw(st.booleans()):
-                read = FAST.loads_pieces(*stored)
+                read = FAST.loads_elements(*stored)
                 value = read[0]
                 if read[1]:
                     whole = assert_is_what_would_be_written(stored[1], *read)
-                    assert whole.pieces == FAST.dumps_pieces(value).pieces
-                    assert last.proof is None or repr(last.proof._replace(read=len(value))) == repr(whole.proof)
-                    last = whole._replace(pieces=[])
-                    WHOLE[id(last)] = whole.pieces
+                    assert whole.elements == FAST.dumps_elements(value).elements
+                    assert last.fingerprint is None or repr(last.fingerprint._replace(read=len(value))) == repr(
+                        whole.fingerprint
+                    )
+                    last = whole._replace(elements=[])
+                    WHOLE[id(last)] = whole.elements
             step = data.draw(st.sampled_from(["change", "append", "drop", "insert", "swap", "nothing", "other"]))
             where = data.draw(st.integers(0, len(value) - 1))
             if step == "change":
@@ -1004,33 +1015,33 @@ def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
 @pytest.mark.parametrize("count", [16, 100])
 def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: list[str]) -> None:
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
-    last = FAST.dumps_pieces(value)
-    assert (last.same, len(last.proof.kinds)) == (0, count)
-    assert last.size > sum(map(len, last.pieces)) * 0.5
-    assert FAST.dumps_pieces(value, last).same == count
+    last = FAST.dumps_elements(value)
+    assert (last.same, len(last.fingerprint.kinds)) == (0, count)
+    assert last.size > sum(map(len, last.elements)) * 0.5
+    assert FAST.dumps_elements(value, last).same == count
     value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
-    more = FAST.dumps_pieces(value, last)
-    assert (more.same, len(more.pieces)) == (count, 3)
-    assert [*last.pieces[1:], *more.pieces[1:]] == FAST.dumps_pieces(value).pieces[1:]
+    more = FAST.dumps_elements(value, last)
+    assert (more.same, len(more.elements)) == (count, 3)
+    assert [*last.elements[1:], *more.elements[1:]] == FAST.dumps_elements(value).elements[1:]
     value[7].additional_kwargs["a"] = 1
-    assert FAST.dumps_pieces(value, more).same == 7
+    assert FAST.dumps_elements(value, more).same == 7
     value[5] = lc.SystemMessage(value[5].content, id="5")
-    assert FAST.dumps_pieces(value, more).same == 5
+    assert FAST.dumps_elements(value, more).same == 5
     object.__setattr__(value[3], "__pydantic_extra__", {"a": 1})
-    assert FAST.dumps_pieces(value, more)[2:] == (0, None)
-    assert FAST.dumps_pieces([value[0]] * 2, more).same == 1
-    assert FAST.dumps_pieces(["x"] * 9999, more).same == 0
-    assert FAST.dumps_pieces(value[:3] * 9, FAST.dumps_pieces(["x"] * 9999)).same == 0
+    assert FAST.dumps_elements(value, more)[2:] == (0, None)
+    assert FAST.dumps_elements([value[0]] * 2, more).same == 1
+    assert FAST.dumps_elements(["x"] * 9999, more).same == 0
+    assert FAST.dumps_elements(value[:3] * 9, FAST.dumps_elements(["x"] * 9999)).same == 0
     assert "dump" not in ordinary_road
 
 
 @pytest.mark.parametrize("shown", ["at once", "one by one"])
 def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
     """It says nothing of those behind it, one of which has changed for good."""
-    monkeypatch.setattr(compiled, "native", None)  # while that looks, no other thread runs
+    monkeypatch.setattr(native_bridge, "native", None)  # while that looks, no other thread runs
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
-    last = FAST.dumps_pieces(value)
-    pack_all, calls = columns.pack_all, []
+    last = FAST.dumps_elements(value)
+    pack_all, calls = columnar.pack_all, []
 
     def meddled(fields: list[dict[str, Any]]) -> bytes:
         calls.append(len(fields))
@@ -1043,33 +1054,36 @@ def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monk
 
     value[70].content = "edited"
     value.append(lc.AIMessage("more"))
-    monkeypatch.setattr(columns, "pack_all", meddled)
-    found = FAST.dumps_pieces(value, last)
-    monkeypatch.setattr(columns, "pack_all", pack_all)
+    monkeypatch.setattr(columnar, "pack_all", meddled)
+    found = FAST.dumps_elements(value, last)
+    monkeypatch.setattr(columnar, "pack_all", pack_all)
     assert 0 < found.same <= 70
-    fresh = FAST.dumps_pieces(value)
-    assert [*last.pieces[1 : 1 + found.same], *found.pieces[1:]] == fresh.pieces[1:]
-    assert FAST.dumps_pieces(value, found).same == len(value)
+    fresh = FAST.dumps_elements(value)
+    assert [*last.elements[1 : 1 + found.same], *found.elements[1:]] == fresh.elements[1:]
+    assert FAST.dumps_elements(value, found).same == len(value)
 
 
 @pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
 def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
     kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
     value = [kinds[n % 3](str(n) * 999, id=str(n), response_metadata={"a": [1]}) for n in range(count)]
-    found, known = FAST.loads_pieces(*FAST.dumps_typed(value))
+    found, known = FAST.loads_elements(*FAST.dumps_typed(value))
     assert found == value
-    fresh = FAST.dumps_pieces(value)
-    assert known == (list(map(len, fresh.pieces)), fresh._replace(pieces=[], proof=fresh.proof._replace(read=count)))
+    fresh = FAST.dumps_elements(value)
+    assert known == (
+        list(map(len, fresh.elements)),
+        fresh._replace(elements=[], fingerprint=fresh.fingerprint._replace(read=count)),
+    )
     found.append(lc.AIMessage("more"))
-    assert (FAST.dumps_pieces(found, known[1]).same, len(FAST.dumps_pieces(found, known[1]).pieces)) == (count, 2)
+    assert (FAST.dumps_elements(found, known[1]).same, len(FAST.dumps_elements(found, known[1]).elements)) == (count, 2)
     found[1].response_metadata["a"].append(2)
-    assert FAST.dumps_pieces(found, known[1]).same == 1
+    assert FAST.dumps_elements(found, known[1]).same == 1
     assert "dump" not in ordinary_road
 
 
 def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None:
     message = ormsgpack.packb(ormsgpack.Ext(5, fast.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))))
-    assert FAST.loads_pieces("msgpack", b"\x92" + 2 * message)[1]
+    assert FAST.loads_elements("msgpack", b"\x92" + 2 * message)[1]
     for data in (
         b"\xdc\x00\x02" + 2 * message,  # a longer header than need be
         b"\x92" + message + message.replace(b"model_validate_json", b"model_validate_JSON"),
@@ -1078,8 +1092,8 @@ def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None
         b"\x91" + message,
         b"\x93" + 2 * message + b"\x01",
     ):
-        value, known = FAST.loads_pieces("msgpack", data)
-        assert (parts(value), known) == (parts(JSONPLUS.loads_typed(("msgpack", data))), None)
+        value, known = FAST.loads_elements("msgpack", data)
+        assert (chunks(value), known) == (chunks(JSONPLUS.loads_typed(("msgpack", data))), None)
 
 
 class Whispering(FastSerializer):
@@ -1091,25 +1105,25 @@ class Whispering(FastSerializer):
 
 def test_what_a_subclass_reads_is_its_own_affair() -> None:
     stored = FAST.dumps_typed([lc.HumanMessage("X")] * 9)
-    assert Whispering().loads_pieces(*stored) == (Whispering().loads_typed(stored), None)
+    assert Whispering().loads_elements(*stored) == (Whispering().loads_typed(stored), None)
     hooked = FastSerializer(__unpack_ext_hook__=lambda code, data: (code, data))
-    assert hooked.loads_pieces(*stored) == (hooked.loads_typed(stored), None)
+    assert hooked.loads_elements(*stored) == (hooked.loads_typed(stored), None)
 
 
 def test_what_equal_bytes_do_not_tell_changes_nothing() -> None:
     value = [lc.AIMessage("x" * 99, additional_kwargs={"a": [1, 2]}) for _ in range(30)]
-    last = assert_pieces(value, None)
+    last = assert_elements(value, None)
     for other in ((1, 2), [True, 2], [1.0, 2], [1, Number(2)], Sequence([1, 2]), {1, 2}, Pair(1, 2), deque([1, 2])):
         value[3].additional_kwargs["a"] = other
-        assert_pieces(value, last)
+        assert_elements(value, last)
 
 
 def test_short_values_are_one_piece() -> None:
     for value in (["a", "b" * 2000], {"a": "b" * 1000, "c": 1}, [lc.HumanMessage("x")] * 9, _DeltaSnapshot(["a"] * 99)):
-        assert len(FAST.dumps_pieces(value).pieces) == 1
+        assert len(FAST.dumps_elements(value).elements) == 1
         assert_same(value)
     for value in (["a", "b" * 3000], {"a": "b" * 3000, "c": 1}, [lc.HumanMessage("x" * 300)] * 9):
-        assert len(FAST.dumps_pieces(value).pieces) == 1 + len(value)
+        assert len(FAST.dumps_elements(value).elements) == 1 + len(value)
 
 
 @often
@@ -1146,15 +1160,15 @@ if {name!r} == "Interior":
 else:
     vars(jsonplus).pop({name!r})
 from redis_saver.serde.serializer import FastSerializer
-from redis_saver.serde import road
-assert not road.KNOWN
+from redis_saver.serde import fallback
+assert not fallback.KNOWN
 if {name!r} != "Interior":
     vars(jsonplus)[{name!r}] = kept
     value = [HumanMessage("x" * 99) for _ in range(99)]
     stored = JsonPlusSerializer().dumps_typed(value)
     assert FastSerializer().dumps_typed(value) == stored
     found = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([("a", "b")])
-    assert found.dumps_pieces(value) == (*[stored[0], [stored[1]]], 0, None)
+    assert found.dumps_elements(value) == (*[stored[0], [stored[1]]], 0, None)
     assert found.loads_typed(stored) == value
 """
     subprocess.run([sys.executable, "-c", code], check=True)

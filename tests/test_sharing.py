@@ -1,4 +1,4 @@
-"""Versions of long values share parts: what is read is what was put, whatever a process believes, and nothing is left over.
+"""Versions of long values share chunks: what is read is what was put, whatever a process believes, and nothing is left over.
 
 The memory of a process (`Saver.known`) is a hint. So each test lets it be right, wrong in every way, or empty, and asks
 other processes, which have none, what there is.
@@ -19,15 +19,15 @@ import hypothesis.strategies as st
 import pytest
 from bench import graphs
 from bench.history import history, message
-from faces import Face, Target
+from uniform import Face, Target
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from make import checkpoint, config, ids
-from raw import all_links, check_counters, check_parts, check_sound, counters, size, stored_parts
+from factories import checkpoint, config, ids
+from raw import all_links, check_counters, check_chunks, check_sound, counters, size, stored_chunks
 from seeds import targets
 from servers import url_of
 from test_concurrency import together
@@ -115,7 +115,7 @@ class Traffic:
         return took[0] - own[0], took[1] - own[1]
 
 
-class Told:
+class TaskInfo:
     """What was put on a thread, and that it can be read.
 
     Versions are ints, the number of the checkpoint that wrote the value, so that a thread which is begun anew has the
@@ -194,7 +194,7 @@ class Told:
         if not self.values:
             assert self.target.raw.exists(key_of(self.target, self.thread)) == 0
             return
-        check_parts(self.target, self.thread, swept=swept)
+        check_chunks(self.target, self.thread, swept=swept)
         check_counters(fields_of(self.target, self.thread))
         if b"@gc_roots" not in fields_of(self.target, self.thread):
             check_sound(self.target, self.thread)
@@ -202,11 +202,11 @@ class Told:
         await fresh.copy_thread(self.thread, copied)
         await self.read(self.target.face(), thread=copied)
         check_sound(self.target, copied)
-        check_parts(self.target, copied, swept=True)
+        check_chunks(self.target, copied, swept=True)
         await fresh.delete_thread(copied)
 
     async def swept(self, face: Face) -> None:
-        """After a prune that removes no checkpoint, parts are those that are referred to."""
+        """After a prune that removes no checkpoint, chunks are those that are referred to."""
         await face.prune([self.thread], keep_last=len(self.values) or 1)
         await self.check(face, swept=True)
 
@@ -214,7 +214,7 @@ class Told:
 # -- 1. whatever a process believes
 
 
-async def grow(told: Told, face: Face, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
+async def grow(told: TaskInfo, face: Face, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
     """A chain in which `messages` grows by one each time, and `files` and `words` stay what the first one put."""
     for number in range(first, last + 1):
         messages = texts(start + number, seed)
@@ -230,28 +230,28 @@ async def grow(told: Told, face: Face, first: int, last: int, *, seed: Any = 0, 
 FILES = {f"/notes/{n:03}.md": text(("file", n), 400) for n in range(60)}
 
 
-async def deleted(told: Told, other: Face) -> None:
+async def deleted(told: TaskInfo, other: Face) -> None:
     await other.delete_thread(THREAD)
     told.forget()
 
 
-async def evicted(told: Told, other: Face) -> None:
+async def evicted(told: TaskInfo, other: Face) -> None:
     told.target.raw.delete(*Keyspace(told.target.prefix).keys(THREAD))
     told.forget()
 
 
-async def expired(told: Told, other: Face) -> None:
+async def expired(told: TaskInfo, other: Face) -> None:
     for key in Keyspace(told.target.prefix).keys(THREAD):
         told.target.raw.pexpire(key, 0)
     told.forget()
 
 
-async def grown(told: Told, other: Face) -> None:
+async def grown(told: TaskInfo, other: Face) -> None:
     """Another process wrote the last version."""
     await grow(told, other, 5, 6)
 
 
-async def cut_short(told: Told, other: Face) -> None:
+async def cut_short(told: TaskInfo, other: Face) -> None:
     """Another process wrote a last version that has nothing in common with what is known."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 5, 4, same=same, messages=texts(90, "other"))
@@ -259,24 +259,24 @@ async def cut_short(told: Told, other: Face) -> None:
     told.forget(lambda number: number < 5)
 
 
-async def pruned(told: Told, other: Face) -> None:
+async def pruned(told: TaskInfo, other: Face) -> None:
     await other.prune([THREAD])
     told.forget(lambda number: number < max(told.values))
 
 
-async def run_deleted(told: Told, other: Face) -> None:
+async def run_deleted(told: TaskInfo, other: Face) -> None:
     await other.delete_for_runs(["late"])
     told.forget(lambda number: number > 2)
 
 
-async def overwritten(told: Told, other: Face) -> None:
+async def overwritten(told: TaskInfo, other: Face) -> None:
     """The last checkpoint is put again, with other values under the same versions."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 4, 3, same=same, run="late", messages=texts(104, "overwritten"))
     await other.prune([THREAD], keep_last=10)
 
 
-async def anew(told: Told, other: Face) -> None:
+async def anew(told: TaskInfo, other: Face) -> None:
     """Another thread of that name, with the same versions of other values."""
     await other.delete_thread(THREAD)
     told.forget()
@@ -284,16 +284,16 @@ async def anew(told: Told, other: Face) -> None:
         await told.put(other, number, number - 1 or None, messages=texts(100 + number, "anew"))
 
 
-async def replaced(told: Told, other: Face) -> None:
+async def replaced(told: TaskInfo, other: Face) -> None:
     """A copy of another thread takes its place."""
-    source = Told(told.target, "source")
+    source = TaskInfo(told.target, "source")
     for number in range(1, 5):
         await source.put(other, number, number - 1 or None, messages=texts(100 + number, "source"))
     await other.copy_thread("source", THREAD)
     told.values, told.versions, told.parents = source.values, source.versions, source.parents
 
 
-async def nothing(told: Told, other: Face) -> None:
+async def nothing(told: TaskInfo, other: Face) -> None:
     pass
 
 
@@ -305,10 +305,10 @@ HAPPENINGS = (
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("follows", ["append", "edit", "read first", "unchanged", "fork"])
 async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any, follows: str) -> None:
-    face, other, told = target.face(), target.face(), Told(target)
+    face, other, told = target.face(), target.face(), TaskInfo(target)
     await grow(told, other, 1, 2)
     await grow(told, face, 3, 4)
-    assert len(stored_parts(fields_of(target))) > 30
+    assert len(stored_chunks(fields_of(target))) > 30
     await face.get_tuple(config("warm"))
     await happening(told, other)
     calls = Calls(target)
@@ -349,7 +349,7 @@ async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any,
 @pytest.mark.parametrize("gone", ["deleted", "expired"])
 async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> None:
     """The run goes on in a thread that went meanwhile: a checkpoint has all its values though only one is new."""
-    face, other, told = target.face(), target.face(), Told(target)
+    face, other, told = target.face(), target.face(), TaskInfo(target)
     await grow(told, face, 1, 4)
     versions = told.versions[4]
     await {"deleted": deleted, "expired": expired}[gone](told, other)
@@ -365,7 +365,7 @@ async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> Non
 
 async def test_another_value_in_the_place_of_the_one_that_is_known(target: Target) -> None:
     """The same channels and versions, so that nothing but the value itself tells that the thread is another one."""
-    face, other, told = target.face(), target.face(), Told(target)
+    face, other, told = target.face(), target.face(), TaskInfo(target)
     await told.put(face, 1, v=BASE)
     await other.delete_thread(THREAD)
     await told.put(other, 1, v=texts(150, "other"))
@@ -375,7 +375,7 @@ async def test_another_value_in_the_place_of_the_one_that_is_known(target: Targe
 
 @pytest.mark.parametrize("restored", ["dump", "fields"])
 async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> None:
-    face, told = target.face(), Told(target)
+    face, told = target.face(), TaskInfo(target)
     await grow(told, face, 1, 2)
     keys = Keyspace(target.prefix).keys(THREAD)
     dumps = [target.raw.dump(key) for key in keys]
@@ -463,7 +463,7 @@ EDITS: dict[str, Any] = {
 @pytest.mark.parametrize("knows", ["all", "nothing", "little", "of another"])
 async def test_every_edit_reads_back(target: Target, knows: str) -> None:
     """One thread whose value becomes this and that, with the first list in between; forks from the middle."""
-    told, other, client = Told(target), target.face(), target.client()
+    told, other, client = TaskInfo(target), target.face(), target.client()
     face = target.face(client=client, cache_bytes={"all": 2**26, "little": 30_000}.get(knows, 2**20))
     number = 1
     await told.put(face, 1, v=BASE)
@@ -495,7 +495,7 @@ async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Targ
 
 async def test_elements_changed_in_place_between_puts(target: Target) -> None:
     """The same objects each time: nothing may be told from their identity, length or equality."""
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     value: dict[str, Any] = {
         "numbers": [1] * 2000,
         "nested": [[n, {"a": n, "b": text(n)}] for n in range(100)],
@@ -543,7 +543,7 @@ async def test_elements_changed_in_place_between_puts(target: Target) -> None:
 
 
 async def test_files_of_which_one_changes(target: Target) -> None:
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
     steps: list[dict[str, str]] = [dict(files)]
     steps.append({**files, "/100.md": text("new", 2000)})
@@ -554,14 +554,14 @@ async def test_files_of_which_one_changes(target: Target) -> None:
     steps.append(dict(random.Random(1).sample(list(steps[-1].items()), len(steps[-1]))))
     for number, step in enumerate(steps, 1):
         await told.put(face, number, number - 1 or None, files=step)
-        assert len(stored_parts(fields_of(target))) > 200
+        assert len(stored_chunks(fields_of(target))) > 200
     sizes = size(fields_of(target))
     assert sizes < 410_000 * 1.4, "documents are stored once"
     await told.check(face, swept=True)
 
 
 async def test_one_huge_element(target: Target) -> None:
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     huge = random.Random(1).randbytes(5_000_000)
     await told.put(face, 1, v=["a", huge, "b"], w=[text(1), huge.hex()])
     traffic = Traffic(target)
@@ -578,12 +578,12 @@ async def test_one_huge_element(target: Target) -> None:
     await fresh.prune([THREAD])
     told.forget(lambda number: number < 3)
     await told.read(target.face())
-    check_parts(target, swept=True)
+    check_chunks(target, swept=True)
     assert size(fields_of(target)) < 5_010_000
 
 
 async def test_equal_elements_take_the_place_of_some(target: Target) -> None:
-    face, told = target.face(), Told(target)
+    face, told = target.face(), TaskInfo(target)
     await told.put(face, 1, v=[message(3)] * 2000)
     assert size(fields_of(target)) < len(said([message(3)] * 2000)[1]) / 20
     await told.check(face, swept=True)
@@ -613,7 +613,7 @@ async def test_threads_do_not_share(target: Target) -> None:
         found = await target.face().get_tuple(config(thread))
         assert found.checkpoint["channel_values"] == {"v": BASE}
     await face.delete_thread("a")
-    await Told(target, "a").check(face)
+    await TaskInfo(target, "a").check(face)
     assert (await target.face().get_tuple(config("b"))).checkpoint["channel_values"] == {"v": BASE}
 
 
@@ -667,10 +667,10 @@ async def test_many_writers_from_several_processes(target: Target, prunes: bool)
     for one in listed:
         assert said(one.checkpoint["channel_values"]["v"]) == put[int(one.checkpoint["id"][1:])]
     if listed:
-        check_parts(target)
+        check_chunks(target)
         await fresh.prune([THREAD], keep_last=100)
         check_sound(target)
-        check_parts(target, swept=True)
+        check_chunks(target, swept=True)
     assert chance
 
 
@@ -788,7 +788,7 @@ class Machine(RuleBasedStateMachine):
             del self.checkpoints[thread][number]
         self.sweep(thread)
         if self.checkpoints[thread]:
-            check_parts(self.target, thread, swept=True)
+            check_chunks(self.target, thread, swept=True)
             check_sound(self.target, thread)
 
     @rule(which=st.integers(0, 2), run=st.sampled_from(["r1", "r2"]))
@@ -813,20 +813,20 @@ class Machine(RuleBasedStateMachine):
     def lose_memory(self, which: int, keeps: bool) -> None:
         saver = self.faces[which].saver
         fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
-        self.kept.append(saver.known)
-        saver.known = fresh.known
+        self.kept.append(saver.chunk_cache)
+        saver.chunk_cache = fresh.known
 
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:
         """What it knew some time ago, or what another process knows."""
         saver = self.faces[which].saver
-        lock = saver.known._lock
-        del saver.known._lock
-        mine = copy.deepcopy(saver.known)
-        saver.known._lock = lock
+        lock = saver.chunk_cache._lock
+        del saver.chunk_cache._lock
+        mine = copy.deepcopy(saver.chunk_cache)
+        saver.chunk_cache._lock = lock
         mine._lock = type(lock)() if isinstance(lock, type) else __import__("threading").Lock()
         if self.kept and data.draw(st.booleans()):
-            saver.known = data.draw(st.sampled_from(self.kept))
+            saver.chunk_cache = data.draw(st.sampled_from(self.kept))
         self.kept.append(mine)
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
@@ -855,7 +855,7 @@ class Machine(RuleBasedStateMachine):
             if not there:
                 assert self.fields(thread) == {}
                 continue
-            check_parts(self.target, thread)
+            check_chunks(self.target, thread)
             check_counters(self.fields(thread))
             listed = list(RedisSaver(self.target.raw, prefix=self.target.prefix).list(config(thread)))
             assert ids(listed) == [name(number) for number in sorted(there, reverse=True)]
@@ -912,7 +912,7 @@ def test_random_histories_read_back(server: str, flavour: str) -> None:
     )
 
 
-# -- 2. parts that are missing, and garbage
+# -- 2. chunks that are missing, and garbage
 
 
 OPERATIONS: dict[str, Callable[[Face], Awaitable[Any]]] = {
@@ -927,11 +927,11 @@ OPERATIONS: dict[str, Callable[[Face], Awaitable[Any]]] = {
 
 async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, bytes], None], *operations: str) -> None:
     """Spoil one part after the other of a thread's second checkpoint; each operation raises, or answers what was put."""
-    face, told = target.face(), Told(target)
+    face, told = target.face(), TaskInfo(target)
     await told.put(face, 1, v=texts(150, "first"))
     await told.put(face, 2, 1, v=BASE, w={one[:20]: one for one in BASE[::-1]})
     await told.put(face, 3, 2, n=1)
-    named = {links.named for links in all_links(fields_of(target)).values()}
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
     fields = fields_of(target)
     chosen = sorted(field for field in fields if field[:1] in [bytes([kind]) for kind in kinds] and field not in named)
     assert len(chosen) >= 2
@@ -961,21 +961,21 @@ async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, byte
         target.raw.hset(key_of(target), field, fields[field])
 
 
-async def test_a_part_that_is_gone_is_never_passed_over(target: Target) -> None:
+async def test_a_chunk_that_is_gone_is_never_passed_over(target: Target) -> None:
     await damage_each(target, b"pn", lambda field, was: target.raw.hdel(key_of(target), field))
 
 
 @BOTH
-async def test_reads_that_need_a_missing_part_raise(target: Target) -> None:
+async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
     """Each of them: a fresh process has nowhere to take it from."""
-    face, told = target.face(), Told(target)
+    face, told = target.face(), TaskInfo(target)
     await told.put(face, 1, v=BASE)
     await told.put(face, 2, 1, same={"v": BASE}, n=1)
     await told.put(face, 3, 2, n=1)
     fields = fields_of(target)
-    named = {links.named for links in all_links(fields).values()}
-    parts = sorted(stored_parts(fields) - named)
-    for field in (parts[0], parts[5], parts[-1]):
+    named = {links.names_chunk for links in all_links(fields).values()}
+    chunks = sorted(stored_chunks(fields) - named)
+    for field in (chunks[0], chunks[5], chunks[-1]):
         assert target.raw.hdel(key_of(target), field) == 1
         before = fields_of(target)
         for operation in ("get_tuple of 2", *(one for one in OPERATIONS if one not in ("get_tuple", "list filtered"))):
@@ -989,17 +989,17 @@ async def test_reads_that_need_a_missing_part_raise(target: Target) -> None:
 
 
 @BOTH
-async def test_prune_of_a_thread_with_missing_parts_is_whole_or_not_at_all(target: Target) -> None:
-    face, told = target.face(), Told(target)
+async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(target: Target) -> None:
+    face, told = target.face(), TaskInfo(target)
     for field_at in range(4):
         await face.delete_thread(THREAD)
         told.forget()
         await told.put(face, 1, v=BASE)
         await told.put(face, 2, 1, v=texts(150, "second"))
         fields = fields_of(target)
-        named = {links.named for links in all_links(fields).values()}
-        parts = sorted(stored_parts(fields) - named)
-        target.raw.hdel(key_of(target), parts[field_at * (len(parts) - 1) // 3])
+        named = {links.names_chunk for links in all_links(fields).values()}
+        chunks = sorted(stored_chunks(fields) - named)
+        target.raw.hdel(key_of(target), chunks[field_at * (len(chunks) - 1) // 3])
         before = fields_of(target)
         try:
             await target.face().prune([THREAD])
@@ -1012,10 +1012,10 @@ async def test_prune_of_a_thread_with_missing_parts_is_whole_or_not_at_all(targe
 
 @pytest.mark.parametrize("kind", ["p", "n"])
 async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     await told.put(face, 1, v=BASE)
-    named = {links.named for links in all_links(fields_of(target)).values()}
-    for number, field in enumerate(sorted(stored_parts(fields_of(target)) - named), 2):
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
+    for number, field in enumerate(sorted(stored_chunks(fields_of(target)) - named), 2):
         if field[:1] != kind.encode():
             continue
         for by in (face, target.face()):
@@ -1036,12 +1036,12 @@ async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
                 target.raw.hset(key_of(target), field, other[field])
 
 
-async def test_a_root_put_with_no_parent_brings_missing_parts_back(target: Target) -> None:
+async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Target) -> None:
     """The value is put again in whole: all that the server lacks of it is sent."""
-    told = Told(target)
+    told = TaskInfo(target)
     await told.put(target.face(), 1, v=BASE)
-    named = {links.named for links in all_links(fields_of(target)).values()}
-    for field in sorted(stored_parts(fields_of(target)) - named):
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
+    for field in sorted(stored_chunks(fields_of(target)) - named):
         target.raw.hdel(key_of(target), field)
         await told.put(target.face(), 1, v=BASE)
         await told.read(target.face())
@@ -1052,8 +1052,8 @@ async def test_a_root_put_with_no_parent_brings_missing_parts_back(target: Targe
 
 @BOTH
 async def test_overwritten_values_leave_nothing(target: Target) -> None:
-    """Put again, with other values under the same versions, in and out of parts."""
-    told, face = Told(target), target.face()
+    """Put again, with other values under the same versions, in and out of chunks."""
+    told, face = TaskInfo(target), target.face()
     for value in (
         BASE,
         texts(150, "b"),
@@ -1068,12 +1068,12 @@ async def test_overwritten_values_leave_nothing(target: Target) -> None:
         await told.check(face)
     await told.put(face, 1, v="short")
     await told.swept(face)
-    assert len(stored_parts(fields_of(target))) == 1, "the names"
+    assert len(stored_chunks(fields_of(target))) == 1, "the names"
 
 
 @BOTH
 async def test_prune_counts_what_it_removes(target: Target) -> None:
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     now = datetime.now(timezone.utc)
     for number in range(1, 9):
         value = [*texts(100, number // 3), str(number)]
@@ -1107,9 +1107,9 @@ class Died(Exception):
     pass
 
 
-def furnished(target: Target) -> Told:
-    """Values of several levels, of which some parts live on and many do not; some are stray already."""
-    told, face = Told(target), Target(target.name, "sync", target.url, target.prefix).face()
+def furnished(target: Target) -> TaskInfo:
+    """Values of several levels, of which some chunks live on and many do not; some are stray already."""
+    told, face = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).face()
 
     async def fill() -> None:
         first = texts(400, "first")
@@ -1123,7 +1123,7 @@ def furnished(target: Target) -> Told:
     return told
 
 
-async def _finish(target: Target, told: Told) -> None:
+async def _finish(target: Target, told: TaskInfo) -> None:
     face = Target(target.name, "sync", target.url, target.prefix).face()
     listed = await face.list(config())
     for one in listed:
@@ -1137,7 +1137,7 @@ async def _finish(target: Target, told: Told) -> None:
     assert would == done
     assert before - size(fields_of(target)) == done.bytes
     check_sound(target)
-    check_parts(target, swept=True)
+    check_chunks(target, swept=True)
     told.same(await face.get_tuple(config()))
 
 
@@ -1155,7 +1155,7 @@ async def invoke(graph: Any, face: Face, *args: Any, **kwargs: Any) -> Any:
 async def test_a_put_costs_what_changed(target: Target) -> None:
     bytes_of: dict[int, list[int]] = {}
     for length in (100, 1000, 5000):
-        face, told, sent = target.face(), Told(target, f"of {length}"), []
+        face, told, sent = target.face(), TaskInfo(target, f"of {length}"), []
         messages = history(length)
         await told.put(face, 1, messages=messages)
         traffic, calls = Traffic(target), Calls(target)
@@ -1180,7 +1180,7 @@ async def test_a_put_costs_what_changed(target: Target) -> None:
 
 
 async def test_a_process_without_memory_does_not_send_all(target: Target) -> None:
-    told, messages = Told(target), history(1000)
+    told, messages = TaskInfo(target), history(1000)
     await told.put(target.face(), 1, messages=messages)
     for number in range(2, 7):
         messages = [*messages, message(1000 + number)]
@@ -1189,12 +1189,12 @@ async def test_a_process_without_memory_does_not_send_all(target: Target) -> Non
         await told.put(fresh, number, number - 1, messages=messages)
         took = traffic.take()[0]
         print("without memory:", took, calls.take())
-        assert took < 0.1 * len(said(messages)[1]), "the lists of parts, not the parts"
+        assert took < 0.1 * len(said(messages)[1]), "the lists of chunks, not the chunks"
     await told.check(swept=True)
 
 
 async def test_one_of_many_files(target: Target) -> None:
-    told, face = Told(target), target.face()
+    told, face = TaskInfo(target), target.face()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
     await told.put(face, 1, files=files)
     for number in range(2, 7):
@@ -1230,9 +1230,9 @@ def raw_bytes(target: Target) -> bytes:
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 async def test_encrypted_values_are_whole_and_secret(target: Target, compression: str | None) -> None:
-    """Parts would show which elements are equal, and how long they are."""
+    """Chunks would show which elements are equal, and how long they are."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
-    face, told = target.face(serde=serde, compression=compression), Told(target)
+    face, told = target.face(serde=serde, compression=compression), TaskInfo(target)
     secret = [f"MARKER {n} " * 20 for n in range(300)]
     values = {"v": secret, "alike": list(secret), "d": {f"MARKER {n}": one for n, one in enumerate(secret)}}
     await told.put(face, 1, **values)
@@ -1240,8 +1240,8 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
     await face.put_writes(config(THREAD, "", name(2)), [("v", secret)], "task")
     await told.read(target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), face)
     fields = fields_of(target)
-    named = {links.named for links in all_links(fields).values()}
-    assert stored_parts(fields) == named
+    named = {links.names_chunk for links in all_links(fields).values()}
+    assert stored_chunks(fields) == named
     stored = [value for field, value in fields.items() if field[:1] == b"b"]
     assert len(stored) == 6
     assert len(set(stored)) == 6, "equal values do not look equal"
@@ -1269,7 +1269,7 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("edit", [False, True])
 async def test_at_most_two_round_trips_whatever_is_known(target: Target, happening: Any, edit: bool) -> None:
-    face, other, told = target.face(), target.face(), Told(target)
+    face, other, told = target.face(), target.face(), TaskInfo(target)
     await grow(told, other, 1, 2)
     await grow(told, face, 3, 4)
     await face.get_tuple(config("warm"))
@@ -1285,15 +1285,15 @@ async def test_at_most_two_round_trips_whatever_is_known(target: Target, happeni
 
 @BOTH
 async def test_a_header_put_again_with_other_names_leaves_nothing(target: Target) -> None:
-    """The part with the names it had is nobody's then."""
-    face, told = target.face(), Told(target)
+    """The chunk with the names it had is nobody's then."""
+    face, told = target.face(), TaskInfo(target)
     await told.put(face, 1, a=1)
     await told.put(face, 1, a=1, b=2)
     await told.put(face, 1, c=3)
     await face.prune([THREAD])
     assert (await target.face().get_tuple(config())).checkpoint["channel_values"] == {"c": 3}
     check_sound(target)
-    check_parts(target, swept=True)
+    check_chunks(target, swept=True)
 
 
 GARBAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -1310,7 +1310,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("kind", ["p", "n"])
-async def test_garbage_in_parts_is_never_an_answer(target: Target, garbage: str, kind: str) -> None:
+async def test_garbage_in_chunks_is_never_an_answer(target: Target, garbage: str, kind: str) -> None:
     def spoil(field: bytes, was: bytes) -> None:
         target.raw.hset(key_of(target), field, GARBAGE[garbage](was))
 
@@ -1327,7 +1327,7 @@ ROOT_GARBAGE = {
 
 @pytest.mark.parametrize("garbage", ROOT_GARBAGE)
 async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str) -> None:
-    told = Told(target)
+    told = TaskInfo(target)
     await told.put(target.face(), 1, v=texts(200, "first"))
     await told.put(target.face(), 2, 1, v=BASE)
     await told.put(target.face(), 3, 2, n=1)
@@ -1415,7 +1415,7 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
         check_counters(fields_of(target))
         asyncio.run(target_face(target).prune([THREAD]))
         check_sound(target)
-        check_parts(target, swept=True)
+        check_chunks(target, swept=True)
         if not put:
             assert steps > 3
             break
@@ -1423,12 +1423,12 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
 
 @pytest.mark.parametrize("flavour", ["sync"])
 def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
-    """In and out of parts, before each step of the copy: what is copied is whole, and nothing is left over in it."""
+    """In and out of chunks, before each step of the copy: what is copied is whole, and nothing is left over in it."""
     other = target_face(target)
     for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
         for steps in range(8):
             target.raw.delete(*(target.keys() or ["none"]))
-            told, saver, done = Told(target), RedisSaver(target.raw, prefix=target.prefix), 0
+            told, saver, done = TaskInfo(target), RedisSaver(target.raw, prefix=target.prefix), 0
             asyncio.run(told.put(other, 1, v=before))
 
             def around(request: Any) -> Any:
@@ -1445,7 +1445,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
             (found,) = asyncio.run(target_face(target).list(config("copy")))
             assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
             check_sound(target, "copy")
-            check_parts(target, "copy", swept=True)
+            check_chunks(target, "copy", swept=True)
 
 
 async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
@@ -1490,12 +1490,12 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
         assert found.checkpoint["versions_seen"] == made["versions_seen"]
     print("headers:", _header_sizes(target))
     assert max(_header_sizes(target)) <= most
-    assert len(stored_parts(fields_of(target))) == 1, "their names are shared"
+    assert len(stored_chunks(fields_of(target))) == 1, "their names are shared"
 
 
 @pytest.mark.parametrize("at", range(20, 60, 3))
 async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
-    """A part may have ended because of the long element behind it; where that goes, it ends elsewhere."""
+    """A chunk may have ended because of the long element behind it; where that goes, it ends elsewhere."""
     face = target.face()
     for number, value in enumerate(([*BASE[:at], text("big", 1500), *BASE[at:]], [*BASE, 1])):
         made = checkpoint({"v": value}, {"v": number}, name(number))

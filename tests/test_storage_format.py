@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
-from make import config, put
+from factories import config, put
 from raw import without_revision
 from servers import url_of
 

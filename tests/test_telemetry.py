@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from make import config
+from factories import config
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tiering import written
@@ -99,7 +99,7 @@ def test_kinds_and_units(meters: Meters) -> None:
 
 
 async def test_what_really_happens(meters: Meters) -> None:
-    from faces import Face
+    from uniform import Face
 
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
     for saver in (
@@ -252,7 +252,7 @@ async def test_stats_of_flushing() -> None:
     """Turns, their time, and what waits, of which a saver that does not flush learns from those that do."""
     from datetime import datetime
 
-    from faces import Face
+    from uniform import Face
 
     client = connect("memory://stats-of-flushing", asynchronous=False)
     cold = InMemorySaver()

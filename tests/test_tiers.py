@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from faces import Face, Target
+from uniform import Face, Target
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -27,7 +27,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from make import checkpoint, config, ids
+from factories import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
 from wrappers import elsewhere
@@ -502,7 +502,7 @@ import sys
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 from langgraph.checkpoint.postgres import PostgresSaver
-from make import checkpoint, config
+from factories import checkpoint, config
 from redis_saver import RedisSaver, TieredSaver
 
 redis_url, prefix, url = sys.argv[1:]

@@ -7,16 +7,16 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from make import config, put
+from factories import config, put
 from test_sharing import fields_of, key_of
 from test_values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, PlainValueRefused
-from redis_saver.storage import codec, compression, frames
+from redis_saver.storage import codec, compression, framing
 from redis_saver.serde.serializer import FastSerializer, StrictSerializer
 
 ran: list[str] = []
@@ -65,28 +65,28 @@ def framed(position: int, kind: bytes, data: bytes) -> Any:
     """An edit: another type and other bytes in the frames of a header or record."""
 
     def edit(stored: bytes) -> bytes:
-        parts = frames.unpack(stored)
-        parts[position : position + 2] = kind, data
-        return frames.pack(parts)
+        chunks = framing.unpack(stored)
+        chunks[position : position + 2] = kind, data
+        return framing.pack(chunks)
 
     return edit
 
 
-def in_parts(target: Target) -> Any:
-    """An edit: the root of a plain value that is in parts, which are stored with it."""
+def in_chunks(target: Target) -> Any:
+    """An edit: the root of a plain value that is in chunks, which are stored with it."""
     made = codec.encode_value(target.face().saver, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n")
-    assert made.parts
-    target.raw.hset(key_of(target), mapping=dict(made.parts))
+    assert made.chunks
+    target.raw.hset(key_of(target), mapping=dict(made.chunks))
     return lambda _: made.value
 
 
 ZSTD = compression._MARK + b"msgpack"
 PLANTED: dict[str, Any] = {
-    "a value": lambda target: (b"b", lambda _: frames.pack([b"msgpack"]) + HOSTILE),
-    "a compressed value": lambda target: (b"b", lambda _: frames.pack([ZSTD]) + compression.compress(HOSTILE)),
-    "a value in parts": lambda target: (b"b", in_parts(target)),
-    "nothing": lambda target: (b"b", lambda _: frames.pack([b"null"])),
-    "bytes": lambda target: (b"b", lambda _: frames.pack([b"bytes"]) + b"x"),
+    "a value": lambda target: (b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE),
+    "a compressed value": lambda target: (b"b", lambda _: framing.pack([ZSTD]) + compression.compress(HOSTILE)),
+    "a value in chunks": lambda target: (b"b", in_chunks(target)),
+    "nothing": lambda target: (b"b", lambda _: framing.pack([b"null"])),
+    "bytes": lambda target: (b"b", lambda _: framing.pack([b"bytes"]) + b"x"),
     "the rest of a checkpoint": lambda target: (b"c", framed(9, b"msgpack", HOSTILE)),
     "metadata": lambda target: (b"c", framed(11, b"msgpack", HOSTILE)),
     "a write": lambda target: (b"w", framed(3, b"msgpack", HOSTILE)),
@@ -115,7 +115,7 @@ async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: s
         assert str(error.value).count("cannot decode") == 1
     assert ran == []
     trusting = target.face(**encrypting(require_encryption=False))
-    if what in ("nothing", "bytes", "a value in parts"):
+    if what in ("nothing", "bytes", "a value in chunks"):
         assert await trusting.get_tuple(config(checkpoint_id="1")) is not None
     else:
         try:
@@ -164,7 +164,7 @@ async def test_settings_that_contradict_each_other(target: Target) -> None:
 async def test_strict_runs_nothing(target: Target) -> None:
     """A value that calls a function when it is decoded comes back as its data; one of a plain saver runs it."""
     where = await thread(target.face())
-    change(target, b"b", lambda _: frames.pack([b"msgpack"]) + HOSTILE)
+    change(target, b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE)
     strict = target.face(strict=True)
     found = await strict.get_tuple(config(checkpoint_id="1"))
     assert found.checkpoint["channel_values"] == {"n": ["hostile"]}
@@ -172,10 +172,10 @@ async def test_strict_runs_nothing(target: Target) -> None:
     await target.face().get_tuple(config(checkpoint_id="1"))
     assert ran == ["hostile"]
     for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", _json_object())):
-        change(target, b"b", lambda _, kind=kind, data=data: frames.pack([kind]) + data)
+        change(target, b"b", lambda _, kind=kind, data=data: framing.pack([kind]) + data)
         with pytest.raises(DecodeError):
             await strict.get_tuple(config(checkpoint_id="1"))
-    change(target, b"b", lambda _: frames.pack([b"json"]) + b'{"a": [1]}')
+    change(target, b"b", lambda _: framing.pack([b"json"]) + b'{"a": [1]}')
     assert (await strict.get_tuple(config(checkpoint_id="1"))).checkpoint["channel_values"] == {"n": {"a": [1]}}
     assert where
 
@@ -186,7 +186,7 @@ def _json_object() -> bytes:
 
 
 async def test_strict_with_what_graphs_hold(target: Target) -> None:
-    """Messages come back as they do without it, in parts and fast; a class of the user's does if it is allowed."""
+    """Messages come back as they do without it, in chunks and fast; a class of the user's does if it is allowed."""
     messages = [HumanMessage(f"{n} {'x' * 900}", id=str(n)) for n in range(9)]
     strict = target.face(strict=True)
     where = await put(strict, config(), {"messages": messages, "point": Point(1)})

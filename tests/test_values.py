@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import ormsgpack
 import pytest
-from faces import Face, Target
+from uniform import Face, Target
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -49,7 +49,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
-from make import chain, checkpoint, config, ids, put
+from factories import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
 
@@ -458,14 +458,14 @@ KEY = b"0123456789abcdef0123456789abcdef"
 
 def raw_bytes(target: Target) -> bytes:
     """All keys, fields, members and values of the test's prefix."""
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     for key in target.keys():
-        parts.append(key)
+        chunks.append(key)
         if target.raw.type(key) == b"hash":
-            parts += itertools.chain(*target.raw.hgetall(key).items())
+            chunks += itertools.chain(*target.raw.hgetall(key).items())
         else:
-            parts += target.raw.zrange(key, 0, -1)
-    return b"\n".join(parts)
+            chunks += target.raw.zrange(key, 0, -1)
+    return b"\n".join(chunks)
 
 
 async def test_encrypted(target: Target) -> None:

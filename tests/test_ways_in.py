@@ -16,8 +16,8 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from faces import Face, Target
-from make import chain, config, put
+from uniform import Face, Target
+from factories import chain, config, put
 from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver, UnsupportedServer
 from redis_saver.client import clients
 from redis_saver.client.sentinels import SSLPrimaryConnection

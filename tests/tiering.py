@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 import redis
-from faces import Face, Target
+from uniform import Face, Target
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config
+from factories import checkpoint, config
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 

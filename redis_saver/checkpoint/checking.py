@@ -28,10 +28,10 @@ class CheckReport(NamedTuple):
     thread_id: str
     checkpoints: int = 0
     values: int = 0
-    parts: int = 0
+    chunks: int = 0
     writes: int = 0
     bytes: int = 0
-    """Of headers, values, parts and writes as stored."""
+    """Of headers, values, chunks and writes as stored."""
     compared: int = 0
     """How many checkpoints were compared with cold."""
     lacking: int = 0
@@ -128,7 +128,7 @@ def check(
         except (ThreadDamaged, KeyConflict):
             continue  # it was damaged just now; the next attempt says so
         if not found or before.like(after):
-            counts = len(held.headers), len(held.roots), len(held.parts), sum(held.records.values()), held.bytes
+            counts = len(held.headers), len(held.roots), len(held.chunks), sum(held.records.values()), held.bytes
             return CheckReport(thread, *counts, compared, before.lacking, tuple(found), found.more)
     raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
 

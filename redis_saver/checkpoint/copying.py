@@ -11,18 +11,25 @@ from uuid import uuid4
 
 from redis_saver import names
 from redis_saver.checkpoint.pruning import ATTEMPTS
-from redis_saver.checkpoint.reading import BYTES_A_PAGE
-from redis_saver.checkpoint.surveying import Holdings, Survey, holdings, survey, write_members
+from redis_saver.checkpoint.reading import BYTES_PER_PAGE
+from redis_saver.checkpoint.references import (
+    ReachableChunks,
+    References,
+    reachable_chunks,
+    read_references,
+    write_members,
+)
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Call, Command, Operation
 from redis_saver.errors import ThreadBusy, decoding
 from redis_saver.names import Keys
-from redis_saver.storage import codec, headers
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import codec
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context, default_ttl
 
-FIELDS_A_PAGE = 500
+FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
 """Milliseconds after which a copy whose maker died goes by itself."""
 
@@ -35,17 +42,17 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     for _ in range(ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
-        if (seen := (yield from survey(context, source))) is None:
+        if (seen := (yield from read_references(context, source))) is None:
             return
-        held = yield from holdings(context, source, seen)
+        reachable = yield from reachable_chunks(context, source, seen)
         writes = yield from write_members(context, source)
         with decoding("what thread {!r} holds", source):
-            fields = _fields(seen, held, writes)
-        counted = yield from _stage(context, source, target, seen, held, fields, staged)
+            fields = _fields(seen, reachable, writes)
+        counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
             if (yield Call(scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
-                context.known.forget(keys[1])  # the target is another thread now
+                context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(f"thread {shown(source)} kept changing while it was copied ({ATTEMPTS} attempts); try again")
@@ -60,15 +67,15 @@ class Counted(NamedTuple):
     writes: int = 0
 
 
-def _fields(seen: Survey, held: Holdings, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+def _fields(seen: References, reachable: ReachableChunks, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
     """The fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)] if place[0] else [header]
-        fields[links.named] = []
+        fields[links.names_chunk] = []
         fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
-    fields.update((part, []) for part in held.parts(held.roots))
+    fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
     fields.update((member, [member]) for member in writes)
     return fields
 
@@ -77,8 +84,8 @@ def _stage(
     context: Context,
     source: str,
     target: str,
-    seen: Survey,
-    held: Holdings,
+    seen: References,
+    reachable: ReachableChunks,
     fields: dict[bytes, list[bytes]],
     staged: Keys,
 ) -> Operation[Counted | None]:
@@ -92,7 +99,7 @@ def _stage(
     }
     data = context.keyspace.keys(source).data_key
     while left:
-        values = yield Call(scripts.READ_FIELDS, (data,), (BYTES_A_PAGE, *left[:FIELDS_A_PAGE]))
+        values = yield Call(scripts.READ_FIELDS, (data,), (BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
         pairs: list[Argument] = []
         members: list[bytes] = []
         lost: bytes | None = None
@@ -107,7 +114,7 @@ def _stage(
                     break
                 if not isinstance(stored, bytes):
                     raise TypeError(f"{shown(stored)} in the field {shown(field)}")
-                if not _is_as_planned(field, stored, seen, held):
+                if not _is_as_planned(field, stored, seen, reachable):
                     return None
                 value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored
                 blobs += field[:1] == b"b"
@@ -116,7 +123,7 @@ def _stage(
                 pairs += (field, value)
                 members += fields[field]
         if lost is not None:
-            yield from _check_lost(context, source, seen, held, lost)
+            yield from _check_lost(context, source, seen, reachable, lost)
             return None
         pages += 1
         left = left[len(values) :]
@@ -125,19 +132,21 @@ def _stage(
     return Counted(pages, size, blobs, writes)
 
 
-def _is_as_planned(field: bytes, stored: bytes, seen: Survey, held: Holdings) -> bool:
-    """Whether a field holds what it did when the copy was planned: no checkpoint with other values, no value with other parts."""
+def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
+    """Whether a field holds what it did when the copy was planned: no checkpoint with other values, no value with other chunks."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
-    return field[:1] != b"b" or held.roots.get(field) == (stored if parted.in_parts(stored) else None)
+    return field[:1] != b"b" or reachable.roots.get(field) == (stored if chunked.in_chunks(stored) else None)
 
 
-def _check_lost(context: Context, source: str, seen: Survey, held: Holdings, field: bytes) -> Operation[None]:
+def _check_lost(
+    context: Context, source: str, seen: References, reachable: ReachableChunks, field: bytes
+) -> Operation[None]:
     """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
         blobs = {names.blob(ns, entry[1:]) for entry in links.entries}
-        if holds or field in blobs or field == links.named or field in held.parts(blobs):
-            wanted = (BYTES_A_PAGE, names.component(ns), names.component(checkpoint_id))
+        if holds or field in blobs or field == links.names_chunk or field in reachable.chunks(blobs):
+            wanted = (BYTES_PER_PAGE, names.component(ns), names.component(checkpoint_id))
             yield Call(scripts.GET_MANY, context.keyspace.keys(source), wanted)

@@ -11,28 +11,29 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver import names
-from redis_saver.checkpoint.surveying import STRAY, Place
+from redis_saver.checkpoint.references import STRAY, CheckpointKey
 from redis_saver.config import Address
 from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
 from redis_saver.limits import Allowance
-from redis_saver.storage import codec, compression, headers
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import codec, compression
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context
-from redis_saver.storage.frames import first, take, unpack
+from redis_saver.storage.framing import first, take, unpack
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
 MAX_FINDINGS = 100
 """How many findings of a thread are told; the others are counted."""
-MEMBERS_A_PAGE = 500
-FIRST_PAGE, FIELDS_A_PAGE = 10, 1000
+MEMBERS_PER_PAGE = 500
+FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
 """How many fields HSCAN is asked for, first and at the most; fewer where they are long."""
-BYTES_A_PAGE = 500_000
+BYTES_PER_PAGE = 500_000
 """How many bytes a page of fields should have, about."""
-NAMES_A_PAGE = 20
-"""How many parts with names of channels are read at once."""
-PARTS_A_PAGE = 500
+NAMES_PER_PAGE = 20
+"""How many chunks with names of channels are read at once."""
+CHUNKS_PER_PAGE = 500
 
 RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
 _READ = f"read it with the serializer, key and limits that wrote it; if you did, {RESTORE}"
@@ -97,20 +98,20 @@ class Inventory:
         """
         self._context, self._thread, self._found, self._decodes = context, thread, found, values
         self._keys = context.keyspace.keys(thread)
-        self.headers: dict[Place, bytes] = {}
+        self.headers: dict[CheckpointKey, bytes] = {}
         """Of each checkpoint the links, as they are stored."""
         self.roots: dict[bytes, bytes] = {}
-        """Of each value, by its field, the root; nothing where it is not in parts."""
+        """Of each value, by its field, the root; nothing where it is not in chunks."""
         self.records: dict[bytes, int] = {}
         """Of each record of pending writes, by its field, how many there are."""
-        self.parts: set[bytes] = set()
+        self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields that say something about the thread as a whole."""
         self.bytes = 0
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}
-        """The parts with the names of channels."""
+        """The chunks with the names of channels."""
         self._asked: set[bytes] = set()
         self._strays: Sequence[bytes] = ()
 
@@ -118,9 +119,9 @@ class Inventory:
         """Read the names in the index and all fields of the data, and look at each by itself."""
         lower = b"-"
         while True:
-            page = yield Command(("ZRANGEBYLEX", self._keys.index_key, lower, "+", "LIMIT", 0, MEMBERS_A_PAGE))
+            page = yield Command(("ZRANGEBYLEX", self._keys.index_key, lower, "+", "LIMIT", 0, MEMBERS_PER_PAGE))
             self._members.update(page)
-            if len(page) < MEMBERS_A_PAGE:
+            if len(page) < MEMBERS_PER_PAGE:
                 break
             lower = b"(" + page[-1]
         cursor, count, seen = 0, FIRST_PAGE, set[bytes]()
@@ -138,16 +139,16 @@ class Inventory:
             if not cursor:
                 return
             size = sum(map(len, fields.values())) + 1
-            count = max(1, min(FIELDS_A_PAGE, 4 * count, count * BYTES_A_PAGE // size))
+            count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
 
     def _read_names(self, some: Iterable[bytes]) -> Operation[None]:
-        """Read the parts with the names of these headers' channels that were not read yet."""
+        """Read the chunks with the names of these headers' channels that were not read yet."""
         wanted = {field for header in some if (field := _named(header))} - self._asked
         self._asked |= wanted
-        for page in _pages(wanted, NAMES_A_PAGE):
+        for page in _pages(wanted, NAMES_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
             pairs = zip(page, stored, strict=True)
-            self._names |= {field: part for field, part in pairs if part and field[1:] == parted.digest(part)}
+            self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
         """Look at a field by itself, and keep what others are compared with."""
@@ -159,14 +160,14 @@ class Inventory:
             self._look_at_value(field, stored)
         elif kind == b"w":
             self._look_at_writes(field, stored)
-        elif kind in parted.KINDS and len(field) == 1 + parted.DIGEST:
-            self.parts.add(field)
-            part = compression.decompress(stored, self._allowance()) if kind == parted.ZSTD else stored
-            if field[1:] != parted.digest(part):
+        elif kind in chunked.KINDS and len(field) == 1 + chunked.DIGEST:
+            self.chunks.add(field)
+            chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
                 raise ValueError("its bytes are not what its name says")
-            if kind == parted.LIST:
-                self._lists[field] = part
-                parted.children(part[:1], part[1:])
+            if kind == chunked.LIST:
+                self._lists[field] = chunk
+                chunked.children(chunk[:1], chunk[1:])
         elif field.startswith(_MARKS):
             self.marks.add(field)
             if field == STRAY:
@@ -185,8 +186,8 @@ class Inventory:
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
-        if parted.in_parts(stored):
-            parted.check(stored)
+        if chunked.in_chunks(stored):
+            chunked.check(stored)
             self.roots[field] = stored
         elif self._decodes:
             self._decode(field, stored, {})
@@ -205,11 +206,11 @@ class Inventory:
                 for write in writes:
                     codec.load_write(self._context, write, where, self._allowance())
 
-    def _decode(self, field: bytes, stored: bytes, parts: codec.Parts) -> None:
+    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
         """Decode a value."""
         with self._found.reading(describe(field), _READ):
             channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
-            codec.decode_value(self._context, stored, parts, channel, f"thread {self._thread!r}", self._allowance())
+            codec.decode_value(self._context, stored, chunks, channel, f"thread {self._thread!r}", self._allowance())
 
     def _allowance(self) -> Allowance:
         return Allowance(self._context.limits, f"thread {self._thread!r}")
@@ -229,7 +230,7 @@ class Inventory:
         referred = self._check_headers()
         for field in sorted(self.roots.keys() - referred):
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
-        yield from self._check_parts()
+        yield from self._check_chunks()
         _format, _revision, *said = map(int, counters.split())
         there = self.bytes, len(self.roots), sum(self.records.values())
         for what, count, wanted in zip(("bytes", "values", "pending writes"), said, there, strict=True):
@@ -264,7 +265,7 @@ class Inventory:
         for place, raw in self.headers.items():
             where, named = describe(names.checkpoint(*place)), _named(raw)
             if named not in self._names:
-                said = "cannot be read" if named in self.parts else "are gone"
+                said = "cannot be read" if named in self.chunks else "are gone"
                 self._found.add("error", where, f"the names of its channels {said}", RESTORE)
                 continue
             with self._found.reading(where):
@@ -280,41 +281,41 @@ class Inventory:
             self._found.add("warning", describe(run), text, _INDEX)
         return referred
 
-    def _check_parts(self) -> Operation[None]:
-        """Look whether values have all their parts, and parts a value; read the values that have."""
+    def _check_chunks(self) -> Operation[None]:
+        """Look whether values have all their chunks, and chunks a value; read the values that have."""
         used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
         for field, root in sorted(self.roots.items()):
             wanted = set[bytes]()
             with self._found.reading(describe(field)):
-                wanted = parted.holdings([root], self._lists)
+                wanted = chunked.reachable([root], self._lists)
             used |= wanted
-            if gone := wanted - self.parts:
-                text = f"{len(gone)} of its parts are gone, one of them is {describe(min(gone))}"
+            if gone := wanted - self.chunks:
+                text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
                 self._found.add("error", describe(field), text, RESTORE)
             elif self._decodes and wanted:
-                last = yield from self._read_parts(field, wanted, last)
+                last = yield from self._read_chunks(field, wanted, last)
                 if wanted <= last.keys():
                     self._decode(field, root, last)
         for root in self._strays:
             with self._found.reading("@gc_roots"):
-                used |= parted.holdings([root], self._lists)
-        for field in sorted(self.parts - used):
+                used |= chunked.reachable([root], self._lists)
+        for field in sorted(self.chunks - used):
             text = "no value holds it, and it is not noted for prune(), which does not sweep it"
             self._found.add("warning", describe(field), text, _LEFT_OVER)
 
-    def _read_parts(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
-        """The parts of a value; those that the value before has, too, are not read again."""
-        parts = {part: last[part] for part in wanted & last.keys()}
-        for page in _pages(wanted - parts.keys(), PARTS_A_PAGE):
+    def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
+        """The chunks of a value; those that the value before has, too, are not read again."""
+        chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
+        for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
             flat = [one for pair in zip(page, stored, strict=True) if pair[1] is not None for one in pair]
             with self._found.reading(describe(field)):
-                parts |= codec.as_parts(self._context, flat, self._thread)
-        return parts
+                chunks |= codec.as_chunks(self._context, flat, self._thread)
+        return chunks
 
 
 def _named(header: bytes) -> bytes:
-    """The field of the part with the names of a header's channels; nothing where the header is damaged."""
+    """The field of the chunk with the names of a header's channels; nothing where the header is damaged."""
     try:
         return take(header, 0, 4)[0][3]
     except ValueError:
@@ -356,8 +357,8 @@ def _described(kind: bytes, rest: bytes) -> str:
         return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
     if kind == b"r":
         return f"run {names.decode(rest)!r}"
-    if kind in parted.KINDS and len(rest) == parted.DIGEST:
-        return f"part {kind.decode()}:{rest.hex()}"
+    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
+        return f"chunk {kind.decode()}:{rest.hex()}"
     raise ValueError
 
 

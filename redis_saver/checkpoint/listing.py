@@ -11,19 +11,20 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import config, names
-from redis_saver.checkpoint.reading import BYTES_A_PAGE
+from redis_saver.checkpoint.reading import BYTES_PER_PAGE
 from redis_saver.config import Address
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
 from redis_saver.errors import decoding
 from redis_saver.filters import compile_filter
-from redis_saver.storage import codec, headers
+from redis_saver.storage import codec
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context, refresh_arguments
 
-CHECKPOINTS_A_PAGE = 50
-HEADERS_A_PAGE = 200
-THREADS_A_BATCH = 500
+CHECKPOINTS_PER_PAGE = 50
+HEADERS_PER_PAGE = 200
+THREADS_PER_BATCH = 500
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 
@@ -81,18 +82,18 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
     thread, left = config.thread_id(given), asked.limit
     upper, lower = bounds(asked, config.namespace(given), config.checkpoint_id(given))
     keys = context.keyspace.keys(thread)
-    size, what = (HEADERS_A_PAGE, b"headers") if asked.matches else (CHECKPOINTS_A_PAGE, b"whole")
+    size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
     while upper > b"(":
         if left is not None and not asked.matches:
             size = min(left, size)
-        arguments = (upper, lower, size, BYTES_A_PAGE, what, *refresh_arguments(context))
-        following, parts, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
+        arguments = (upper, lower, size, BYTES_PER_PAGE, what, *refresh_arguments(context))
+        following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
             chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
             yield from load(context, chosen[:left])
             found = len(chosen)
         else:
-            yield Page(_tuples(context, thread, stored, parts))
+            yield Page(_tuples(context, thread, stored, chunks))
             found = len(stored)
         if left is not None and (left := left - found) <= 0:
             return
@@ -100,18 +101,18 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
 
 
 def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
-    """A page as `lua/list.lua` answers it: where to go on below (nothing at the end), the parts, the checkpoints.
+    """A page as `lua/list.lua` answers it: where to go on below (nothing at the end), the chunks, the checkpoints.
 
     Raises:
         DecodeError: It is none, or does not go on below `upper`, where it began.
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
-        following, parts, *stored = answer
+        following, chunks, *stored = answer
         if not isinstance(following, bytes) or (following and b"(" + following >= upper):
             raise ValueError(f"the checkpoints below {shown(upper)} go on at {shown(following)}")
         if following and not stored:
             raise ValueError("a page of no checkpoints, and another behind it")
-        return following, parts, stored
+        return following, chunks, stored
 
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
@@ -123,22 +124,22 @@ def _passes(context: Context, matches: Predicate | None, thread: str, stored: Se
 
 
 def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
-    parts = codec.as_parts(context, flat, thread)
-    return [codec.decode_tuple(context, thread, one, parts) for one in stored if one is not None]
+    chunks = codec.as_chunks(context, flat, thread)
+    return [codec.decode_tuple(context, thread, one, chunks) for one in stored if one is not None]
 
 
 def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
     """The checkpoints with these addresses, which are of one thread, in this order; those that are gone by now are left out."""
     while wanted:
-        arguments: list[Argument] = [BYTES_A_PAGE]
+        arguments: list[Argument] = [BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
         thread = wanted[0].thread_id
         answer = yield Call(scripts.GET_MANY, context.keyspace.keys(thread), arguments)
         with decoding("checkpoints of thread {!r}", thread):
-            parts, first, *others = answer
+            chunks, first, *others = answer
             stored = [first, *others]
-        yield Page(_tuples(context, thread, stored, parts))
+        yield Page(_tuples(context, thread, stored, chunks))
         wanted = wanted[len(stored) :]
 
 
@@ -186,7 +187,7 @@ class _Newest:
         self.size = 1
 
     def request(self, context: Context, lower: bytes, what: bytes) -> Call:
-        arguments = (self.upper, lower, self.size, BYTES_A_PAGE, what, b"0", b"")
+        arguments = (self.upper, lower, self.size, BYTES_PER_PAGE, what, b"0", b"")
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:
@@ -196,7 +197,7 @@ class _Newest:
                 raise TypeError("a checkpoint without a name")
             self.stored = stored[::-1]
         self.upper = b"(" + following
-        self.size = CHECKPOINTS_A_PAGE
+        self.size = CHECKPOINTS_PER_PAGE
 
     def __lt__(self, other: _Newest) -> bool:
         return bool(self.stored[-1][:2] > other.stored[-1][:2])
@@ -208,7 +209,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []
     threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
-    while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_A_BATCH)]:
+    while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_PER_BATCH)]:
         replies = yield Batch([one.request(context, lower, what) for one in batch])
         for one, page in zip(batch, replies, strict=True):
             one.fill(page)
@@ -218,7 +219,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     left = asked.limit
     while heap and (left is None or left > 0):
         drawn: list[Address] = []
-        for _ in range(CHECKPOINTS_A_PAGE):
+        for _ in range(CHECKPOINTS_PER_PAGE):
             if not heap or len(drawn) == left:
                 break
             one = heap[0]

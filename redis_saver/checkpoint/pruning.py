@@ -16,19 +16,27 @@ from typing import NamedTuple
 from langgraph.checkpoint.base.id import UUID
 
 from redis_saver import names
-from redis_saver.checkpoint.listing import THREADS_A_BATCH, collect, scan_threads
+from redis_saver.checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
 from redis_saver.checkpoint.reading import walk
-from redis_saver.checkpoint.surveying import STRAY, Holdings, Place, Survey, holdings, survey, write_members
+from redis_saver.checkpoint.references import (
+    STRAY,
+    CheckpointKey,
+    ReachableChunks,
+    References,
+    reachable_chunks,
+    read_references,
+    write_members,
+)
 from redis_saver.config import Address
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Batch, Call, Operation
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
-from redis_saver.storage import headers
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context
 
-NAMES_A_STEP = 125
+NAMES_PER_STEP = 125
 WRITES_WITH_A_HEADER = 500
 """How many records of a checkpoint's writes `lua/remove.lua` takes with its header."""
 ATTEMPTS = 20
@@ -83,7 +91,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
     for thread in thread_ids:
         if kept is None:
             keys = context.keyspace.keys(thread)
-            context.known.forget(keys.data_key)
+            context.chunk_cache.forget(keys.data_key)
             counted = yield Call(scripts.DELETE_THREAD, keys, (b"count" if dry_run else b"sound",))
             with decoding("the counters of thread {!r}", thread):
                 total = total.plus(counted)
@@ -98,8 +106,8 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
         return
     members, unread = [names.run(run) for run in run_ids], list[tuple[str, bytes]]()
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
-    for start in range(0, len(threads), THREADS_A_BATCH):
-        batch = threads[start : start + THREADS_A_BATCH]
+    for start in range(0, len(threads), THREADS_PER_BATCH):
+        batch = threads[start : start + THREADS_PER_BATCH]
         replies = yield Batch([Call(scripts.HAS_RUNS, context.keyspace.keys(thread), members) for thread in batch])
         for thread, has_some in zip(batch, replies, strict=True):
             if isinstance(has_some, bytes):
@@ -114,7 +122,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
 def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
     total = Pruned()
     for _ in range(ATTEMPTS):
-        seen = yield from survey(context, thread)
+        seen = yield from read_references(context, thread)
         if seen is None:
             return total
         with decoding("the names of the checkpoints of thread {!r}", thread):
@@ -124,9 +132,9 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
             needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
             keep |= needed
         writes = yield from write_members(context, thread)
-        held = yield from holdings(context, thread, seen)
+        reachable = yield from reachable_chunks(context, thread, seen)
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, held, set(seen.links) - keep, writes)
+            plan = _plan(seen, reachable, set(seen.links) - keep, writes)
             plan += [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else total.plus(removed)
@@ -137,14 +145,14 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
 
 def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
     for _ in range(ATTEMPTS):
-        seen = yield from survey(context, thread)
+        seen = yield from read_references(context, thread)
         if seen is None:
             return
         victims = {place for place, links in seen.links.items() if links.run in runs}
-        held = yield from holdings(context, thread, seen)
+        reachable = yield from reachable_chunks(context, thread, seen)
         writes = yield from write_members(context, thread)
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, held, victims, writes)
+            plan = _plan(seen, reachable, victims, writes)
         if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
             return
     raise _busy(thread)
@@ -156,7 +164,7 @@ def _busy(thread: str) -> ThreadBusy:
     )
 
 
-def _kept(seen: Survey, kept: Retention) -> set[Place]:
+def _kept(seen: References, kept: Retention) -> set[CheckpointKey]:
     by_namespace: dict[str, list[str]] = defaultdict(list)
     for ns, checkpoint_id in seen.links:
         by_namespace[ns].append(checkpoint_id)
@@ -176,7 +184,9 @@ def _is_before(time: str, horizon: datetime) -> bool:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)) < horizon
 
 
-def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep: set[Place]) -> Operation[set[Place]]:
+def _needed_by_delta_channels(
+    context: Context, thread: str, seen: References, keep: set[CheckpointKey]
+) -> Operation[set[CheckpointKey]]:
     """The ancestors without which a channel of one of these checkpoints could not be rebuilt.
 
     A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
@@ -184,7 +194,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
     its last value and now, for they would have given it a value. So: what is needed of a channel without a value reaches
     back to its nearest stored value, if there are writes to it on the way (or at that ancestor).
     """
-    needed: set[Place] = set()
+    needed: set[CheckpointKey] = set()
     for ns, checkpoint_id in sorted(keep):
         links = seen.links[ns, checkpoint_id]
         if not links.parent or (ns, links.parent) in keep:
@@ -204,7 +214,7 @@ def _needed_by_delta_channels(context: Context, thread: str, seen: Survey, keep:
     return needed & set(seen.links)
 
 
-def _stray_writes(seen: Survey, writes: Sequence[bytes]) -> list[bytes]:
+def _stray_writes(seen: References, writes: Sequence[bytes]) -> list[bytes]:
     """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
 
     Those of a checkpoint newer than that, or made within the last hour, may belong to one whose put is still on its way.
@@ -234,54 +244,56 @@ def _is_recent(checkpoint_id: str) -> bool:
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
-def _plan(seen: Survey, held: Holdings, victims: set[Place], writes: Sequence[bytes]) -> list[list[bytes]]:
+def _plan(
+    seen: References, reachable: ReachableChunks, victims: set[CheckpointKey], writes: Sequence[bytes]
+) -> list[list[bytes]]:
     """What to remove for each victim, oldest first: the header, and the values and the run it is the last to hold.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
-    The parts of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
+    The chunks of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
     """
-    of_checkpoint: dict[Place, list[bytes]] = defaultdict(list)
+    of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in writes:
         ns, checkpoint_id = names.components(member[1:])[:2]
         of_checkpoint[ns, checkpoint_id].append(member)
     order = sorted(victims, key=lambda place: place[1])
-    last_holder: dict[bytes, Place] = {}
+    last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]
         last_holder.update((names.blob(place[0], entry[1:]), place) for entry in links.entries)
-        last_holder[links.named] = place
+        last_holder[links.names_chunk] = place
         if links.run:
             last_holder[links.run] = place
-    freed: dict[Place, list[bytes]] = defaultdict(list)
+    freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     live = {name for name, place in last_holder.items() if place not in victims}
-    live |= held.parts(live)
-    dead = held.parts(name for name, place in last_holder.items() if place in victims)
-    dead |= parted.holdings(held.strays, held.lists)
+    live |= reachable.chunks(live)
+    dead = reachable.chunks(name for name, place in last_holder.items() if place in victims)
+    dead |= chunked.reachable(reachable.strays, reachable.lists)
     for name, place in last_holder.items():
         if place in victims:
             freed[place].append(name)
     for names_of in freed.values():
         names_of[:] = [name for name in names_of if name not in live]
-    heights = _heights(dead - live, held.lists)
-    gone = sorted(dead - live, key=lambda part: -heights[part])
+    heights = _heights(dead - live, reachable.lists)
+    gone = sorted(dead - live, key=lambda chunk: -heights[chunk])
 
     plan: list[list[bytes]] = []
     for place in order:
         plan.append([names.checkpoint(*place), *freed[place]])
         plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
-    plan += [[part] for part in gone]
-    return [*plan, [STRAY]] if dead or held.strays else plan
+    plan += [[chunk] for chunk in gone]
+    return [*plan, [STRAY]] if dead or reachable.strays else plan
 
 
-def _heights(parts: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """How many levels of lists each part has. A list goes before what is below it, so that one that is there is whole."""
+def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
+    """How many levels of lists each chunk has. A list goes before what is below it, so that one that is there is whole."""
     heights: dict[bytes, int] = {}
-    for part in parts:
-        path, below = list[bytes](), part
+    for chunk in chunks:
+        path, below = list[bytes](), chunk
         while below in lists and below not in heights:
             path.append(below)
-            below = lists[below][: 1 + parted.DIGEST]
+            below = lists[below][: 1 + chunked.DIGEST]
         height = heights.setdefault(below, 0)
         for one in reversed(path):
             height += 1
@@ -290,13 +302,13 @@ def _heights(parts: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """The plan in steps of some hundred names, none of whose parts is divided."""
+    """The plan in steps of some hundred names, none of whose chunks is divided."""
     step: list[bytes] = []
-    for part in plan:
-        if step and len(step) + len(part) > NAMES_A_STEP:
+    for chunk in plan:
+        if step and len(step) + len(chunk) > NAMES_PER_STEP:
             yield step
             step = []
-        step = step + part
+        step = step + chunk
     if step:
         yield step
 

@@ -14,15 +14,15 @@ from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.errors import DecodeError, ThreadDamaged, decoding
 from redis_saver.limits import Allowance
+from redis_saver.storage import chunks as chunked
 from redis_saver.storage import codec
-from redis_saver.storage import parts as parted
+from redis_saver.storage.chunk_cache import ChannelKey, Version
 from redis_saver.storage.context import Context, refresh_arguments
-from redis_saver.storage.known import Place, Version
 
-ANCESTORS_A_PAGE = 200
-MOST_TOLD = 100
-"""How many parts `get_tuple` says it has; the server answers those it does not know of."""
-BYTES_A_PAGE = 4_000_000
+ANCESTORS_PER_PAGE = 200
+MAX_TOLD = 100
+"""How many chunks `get_tuple` says it has; the server answers those it does not know of."""
+BYTES_PER_PAGE = 4_000_000
 """A reading script ends its page behind the checkpoint with which it holds so many bytes, so that the server is not held."""
 
 
@@ -35,10 +35,10 @@ class Ancestor(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The ancestors of a checkpoint, nearest first, and the parts of their seeds."""
+    """The ancestors of a checkpoint, nearest first, and the chunks of their seeds."""
 
     ancestors: list[Ancestor]
-    parts: dict[bytes, bytes]
+    chunks: dict[bytes, bytes]
 
 
 class HasIntents(Exception):
@@ -72,30 +72,30 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
     data = keys[1]
-    had = {place: version for place, version in context.known.of(data).items() if place[0] == ns}
+    had = {place: version for place, version in context.chunk_cache.of(data).items() if place[0] == ns}
     while True:
-        told = [field for version in had.values() for field in version.spine()]
-        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MOST_TOLD]))
+        told = [field for version in had.values() for field in version.right_edge()]
+        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MAX_TOLD]))
         if stored is None:
             return None
         if len(keys) > 2 and stored == 1:
             raise HasIntents
         if len(keys) > 2 and stored == 2:
             raise Nowhere
-        parts: dict[bytes, bytes] = {}
+        chunks: dict[bytes, bytes] = {}
         for version in had.values():
-            parts.update(version.stored.parts)
-        used: dict[Place, Version] = {}
+            chunks.update(version.stored.chunks)
+        used: dict[ChannelKey, Version] = {}
         try:
             with decoding("a checkpoint of thread {!r}", thread):
-                parts.update(codec.as_parts(context, stored[5], thread))
-                found = codec.decode_tuple(context, thread, stored, parts, had, used)
+                chunks.update(codec.as_chunks(context, stored[5], thread))
+                found = codec.decode_tuple(context, thread, stored, chunks, had, used)
         except DecodeError as error:
-            if not had or not isinstance(error.__cause__, parted.PartMissing):
+            if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
-        context.known.remember(data, {**dict.fromkeys(had), **used})
+        context.chunk_cache.remember(data, {**dict.fromkeys(had), **used})
         return found
 
 
@@ -115,18 +115,18 @@ def walk(
     """
     thread, ns, checkpoint_id = where
     keys, seen = context.keyspace.keys(thread), set[bytes]()
-    found, parts = list[Ancestor](), dict[bytes, bytes]()
+    found, chunks = list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
     while remaining:
-        arguments: list[Argument] = [names.component(ns), position, target, ANCESTORS_A_PAGE, BYTES_A_PAGE]
+        arguments: list[Argument] = [names.component(ns), position, target, ANCESTORS_PER_PAGE, BYTES_PER_PAGE]
         arguments += refresh
         for escaped, channel in remaining.items():
             arguments += (names.encode(channel), escaped)
         answer = yield Call(scripts.HISTORY, keys, arguments)
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, *page = answer
-            parts.update(codec.as_parts(context, of_page, thread))
+            chunks.update(codec.as_chunks(context, of_page, thread))
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             for raw_id, raw_seeds, raw_writes in page:
@@ -145,7 +145,7 @@ def walk(
         if not position:
             break
         target = b"0"
-    return Walk(found, parts)
+    return Walk(found, chunks)
 
 
 def get_delta_channel_history(
@@ -153,7 +153,7 @@ def get_delta_channel_history(
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
     """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
     where = config.address(given)
-    ancestors, parts = yield from walk(context, where, channels, refresh_arguments(context))
+    ancestors, chunks = yield from walk(context, where, channels, refresh_arguments(context))
     place = f"thread {shown(where.thread_id)}"
     allowance = Allowance(context.limits, place)
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
@@ -162,7 +162,7 @@ def get_delta_channel_history(
         for write in ancestor.writes:
             writes[write.channel].append(codec.load_write(context, write, place, allowance))
         for channel, value in ancestor.seeds.items():
-            seeds[channel] = codec.decode_value(context, value, parts, channel, place, allowance)
+            seeds[channel] = codec.decode_value(context, value, chunks, channel, place, allowance)
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": writes[channel]} for channel in channels}
     for channel, seed in seeds.items():
         histories[channel]["seed"] = seed

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import config as configs
-from redis_saver import expiry
+from redis_saver import ttl as ttls
 from redis_saver.checkpoint import checking, listing, operations, pruning, threads
 from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.interface import Interface, Operations
@@ -19,13 +19,13 @@ from redis_saver.client import clusters
 from redis_saver.client.base import RedisDriver
 from redis_saver.engine.requests import Operation, Request
 from redis_saver.engine.runner import DriverWrapper
-from redis_saver.expiry import TTL
 from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
 from redis_saver.serde.serializer import FastSerializer, StrictSerializer, safe
 from redis_saver.storage import compression as compressions
 from redis_saver.storage import encryption
-from redis_saver.storage.known import CACHE_BYTES, Known
+from redis_saver.storage.chunk_cache import CACHE_BYTES, ChunkCache
+from redis_saver.ttl import TTL
 
 
 class Saver(Interface):
@@ -43,7 +43,7 @@ class Saver(Interface):
         *,
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
-        ttl: expiry.TTL = None,
+        ttl: ttls.TTL = None,
         compression: str | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -60,13 +60,13 @@ class Saver(Interface):
             client: A `redis.Redis` (a Sentinel's `master_for` too), a `redis.RedisCluster`, or valkey-py's twins; for an
                 `AsyncRedisSaver` those of `redis.asyncio`. With `decode_responses=True` too.
             serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
-                `JsonPlusSerializer`. With another one, values are stored whole: no version shares parts with the next. A
+                `JsonPlusSerializer`. With another one, values are stored whole: no version shares chunks with the next. A
                 `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is copied, and made to bear that a graph changes a
                 value in another OS thread while it is stored (`docs/changing-state.md`).
             prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
             ttl: When threads expire after their last write: a `timedelta`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
-            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the parts of long values (extra
+            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the chunks of long values (extra
                 `zstd`). Every saver reads them, whatever its own setting.
             cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
                 what it knows to be the same. 0: nothing.
@@ -108,9 +108,9 @@ class Saver(Interface):
         super().__init__(serde=None if serde is None else safe(serde))
         self.require_encryption = encryption.check(require_encryption, self.serde)
         self.compression = compressions.check(compression)
-        self.known = Known(cache_bytes)
+        self.chunk_cache = ChunkCache(cache_bytes)
         self.limits = limits
-        self.expiry = expiry.parse(ttl)
+        self.expiry = ttls.parse(ttl)
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
@@ -200,13 +200,13 @@ class Saver(Interface):
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
 
-        Cost: all of the thread is read once, in pages of about half a megabyte (a longer value is a page by itself), and once more what is in parts.
+        Cost: all of the thread is read once, in pages of about half a megabyte (a longer value is a page by itself), and once more what is in chunks.
         Names and links are held in memory, and one value at a time.
 
         Args:
             thread_id: The thread.
             values: Whether values, writes and metadata are decoded, too, as a reader does. False: no serializer is needed, and
-                what is stored in parts is read once.
+                what is stored in chunks is read once.
 
         Returns:
             What was seen; `findings` names what is wrong, where, and how it is repaired.
@@ -252,7 +252,7 @@ class Saver(Interface):
         return await self._arun(self._set_thread_ttl(thread_id, ttl))
 
     def _set_thread_ttl(self, thread_id: str, ttl: TTL) -> Operation[None]:
-        own = expiry.parse(ttl, refresh_allowed=False).milliseconds
+        own = ttls.parse(ttl, refresh_allowed=False).milliseconds
         yield from threads.expire(self, configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
 
     def pin(self, thread_id: str) -> None:

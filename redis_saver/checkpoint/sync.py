@@ -14,9 +14,9 @@ from redis_saver.client import clients, clusters
 from redis_saver.client.sync import SyncDriver
 from redis_saver.engine.requests import Request
 from redis_saver.engine.runner import DriverWrapper
-from redis_saver.expiry import TTL
 from redis_saver.limits import Limits
-from redis_saver.storage.known import CACHE_BYTES
+from redis_saver.storage.chunk_cache import CACHE_BYTES
+from redis_saver.ttl import TTL
 
 
 class RedisSaver(Saver):

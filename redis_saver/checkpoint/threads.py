@@ -14,7 +14,7 @@ from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Batch, Call, Operation, Page, Stream
 from redis_saver.errors import ThreadNotFound, decoding
-from redis_saver.storage import headers
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context, default_ttl
 
 _ROOT = names.component("")
@@ -42,7 +42,7 @@ class ThreadInfo(NamedTuple):
 def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Remove a thread, a damaged one too: both of its keys, at once."""
     keys = context.keyspace.keys(thread)
-    context.known.forget(keys.data_key)
+    context.chunk_cache.forget(keys.data_key)
     yield Call(scripts.DELETE_THREAD, keys, (b"any",))
 
 
@@ -90,11 +90,11 @@ def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
         )
 
 
-_LONGEST = timedelta.max // timedelta(milliseconds=1)
+_MAX_TTL = timedelta.max // timedelta(milliseconds=1)
 
 
 def _time_left(amount: int) -> timedelta | None:
-    return None if amount < 0 else timedelta(milliseconds=min(amount, _LONGEST))
+    return None if amount < 0 else timedelta(milliseconds=min(amount, _MAX_TTL))
 
 
 def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[timedelta | None]:

@@ -54,15 +54,15 @@ def _run(given: argparse.Namespace) -> int:
     if not given.url:
         raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
     with ExitStack() as stack:
-        place = stack.enter_context(opened(given.url, target=False, prefix=given.keys))
-        hot = place.saver
+        endpoint = stack.enter_context(opened(given.url, target=False, prefix=given.keys))
+        hot = endpoint.saver
         hot.require_encryption = "LANGGRAPH_AES_KEY" in os.environ  # who moves threads takes plain ones, too
         saver: Any = hot
         failures: tuple[type[Exception], ...] = ()
         if given.postgres:
             cold = stack.enter_context(opened(given.postgres, target=False))
             saver, failures = TieredSaver(hot, cold.saver), cold.failures
-        threads = place.threads() if given.all else given.threads
+        threads = endpoint.threads() if given.all else given.threads
         try:
             return _tell(given, (_report(saver, thread) for thread in threads))
         except failures as error:
@@ -102,7 +102,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
     lacking = f", {report.lacking:,} records still to be brought to cold" if report.lacking else ""
     yield (
         f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: {report.checkpoints:,} checkpoints, {report.values:,} values, "
-        f"{report.parts:,} parts, {report.writes:,} pending writes, {report.bytes:,} bytes{compared}{lacking}"
+        f"{report.chunks:,} chunks, {report.writes:,} pending writes, {report.bytes:,} bytes{compared}{lacking}"
     )
     for finding in report.findings:
         what = " ".join(finding.what.split())

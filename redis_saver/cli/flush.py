@@ -25,7 +25,7 @@ ASKED_EVERY = 5.0
 """Seconds between two looks whether the servers can be reached."""
 TO_STOP, AT_ONCE = 10.0, 600.0
 """Seconds by default: to drain when it is stopped; in all, with `--once`."""
-_LONGEST_PAUSE = 5.0
+_MAX_PAUSE = 5.0
 _STEP = 0.1
 _TURN = 1.0
 """Seconds for which is drained before anything else is looked at."""
@@ -224,7 +224,7 @@ class _Run:
             left = deadline - time.monotonic()
             if left <= 0 or self._stop.wait(min(pause, left)):
                 return False
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
         return not self._stop.asked
 
     def _are_up(self) -> bool:

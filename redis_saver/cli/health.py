@@ -27,7 +27,7 @@ from redis_saver.client import clients, urls
 from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
-from redis_saver.storage.opaque import ClosedSerializer
+from redis_saver.storage.opaque import OpaqueSerializer
 
 CONNECTING = 5
 """Seconds in which a server has to take a connection, unless its URL says otherwise."""
@@ -104,7 +104,7 @@ class Hot:
         """As `Reachable`."""
         try:
             if self._saver is None:
-                self._saver = RedisSaver(self._connect(), prefix=self._keys, serde=closed_if_encrypted())
+                self._saver = RedisSaver(self._connect(), prefix=self._keys, serde=opaque_if_encrypted())
             self._saver.setup()
         except (RedisError, RedisClusterException, OSError) as error:
             said = self._said(error)
@@ -182,7 +182,7 @@ class Cold:
             reconnect_timeout=CONNECTING,  # after that, whoever asks for a connection begins anew, without growing pauses
             open=True,
         )
-        saver = self._postgres.PostgresSaver(self._pool, serde=closed_if_encrypted())
+        saver = self._postgres.PostgresSaver(self._pool, serde=opaque_if_encrypted())
         saver.lock = _Unlocked()  # it is for a single connection, and would keep all but one worker waiting
         return saver
 
@@ -235,7 +235,7 @@ class _Unlocked:
         return None
 
 
-def closed_if_encrypted() -> EncryptedSerializer | None:
+def opaque_if_encrypted() -> EncryptedSerializer | None:
     """With LANGGRAPH_AES_KEY set: what is encrypted is read, and all is written encrypted; no class is needed. Else a saver's own.
 
     Raises:
@@ -244,7 +244,7 @@ def closed_if_encrypted() -> EncryptedSerializer | None:
     if "LANGGRAPH_AES_KEY" not in os.environ:
         return None
     try:
-        return EncryptedSerializer.from_pycryptodome_aes(ClosedSerializer())
+        return EncryptedSerializer.from_pycryptodome_aes(OpaqueSerializer())
     except (ImportError, ValueError) as error:
         raise Refused(f"LANGGRAPH_AES_KEY: {error}") from error
 

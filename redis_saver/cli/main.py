@@ -11,15 +11,15 @@ from datetime import timedelta
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver import expiry
+from redis_saver import ttl as ttls
 from redis_saver.cli import check, flush, migrate
 from redis_saver.client.urls import without_login, without_password
 from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
 
 _DEMO_URL = "memory://redis-saver-demo"
-_LONGEST_LINE = 400
-_SHORTEST_TTL = 6000
+_MAX_LINE = 400
+_MIN_TTL = 6000
 _WIDEST = 100
 
 
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> int:
-    line = printable(text, 4 * _LONGEST_LINE)
-    sys.stderr.write(f"redis-saver: {line[:_LONGEST_LINE]}{'...' if len(line) > _LONGEST_LINE else ''}\n")
+    line = printable(text, 4 * _MAX_LINE)
+    sys.stderr.write(f"redis-saver: {line[:_MAX_LINE]}{'...' if len(line) > _MAX_LINE else ''}\n")
     return 2
 
 
@@ -79,11 +79,11 @@ def _add_url(command: argparse.ArgumentParser, default: str) -> None:
 
 def _minutes(text: str) -> timedelta:
     try:
-        milliseconds = expiry.parse({"default_ttl": float(text)}).milliseconds or 0
+        milliseconds = ttls.parse({"default_ttl": float(text)}).milliseconds or 0
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if milliseconds < _SHORTEST_TTL:
-        raise argparse.ArgumentTypeError(f"the demo pauses for a second: give it {_SHORTEST_TTL / 60000} at the least")
+    if milliseconds < _MIN_TTL:
+        raise argparse.ArgumentTypeError(f"the demo pauses for a second: give it {_MIN_TTL / 60000} at the least")
     return timedelta(milliseconds=milliseconds)
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
-from redis_saver import expiry
+from redis_saver import ttl as ttls
 from redis_saver.display import shown
 from redis_saver.errors import EndpointError
 from redis_saver.migrate.engine import SAMPLE, Report, migrate
@@ -23,23 +23,23 @@ _SHOWN = 20
 def add(commands: Any) -> None:
     """Add the commands to a parser's."""
     about = (
-        "Copy threads with all their history from one place to another, and compare. What is there already is not written again, "
+        "Copy threads with all their history from one endpoint to another, and compare. What is there already is not written again, "
         "so an interrupted migration goes on where it ended. A thread that the target has otherwise is left alone and named."
     )
-    places = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, what is encrypted is read, and all is written encrypted."
-    moving = commands.add_parser("migrate", help="copy threads between savers", description=about, epilog=places)
+    endpoints = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, what is encrypted is read, and all is written encrypted."
+    moving = commands.add_parser("migrate", help="copy threads between savers", description=about, epilog=endpoints)
     moving.add_argument("source", metavar="SOURCE", help="where the threads are; it is not changed")
     moving.add_argument("target", metavar="TARGET", help="where they are to be")
     _add_options(moving, source=True, target=True)
 
     about = "Write threads with all their history to a file, which has its name when it is complete."
-    saving = commands.add_parser("export", help="write threads to a file", description=about, epilog=places)
+    saving = commands.add_parser("export", help="write threads to a file", description=about, epilog=endpoints)
     saving.add_argument("source", metavar="SOURCE", help="where the threads are")
     saving.add_argument("target", metavar="FILE", help="a file that is not there yet", type=_file)
     _add_options(saving, source=True, target=False)
 
     about = "Read threads from a file that export wrote. All of it is checked before anything is written."
-    loading = commands.add_parser("import", help="read threads from a file", description=about, epilog=places)
+    loading = commands.add_parser("import", help="read threads from a file", description=about, epilog=endpoints)
     loading.add_argument("source", metavar="FILE", help="a file that export wrote", type=_file)
     loading.add_argument("target", metavar="TARGET", help="where the threads are to be")
     _add_options(loading, source=False, target=True)
@@ -80,7 +80,7 @@ def _count(text: str) -> int:
 
 def _minutes(text: str) -> timedelta:
     try:
-        return timedelta(milliseconds=expiry.parse({"default_ttl": float(text)}).milliseconds or 0)
+        return timedelta(milliseconds=ttls.parse({"default_ttl": float(text)}).milliseconds or 0)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -24,9 +24,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis_saver.client import clients, clusters
-from redis_saver.client.loads import BYTES_A_PIPELINE, Waiting, loads, size
+from redis_saver.client.loads import BYTES_PER_PIPELINE, Waiting, loads, size
 from redis_saver.engine import wire
-from redis_saver.engine.requests import KEYS_A_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
+from redis_saver.engine.requests import KEYS_PER_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import from_reply
 
@@ -133,7 +133,7 @@ class Batcher:
             nonlocal position
             nodes, cursor = position or (clients.nodes(self.client), 0)
             position = None  # where this fails, the nodes may be others
-            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
             return clients.next_position(nodes, await self.send_in_turn(nodes[0], *command))
 
         return await self.repeated(page, None)
@@ -256,7 +256,7 @@ class Batcher:
         for waiting in queue or ():
             if waiting.future.done():  # its caller has gone
                 continue
-            if (self._cluster and waiting.node is None) or waiting.size > BYTES_A_PIPELINE:
+            if (self._cluster and waiting.node is None) or waiting.size > BYTES_PER_PIPELINE:
                 waiting.settle(_BY_ITSELF)
             else:
                 together.setdefault(_name(waiting.node), []).append(waiting)

@@ -19,7 +19,7 @@ from redis_saver.errors import ClusterMoving, RedisSaverError
 
 CLUSTER_TIMEOUT = 20.0
 """Seconds that a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
-_SHORTEST, _LONGEST = 0.01, 0.5
+_MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
 """Seconds between two tries, about: they grow from the first to the second."""
 _jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 
@@ -94,7 +94,7 @@ class Tries:
         if self._patience.is_final(error):
             raise error
         self._count += 1
-        pause: float = min(_LONGEST, _SHORTEST * 2 ** min(self._count - 1, 10)) * _jitter.uniform(0.5, 1.0)
+        pause: float = min(_MAX_PAUSE, _MIN_PAUSE * 2 ** min(self._count - 1, 10)) * _jitter.uniform(0.5, 1.0)
         elapsed = time.monotonic() - self._began
         if elapsed + pause > self._patience.seconds:
             raise self._patience.failed(self._key, elapsed, self._count, error) from error

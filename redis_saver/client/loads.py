@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from redis_saver.engine.requests import Call, Command
 
-REQUESTS_A_PIPELINE = 64
-BYTES_A_PIPELINE = 256_000
+REQUESTS_PER_PIPELINE = 64
+BYTES_PER_PIPELINE = 256_000
 """What holds more bytes than this goes by itself, beside the others, so that it keeps none of them waiting."""
 
 
@@ -40,11 +40,11 @@ def size(request: Call | Command) -> int:
 def loads(together: Sequence[Waiting]) -> Iterator[list[Waiting]]:
     """Divide requests into what one pipeline takes."""
     load: list[Waiting] = []
-    room = BYTES_A_PIPELINE
+    room = BYTES_PER_PIPELINE
     for waiting in together:
-        if load and (len(load) == REQUESTS_A_PIPELINE or waiting.size > room):
+        if load and (len(load) == REQUESTS_PER_PIPELINE or waiting.size > room):
             yield load
-            load, room = [], BYTES_A_PIPELINE
+            load, room = [], BYTES_PER_PIPELINE
         load.append(waiting)
         room -= waiting.size
     yield load

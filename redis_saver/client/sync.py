@@ -12,7 +12,7 @@ from redis_saver.client.base import RedisDriver
 from redis_saver.client.connections import ProcessClient
 from redis_saver.engine import wire
 from redis_saver.engine.requests import (
-    KEYS_A_SCAN,
+    KEYS_PER_SCAN,
     Argument,
     Batch,
     Call,
@@ -180,7 +180,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             nonlocal position
             nodes, cursor = position or (clients.nodes(self.client), 0)
             position = None  # where this fails, the nodes may be others
-            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_A_SCAN)
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
             node = clients.node_named(self.client, nodes[0])
             return clients.next_position(nodes, self._send(*command, **clients.target(node)))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
-from redis_saver.display import LONGEST_NAME, printable, shown
+from redis_saver.display import MAX_NAME, printable, shown
 
 FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
 _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
@@ -175,7 +175,7 @@ def without_login(url: str) -> str:
     is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
     if not found or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
         return f"{beginning}***"
-    return printable(f"{beginning}{place}", LONGEST_NAME)
+    return printable(f"{beginning}{place}", MAX_NAME)
 
 
 def without_password(text: str, url: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 from redis_saver.engine.scripts import Script
 from redis_saver.names import REPLICATED
 
-KEYS_A_SCAN = 1000
+KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
 """What an operation asks for: a `Request`, and maybe more (`tiered/model.py`)."""

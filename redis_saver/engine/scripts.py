@@ -78,7 +78,7 @@ GET_MANY = load("get_many")
 HISTORY = load("history")
 HAS_RUNS = load("has_runs")
 LIST_REFERENCES = load("list_references")
-PARTS = load("parts")
+CHUNK_LISTS = load("chunk_lists")
 REMOVE = load("remove")
 DELETE_THREAD = load("delete_thread")
 READ_FIELDS = load("read_fields")
@@ -103,7 +103,7 @@ _READING = (
     HISTORY,
     HAS_RUNS,
     LIST_REFERENCES,
-    PARTS,
+    CHUNK_LISTS,
     READ_FIELDS,
     CHECK,
     THREAD_INFO,

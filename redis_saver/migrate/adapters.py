@@ -16,33 +16,33 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from redis_saver import names
 from redis_saver.checkpoint import listing
+from redis_saver.checkpoint.references import read_references, write_members
 from redis_saver.checkpoint.saver import Saver
-from redis_saver.checkpoint.surveying import survey, write_members
 from redis_saver.config import Address
 from redis_saver.display import shown
 from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
-from redis_saver.migrate.endpoints import SaverPlace, special
-from redis_saver.migrate.records import Entry, Key, Outline, Task, Told
+from redis_saver.migrate.endpoints import SaverEndpoint, special
+from redis_saver.migrate.records import Entry, Key, Outline, Task, TaskInfo
 from redis_saver.storage import codec
 
 
-def place_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverPlace:
+def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoint:
     """A saver as a source or target."""
     if isinstance(saver, Saver):
-        return OurPlace(saver, name)
+        return OurEndpoint(saver, name)
     if isinstance(saver, InMemorySaver):
-        return MemoryPlace(saver, name)
+        return MemoryEndpoint(saver, name)
     classes = {(cls.__module__, cls.__name__) for cls in type(saver).__mro__}
     if ("langgraph.checkpoint.postgres", "PostgresSaver") in classes:
-        return PostgresPlace(saver, name)
+        return PostgresEndpoint(saver, name)
     if ("langgraph.checkpoint.sqlite", "SqliteSaver") in classes:
-        return SqlitePlace(saver, name)
-    return SaverPlace(saver, name)
+        return SqliteEndpoint(saver, name)
+    return SaverEndpoint(saver, name)
 
 
-class OurPlace(SaverPlace):
+class OurEndpoint(SaverEndpoint):
     """One of ours."""
 
     saver: Saver
@@ -59,28 +59,28 @@ class OurPlace(SaverPlace):
         return self.saver.driver.run(self._survey(thread))
 
     def _survey(self, thread: str) -> Operation[Outline]:
-        seen = yield from survey(self.saver, thread)
+        seen = yield from read_references(self.saver, thread)
         if seen is None:
             return {}
-        tasks: dict[Key, dict[Task, Told]] = {}
+        tasks: dict[Key, dict[Task, TaskInfo]] = {}
         to_read: dict[Key, list[Task]] = {}
         for member in (yield from write_members(self.saver, thread)):
             head, _, index = member[1:].rpartition(b"\0")
             ns, checkpoint_id, task_id = names.components(head + b"\0")
             named = task_id, int(index or 0)
-            tasks.setdefault((ns, checkpoint_id), {})[named] = Told()
+            tasks.setdefault((ns, checkpoint_id), {})[named] = TaskInfo()
             if index:
                 to_read.setdefault((ns, checkpoint_id), []).append(named)
         allowance = Allowance(self.saver.limits, f"thread {shown(thread)}")
         for key, some in to_read.items():
             for named, write in (yield from self._read_writes(thread, key, some)).items():
                 value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]
-                tasks[key][named] = Told(write.task_path, special(named, value))
+                tasks[key][named] = TaskInfo(write.task_path, special(named, value))
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 
-    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:
+    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:
         found = self.saver.driver.run(self._read_writes(thread, key, list(tasks)))
-        return {named: Told(write.task_path) for named, write in found.items()}
+        return {named: TaskInfo(write.task_path) for named, write in found.items()}
 
     def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
         """The first write of each task."""
@@ -98,7 +98,7 @@ class OurPlace(SaverPlace):
         return found
 
 
-class MemoryPlace(SaverPlace):
+class MemoryEndpoint(SaverEndpoint):
     """An `InMemorySaver`."""
 
     saver: InMemorySaver
@@ -115,16 +115,16 @@ class MemoryPlace(SaverPlace):
         outline: Outline = {}
         for ns, stored in self.saver.storage.get(thread, {}).items():
             for checkpoint_id, (_, _, parent) in stored.items():
-                tasks: dict[Task, Told] = {}
+                tasks: dict[Task, TaskInfo] = {}
                 for (task_id, index), write in self.saver.writes.get((thread, ns, checkpoint_id), {}).items():
                     named = task_id, min(index, 0)
                     value = self.saver.serde.loads_typed(write[2]) if index < 0 else None
-                    tasks.setdefault(named, Told(write[3], special(named, value)))
+                    tasks.setdefault(named, TaskInfo(write[3], special(named, value)))
                 outline[ns, checkpoint_id] = Entry(parent or None, tasks)
         return outline
 
 
-class _SqlPlace(SaverPlace, ABC):
+class _SqlEndpoint(SaverEndpoint, ABC):
     """A saver on a database with LangGraph's tables. Metadata are JSON there."""
 
     _LEAST: str
@@ -148,17 +148,17 @@ class _SqlPlace(SaverPlace, ABC):
 
     def _outline(self, thread: str) -> Outline:
         of_thread = f"WHERE thread_id = {self._PARAMETER}"
-        tasks: dict[Key, dict[Task, Told]] = {}
+        tasks: dict[Key, dict[Task, TaskInfo]] = {}
         path, table = self._path(), self._WRITES
         columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
         groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
         for ns, checkpoint_id, task_id, index, said in self._select(groups, thread):
-            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = Told(said)
+            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = TaskInfo(said)
         specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
         for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
             named, found = (task_id, index), tasks[ns, checkpoint_id]
             value = self.saver.serde.loads_typed((kind, data))
-            found[named] = Told(found[named].path, special(named, value))
+            found[named] = TaskInfo(found[named].path, special(named, value))
         checkpoints = f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints {of_thread}"  # noqa: S608
         return {
             (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))
@@ -170,7 +170,7 @@ class _SqlPlace(SaverPlace, ABC):
         return json.dumps(json.loads(json.dumps(get_checkpoint_metadata({}, metadata))), sort_keys=True)  # type: ignore[arg-type]
 
 
-class SqlitePlace(_SqlPlace):
+class SqliteEndpoint(_SqlEndpoint):
     """A `SqliteSaver`."""
 
     saver: Any
@@ -193,7 +193,7 @@ class SqlitePlace(_SqlPlace):
         return "task_path" if "task_path" in columns else "''"
 
 
-class PostgresPlace(_SqlPlace):
+class PostgresEndpoint(_SqlEndpoint):
     """A `PostgresSaver`."""
 
     saver: Any

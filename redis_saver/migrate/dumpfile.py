@@ -36,7 +36,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver.display import printable, shown
 from redis_saver.errors import FileDamaged, moving
 from redis_saver.limits import Allowance, Limits
-from redis_saver.migrate.records import Entry, Key, Outline, Record, Told, Writes
+from redis_saver.migrate.records import Entry, Key, Outline, Record, TaskInfo, Writes
 from redis_saver.storage.opaque import fingerprint
 
 FIRST_LINE = b"redis-saver threads 1\n"
@@ -69,7 +69,7 @@ class Values:
                 tasks = {}
                 for task_id, index, path, writes in raw["writes"]:
                     value = fingerprint(load(writes[-1][1])) if index else b""
-                    tasks[task_id, index] = Told(path, value)
+                    tasks[task_id, index] = TaskInfo(path, value)
                 outline[raw["ns"], raw["id"]] = Entry(raw["parent"], tasks)
         return outline
 

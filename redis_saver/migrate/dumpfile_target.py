@@ -19,7 +19,7 @@ from redis_saver.errors import EndpointError, ThreadMigrationError
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.migrate.new_files import NewFile
 from redis_saver.migrate.records import Entry, Key, Outline, Record, Task
-from redis_saver.storage.parts import digest
+from redis_saver.storage.chunks import digest
 
 
 class FileTarget(Values):
@@ -115,9 +115,9 @@ class FileTarget(Values):
 
     def _value(self, value: Any) -> list[Any]:
         """A value by the numbers of its bytes; those that are new are written first."""
-        if (dumps_pieces := getattr(self._serde, "dumps_pieces", None)) is not None:
-            encoded = dumps_pieces(value)
-            kind, pieces = encoded.type, encoded.pieces
+        if (dumps_elements := getattr(self._serde, "dumps_elements", None)) is not None:
+            encoded = dumps_elements(value)
+            kind, pieces = encoded.type, encoded.elements
         else:
             kind, data = self._serde.dumps_typed(value)
             pieces = [data]

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 from redis_saver import config
 from redis_saver.display import error_text, printable, shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
-from redis_saver.migrate.records import Entry, Key, Outline, Record, Task, Told, record
+from redis_saver.migrate.records import Entry, Key, Outline, Record, Task, TaskInfo, record
 from redis_saver.storage.opaque import fingerprint
 
 
@@ -48,11 +48,11 @@ class Target(Source, Protocol):
         """What it answers of metadata, or something that is equal where that is."""
 
 
-class SaverPlace:
+class SaverEndpoint:
     """Any saver, by LangGraph's interface. Its pending writes get made-up paths, by which they keep their order."""
 
     failures: tuple[type[Exception], ...] = ()
-    """What its driver raises when the place cannot be reached, or does not work."""
+    """What its driver raises when the endpoint cannot be reached, or does not work."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
     """What it raises where it cannot store or read one value or name."""
 
@@ -79,7 +79,7 @@ class SaverPlace:
         outline: Outline = {}
         for found in self.saver.list({"configurable": {"thread_id": thread}}):
             one = record(found, {})
-            tasks = {writes.task: Told(None, special(writes.task, writes.writes[-1][1])) for writes in one.writes}
+            tasks = {writes.task: TaskInfo(None, special(writes.task, writes.writes[-1][1])) for writes in one.writes}
             outline[one.key] = Entry(one.parent, tasks)
         return outline
 
@@ -93,7 +93,7 @@ class SaverPlace:
                 one = record(found, self._paths(thread, key, entry.tasks) if found.pending_writes else {})
             yield one
 
-    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, Told]) -> Mapping[Task, Told]:  # noqa: ARG002
+    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
         """The paths of a checkpoint's tasks, if the outline did not tell."""
         return tasks
 
@@ -116,7 +116,7 @@ class SaverPlace:
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
-        """A context in which errors name the place."""
+        """A context in which errors name the endpoint."""
         try:
             yield
         except RedisSaverError:

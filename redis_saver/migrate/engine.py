@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis_saver.display import shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 from redis_saver.migrate import diff
-from redis_saver.migrate.adapters import place_of
+from redis_saver.migrate.adapters import endpoint_of
 from redis_saver.migrate.diff import Lacking
 from redis_saver.migrate.endpoints import Source, Target
 from redis_saver.migrate.records import Entry, Key, Outline, Record
@@ -91,8 +91,8 @@ def migrate(
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
-    there = place_of(source) if isinstance(source, BaseCheckpointSaver) else source
-    here = place_of(target) if isinstance(target, BaseCheckpointSaver) else target
+    there = endpoint_of(source) if isinstance(source, BaseCheckpointSaver) else source
+    here = endpoint_of(target) if isinstance(target, BaseCheckpointSaver) else target
     threads = sorted({thread for thread in there.threads() if thread.startswith(prefix)})
     report, started = Report(total=len(threads)), time.monotonic()
     for thread in threads:

@@ -21,10 +21,10 @@ from redis_saver.client import urls
 from redis_saver.display import printable
 from redis_saver.errors import EndpointError, RedisSaverError
 from redis_saver.migrate import langgraph_dev, new_files
-from redis_saver.migrate.adapters import place_of
+from redis_saver.migrate.adapters import endpoint_of
 from redis_saver.migrate.dumpfile import FileSource
 from redis_saver.migrate.dumpfile_target import FileTarget
-from redis_saver.storage.opaque import ClosedSerializer
+from redis_saver.storage.opaque import OpaqueSerializer
 
 FORMS = (
     "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or memory://NAME (ours), postgresql://..., sqlite:PATH, "
@@ -55,18 +55,20 @@ def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta 
     scheme, separator, path = url.partition(":")
     opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
     if not separator or opener is None or not path.strip("/"):
-        raise EndpointError(f"{urls.without_login(url)} is no place that threads are moved from or to: write {FORMS}")
+        raise EndpointError(
+            f"{urls.without_login(url)} is no endpoint that threads are moved from or to: write {FORMS}"
+        )
     if scheme in urls.PATHS and not urls.is_path(url):
         raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
     if ttl is not None and scheme not in _OURS:
         raise EndpointError(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
     with ExitStack() as stack:
         with _opening(url):
-            serde: SerializerProtocol = ClosedSerializer()
+            serde: SerializerProtocol = OpaqueSerializer()
             if "LANGGRAPH_AES_KEY" in os.environ:
                 serde = EncryptedSerializer.from_pycryptodome_aes(serde)
-            place = opener(_Wanted(url, path, serde, target, prefix, ttl), stack)
-        yield place
+            endpoint = opener(_Wanted(url, path, serde, target, prefix, ttl), stack)
+        yield endpoint
 
 
 class _Wanted(NamedTuple):
@@ -88,7 +90,7 @@ class _Wanted(NamedTuple):
 
 @contextmanager
 def _opening(url: str) -> Iterator[None]:
-    """A context in which errors are about a place that is being opened."""
+    """A context in which errors are about a endpoint that is being opened."""
     try:
         yield
     except RedisSaverError:
@@ -99,7 +101,7 @@ def _opening(url: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What opening a place may raise, by the database drivers that are loaded."""
+    """What opening a endpoint may raise, by the database drivers that are loaded."""
     drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
 
@@ -116,7 +118,7 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, **settings)
     saver = stack.enter_context(made)
     saver.setup()
-    return place_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, urls.without_login(wanted.url))
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -128,7 +130,7 @@ def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
     )
     if wanted.target:
         saver.setup()
-    return place_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, urls.without_login(wanted.url))
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -150,7 +152,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
         if not columns:
             raise EndpointError(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
-    return place_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, urls.without_login(wanted.url))
 
 
 def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -162,7 +164,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
 
     if wanted.target:
         stack.callback(save)  # after an error, too: another run goes on from there
-    return place_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, urls.without_login(wanted.url))
 
 
 def _open_file(wanted: _Wanted, stack: ExitStack) -> Any:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import (
 
 from redis_saver import config
 from redis_saver.display import shown
-from redis_saver.storage.opaque import Closed
+from redis_saver.storage.opaque import Opaque
 
 Key: TypeAlias = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
@@ -24,7 +24,7 @@ Task: TypeAlias = tuple[str, int]
 """What `put_writes` stores in one: the regular writes of a task (its id and 0), or one to a special channel (and its index)."""
 
 
-class Told(NamedTuple):
+class TaskInfo(NamedTuple):
     """What an outline tells of a task's writes."""
 
     path: str | None = None
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     """What an outline tells of a checkpoint."""
 
     parent: str | None
-    tasks: Mapping[Task, Told]
+    tasks: Mapping[Task, TaskInfo]
 
 
 Outline: TypeAlias = dict[Key, Entry]
@@ -70,16 +70,16 @@ def task(task_id: str, channel: str) -> Task:
     return task_id, WRITES_IDX_MAP.get(channel, 0)
 
 
-def record(found: CheckpointTuple, told: Mapping[Task, Told]) -> Record:
+def record(found: CheckpointTuple, told: Mapping[Task, TaskInfo]) -> Record:
     """A checkpoint that a saver answered, with the paths of its tasks; those that are not told are made up, in the same order."""
     checkpoint: Any = found.checkpoint
-    if isinstance(checkpoint, Closed):
+    if isinstance(checkpoint, Opaque):
         checkpoint = checkpoint.as_checkpoint()
     groups: dict[Task, Writes] = {}
     for position, (task_id, channel, value) in enumerate(found.pending_writes or ()):
         key = task(task_id, channel)
         if key not in groups:
-            path = told.get(key, Told()).path
+            path = told.get(key, TaskInfo()).path
             groups[key] = Writes(key, f"{position:08}" if path is None else path, [])
         groups[key].writes.append((channel, value))
     _, ns, checkpoint_id = config.address(found.config)

@@ -1,11 +1,11 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
-Most of what a chat's checkpoint holds are LangChain's messages; those that are plain go the short road of
-`redis_saver.serde.messages`, and lists of them that of `redis_saver.serde.columns`; or both that of `redis_saver.serde.compiled`. Whatever else there is, and every error, is
-`JsonPlusSerializer`'s own: its functions run with the short road in place of the calls with which they go into nested values.
+Most of what a chat's checkpoint holds are LangChain's messages; those that are plain go the short path of
+`redis_saver.serde.message_codec`, and lists of them that of `redis_saver.serde.columnar`; or both that of `redis_saver.serde.native_bridge`. Whatever else there is, and every error, is
+`JsonPlusSerializer`'s own: its functions run with the short path in place of the calls with which they go into nested values.
 
 That relies on names that `langgraph-checkpoint` keeps to itself, and may change in any release. So all of it is looked at
-on import (`redis_saver.serde.road`). Where something is missing or is not what it was, `FastSerializer` leaves everything to
+on import (`redis_saver.serde.fallback`). Where something is missing or is not what it was, `FastSerializer` leaves everything to
 `JsonPlusSerializer`: it is slower then, but what it writes and reads is right, and the import does not fail.
 
 A graph's code may change a value in another OS thread while it is encoded here. `JsonPlusSerializer` may crash the interpreter then;
@@ -23,9 +23,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver.serde import chats, pieces, road
-from redis_saver.serde.columns import header, header_length, list_length
-from redis_saver.serde.pieces import Pieces
+from redis_saver.serde import elements, fallback, message_list
+from redis_saver.serde.columnar import header, header_length, list_length
+from redis_saver.serde.elements import EncodedElements
 
 
 class SafeSerializer(JsonPlusSerializer):
@@ -50,8 +50,8 @@ class SafeSerializer(JsonPlusSerializer):
 
 
 _dumps_typed: Any = JsonPlusSerializer.dumps_typed
-if road.KNOWN:
-    _dumps_typed = road.with_encode(_dumps_typed, pieces.encode)
+if fallback.KNOWN:
+    _dumps_typed = fallback.with_encode(_dumps_typed, elements.encode)
 
 
 class FastSerializer(SafeSerializer):
@@ -63,7 +63,7 @@ class FastSerializer(SafeSerializer):
     """
 
     _hook: Any = None
-    """The hook that takes the short road, if there is one."""
+    """The hook that takes the short path, if there is one."""
 
     def __init__(self, **settings: Any) -> None:
         """Take the settings of `JsonPlusSerializer`."""
@@ -77,8 +77,8 @@ class FastSerializer(SafeSerializer):
             _hasten(clone)
         return clone
 
-    def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
-        """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `Pieces.same`).
+    def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
+        """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `EncodedElements.same`).
 
         A list, or a dict whose keys are strings, is cut between its elements: the first piece is its header, the others are
         an element each (a key with its value). Small elements share pieces, as many in each, so that a list that grows
@@ -93,25 +93,25 @@ class FastSerializer(SafeSerializer):
         A subclass with a `dumps_typed` of its own, which may encrypt, gets one piece of that.
         """
         own = type(self).dumps_typed is not SafeSerializer.dumps_typed or "dumps_typed" in vars(self)
-        if road.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
+        if fallback.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
             try:
-                return pieces.cut(obj, last)
+                return elements.cut(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):
                 # It cannot be encoded, or another OS thread is changing it: `dumps_typed` answers or raises what is right.
                 pass
         kind, data = self.dumps_typed(obj)
-        return Pieces(kind, [data])
+        return EncodedElements(kind, [data])
 
-    def loads_pieces(
-        self, kind: str, data: bytes, last: Pieces | None = None, same: int = 0
-    ) -> tuple[Any, tuple[list[int], Pieces] | None] | None:
-        """What `loads_typed` answers; and what `dumps_pieces` would, with the pieces' sizes in place of the pieces.
+    def loads_elements(
+        self, kind: str, data: bytes, last: EncodedElements | None = None, same: int = 0
+    ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
+        """What `loads_typed` answers; and what `dumps_elements` would, with the pieces' sizes in place of the pieces.
 
-        The latter of lists of plain messages only, as it is these that `dumps_pieces` compares with an earlier version.
+        The latter of lists of plain messages only, as it is these that `dumps_elements` compares with an earlier version.
 
         Args:
             kind: What `dumps_typed` answered, and so is `data`.
-            data: With `same`, all but so many elements at the front, as in `dumps_pieces`.
+            data: With `same`, all but so many elements at the front, as in `dumps_elements`.
             last: What was answered for an earlier version.
             same: How many elements at the front are what they were in that, `last.read` at the most. They are new objects like
                 all others, but made faster. Their sizes are not among those answered.
@@ -121,20 +121,23 @@ class FastSerializer(SafeSerializer):
         """
         if kind != "msgpack" or not self._takes_short_road():
             return None if same else (self.loads_typed((kind, data)), None)
-        if not same or last is None or last.proof is None:
+        if not same or last is None or last.fingerprint is None:
             value = self.loads_typed((kind, data))
-            found = chats.loaded(value, data) if type(value) is list and len(value) > 1 else None
-            return value, (found[0], Pieces(kind, [], 0, found[1])) if found else None
+            found = message_list.loaded(value, data) if type(value) is list and len(value) > 1 else None
+            return value, (found[0], EncodedElements(kind, [], 0, found[1])) if found else None
         count = list_length(data)
         if count is None or count < same:
             return None
-        front, proof = chats.again(last.proof, same)
+        front, fingerprint = message_list.again(last.fingerprint, same)
         if count == same:
-            return front, ([header_length(count)], last if proof is last.proof else Pieces(kind, [], 0, proof))
+            return front, (
+                [header_length(count)],
+                last if fingerprint is last.fingerprint else EncodedElements(kind, [], 0, fingerprint),
+            )
         data = header(count - same, list) + data[header_length(count) :]
         value = self.loads_typed((kind, data))
-        found = chats.loaded(value, data, proof)
-        return front + value, (found[0], Pieces(kind, [], 0, found[1])) if found else None
+        found = message_list.loaded(value, data, fingerprint)
+        return front + value, (found[0], EncodedElements(kind, [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:
         """Whether this reads as it was made to: a subclass, or a hook that was put in later, may read otherwise."""
@@ -190,10 +193,10 @@ class StrictSerializer(FastSerializer):
 def takes_views(serializer: Any) -> bool:
     """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
     own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed
-    return road.KNOWN and not own and "loads_typed" not in vars(serializer)
+    return fallback.KNOWN and not own and "loads_typed" not in vars(serializer)
 
 
 def _hasten(serializer: Any) -> None:
-    """Let a serializer's hook take the short road, if the hook is the ordinary one."""
-    if road.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
-        serializer._hook = serializer._unpack_ext_hook = road.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
+    """Let a serializer's hook take the short path, if the hook is the ordinary one."""
+    if fallback.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
+        serializer._hook = serializer._unpack_ext_hook = fallback.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001

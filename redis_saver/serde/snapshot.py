@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import ormsgpack
 
-from redis_saver.serde import compiled
-from redis_saver.serde.messages import ENCODERS
+from redis_saver.serde import native_bridge
+from redis_saver.serde.message_codec import ENCODERS
 
 _LEAVES: Final = frozenset({str, int, float, bool, NoneType, bytes, bytearray, memoryview, ormsgpack.Ext})
 """Types of values in which there is nothing to copy. (Bytes that can be changed are copied by the packer, in one step.)"""
@@ -39,7 +39,7 @@ def snapshot(value: Any) -> tuple[Any, int]:
     Raises:
         MsgpackEncodeError: They are nested deeper than can be packed.
     """
-    found = None if compiled.native is None else compiled.native.snapshot(value, _message)
+    found = None if native_bridge.native is None else native_bridge.native.snapshot(value, _message)
     return _snapshot(value) if found is None else found
 
 
@@ -67,7 +67,7 @@ def _snapshot(value: Any) -> tuple[Any, int]:
 
 def _message(message: Any) -> Any:
     """What a message is packed as; it itself where `default` is to say."""
-    data = compiled.payload(message, ENCODERS[type(message)])
+    data = native_bridge.payload(message, ENCODERS[type(message)])
     return message if data is None else ormsgpack.Ext(5, data)
 
 

@@ -1,1 +1,1 @@
-"""What is stored of a checkpoint: frames, headers, values and their parts, and what this process remembers of them."""
+"""What is stored of a checkpoint: frames, headers, values and their chunks, and what this process remembers of them."""

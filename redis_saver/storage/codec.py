@@ -1,7 +1,7 @@
-"""Values, pending writes and whole checkpoints as the bytes that are stored, and back; headers are in `headers.py`.
+"""Values, pending writes and whole checkpoints as the bytes that are stored, and back; headers are in `header.py`.
 
 What is stored of a value is what the serializer gave: a frame of the type, then the bytes as they are; or, of long lists
-and dicts, the same bytes in parts (`parts.py`).
+and dicts, the same bytes in chunks (`chunks.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from redis_saver.display import shown
 from redis_saver.errors import decoding, encoding
 from redis_saver.limits import Allowance
 from redis_saver.serde.serializer import takes_views
-from redis_saver.storage import compression, cutting, encryption, headers
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunking, compression, encryption
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import header as headers
+from redis_saver.storage.chunk_cache import ChannelKey, Version, names_version
+from redis_saver.storage.chunks import ZSTD, Stored
 from redis_saver.storage.context import Context
-from redis_saver.storage.frames import first, pack, unpack
-from redis_saver.storage.known import Place, Version, names_of
-from redis_saver.storage.parts import ZSTD, Stored
+from redis_saver.storage.framing import first, pack, unpack
 
-Parts = Mapping[bytes, bytes]
-"""Parts as a reading script answers them: bytes by field."""
+Chunks = Mapping[bytes, bytes]
+"""Chunks as a reading script answers them: bytes by field."""
 
 
-NOTHING: Mapping[Place, Version] = {}
+NOTHING: Mapping[ChannelKey, Version] = {}
 
 _LONG = 64_000
 """A value of so many bytes is decoded where it lies, without a copy, if the serializer can."""
@@ -47,54 +48,54 @@ class Write(NamedTuple):
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
     """A channel's value as it is stored; its last version, where it is known, saves work."""
-    kind = parted.PLAIN if context.compression is None else parted.ZSTD
+    kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     with encoding("channel {!r}", channel):
-        if (dumps_pieces := getattr(type(context.serde), "dumps_pieces", None)) is None:  # not one that is wrapped
+        if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:  # not one that is wrapped
             said, data = context.serde.dumps_typed(value)
             encryption.check_written(context, said)
         else:
-            encoded = dumps_pieces(context.serde, value, before.pieces if before else None)
+            encoded = dumps_elements(context.serde, value, before.elements if before else None)
             encryption.check_written(context, encoded.type)
-            if (stored := cutting.cut(encoded, kind, before)) is not None:
-                _check_parts(context, stored, channel)
+            if (stored := chunking.cut(encoded, kind, before)) is not None:
+                _check_chunks(context, stored, channel)
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
-            said, data = encoded.type, b"".join(encoded.pieces)
+            said, data = encoded.type, b"".join(encoded.elements)
     context.limits.check("value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
-    named, data = _shortened(context, said, data)
-    return Stored(b"%d:%b%b" % (len(named), named, data), {})
+    kind, data = _shortened(context, said, data)
+    return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
-def _check_parts(context: Context, stored: Stored, channel: str) -> None:
-    """Check a value in parts against the saver's limits: its bytes as they are read, its parts, the levels of these."""
+def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
+    """Check a value in chunks against the saver's limits: its bytes as they are read, its chunks, the levels of these."""
     check, levels = context.limits.check, stored.levels
     check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
     count = sum([len(level.fields) for level in levels])
-    check("parts", count, "the value of channel {!r} has {} parts", channel)
-    check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of parts", channel)
+    check("chunks", count, "the value of channel {!r} has {} chunks", channel)
+    check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of chunks", channel)
 
 
 def decode_value(
-    context: Context, stored: bytes, parts: Parts, channel: str, place: object, allowance: Allowance
+    context: Context, stored: bytes, chunks: Chunks, channel: str, place: object, allowance: Allowance
 ) -> Any:
     """The inverse of `encode_value`.
 
     Args:
         context: The saver.
         stored: What the value's field holds.
-        parts: Its parts, and maybe others.
+        chunks: Its chunks, and maybe others.
         channel: The channel, for the message.
         place: Whose value it is, for the message.
         allowance: What it may become.
     """
-    return _decoded(context, stored, parts, channel, place, allowance)[0]
+    return _decoded(context, stored, chunks, channel, place, allowance)[0]
 
 
 def _decoded(
     context: Context,
     stored: bytes,
-    parts: Parts,
+    chunks: Chunks,
     channel: str,
     place: object,
     allowance: Allowance,
@@ -102,12 +103,12 @@ def _decoded(
     last: Stored | None = None,
     keeps: bool = False,
 ) -> tuple[Any, Stored | None]:
-    """A value, and how it is stored if that is in parts.
+    """A value, and how it is stored if that is in chunks.
 
     Args:
         context: The saver.
         stored: As in `decode_value`, and so are the next three.
-        parts: Its parts.
+        chunks: Its chunks.
         channel: Its channel.
         place: Whose it is.
         allowance: What it may become.
@@ -115,25 +116,25 @@ def _decoded(
         keeps: Whether the second answer is kept, so that it is worth knowing more of it.
     """
     with decoding("the value of channel {!r} of {}", channel, place):
-        if not parted.in_parts(stored):
-            named, start = first(stored)
-            encryption.check_read(context, named)
-            in_place = len(stored) >= _LONG and named == b"msgpack" and takes_views(context.serde)
+        if not chunked.in_chunks(stored):
+            kind, start = first(stored)
+            encryption.check_read(context, kind)
+            in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
             data: Any = memoryview(stored)[start:] if in_place else stored[start:]
-            return context.serde.loads_typed(_lengthened(named, data, allowance)), None
-        whole = last if last and last.value == stored else parted.join(stored, parts, allowance, last)
-        encryption.check_read(context, parted.type_of(whole))
-        loads_pieces = getattr(type(context.serde), "loads_pieces", None)
-        if loads_pieces is None or not keeps:
-            return context.serde.loads_typed(parted.given(whole)), whole
-        front = parted.shared(whole, last) if last else ()
-        found = front and loads_pieces(
-            context.serde, *parted.given(whole, len(front)), last and last.pieces, sum(front)
+            return context.serde.loads_typed(_lengthened(kind, data, allowance)), None
+        whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last)
+        encryption.check_read(context, chunked.type_of(whole))
+        loads_elements = getattr(type(context.serde), "loads_elements", None)
+        if loads_elements is None or not keeps:
+            return context.serde.loads_typed(chunked.given(whole)), whole
+        front = chunked.shared(whole, last) if last else ()
+        found = front and loads_elements(
+            context.serde, *chunked.given(whole, len(front)), last and last.elements, sum(front)
         )
         if not found:
-            front, found = (), loads_pieces(context.serde, *parted.given(whole))
+            front, found = (), loads_elements(context.serde, *chunked.given(whole))
         value, pieces = found
-        return value, cutting.known(whole, pieces[0], pieces[1], front) if pieces else whole
+        return value, chunking.with_counts(whole, pieces[0], pieces[1], front) if pieces else whole
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
@@ -141,10 +142,10 @@ def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
     return (names.encode(said), data) if context.compression is None else compression.smaller(names.encode(said), data)
 
 
-def _lengthened(named: bytes, data: bytes, allowance: Allowance) -> tuple[str, bytes]:
+def _lengthened(kind: bytes, data: bytes, allowance: Allowance) -> tuple[str, bytes]:
     """The inverse of `_shortened`, whatever the saver's setting."""
-    named, data = compression.original(named, data, allowance)
-    return names.decode(named), data
+    kind, data = compression.original(kind, data, allowance)
+    return names.decode(kind), data
 
 
 def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
@@ -195,10 +196,10 @@ def encode_writes(
             said, data = context.serde.dumps_typed(value)
             encryption.check_written(context, said)
         limits.check("value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-        named, data = _shortened(context, said, data)
+        kind, data = _shortened(context, said, data)
         channel_name = names.encode(channel)
         limits.check_names([channel_name], "a channel")
-        record = pack([b"%d" % index, path, channel_name, named, data])
+        record = pack([b"%d" % index, path, channel_name, kind, data])
         if index >= 0:
             regular.append(record)
         else:
@@ -206,32 +207,32 @@ def encode_writes(
     return regular, special
 
 
-def as_parts(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
-    """Parts by field, not compressed, from what scripts answer: field, bytes, field, bytes, ...
+def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
+    """Chunks by field, not compressed, from what scripts answer: field, bytes, field, bytes, ...
 
-    Each is compared with the digest in its name, so no bit of a part flips unnoticed. That takes about a tenth of the time of reading
-    the value (2 microseconds a part), and only of the parts that this process does not have.
+    Each is compared with the digest in its name, so no bit of a chunk flips unnoticed. That takes about a tenth of the time of reading
+    the value (2 microseconds a chunk), and only of the chunks that this process does not have.
     """
     if not flat:
         return {}
-    with decoding("a part of a value of thread {!r}", thread):
-        parts = dict(zip(flat[::2], flat[1::2], strict=True))
+    with decoding("a chunk of a value of thread {!r}", thread):
+        chunks = dict(zip(flat[::2], flat[1::2], strict=True))
         allowance = Allowance(context.limits, f"thread {shown(thread)}")
-        for field, stored in parts.items():
-            part = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
-            if field[1:] != parted.digest(part):
+        for field, stored in chunks.items():
+            chunk = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
                 raise ValueError("its bytes are not what its name says")
-            parts[field] = part
-    return parts
+            chunks[field] = chunk
+    return chunks
 
 
 def decode_tuple(
     context: Context,
     thread_id: str,
     stored: Sequence[Any],
-    parts: Parts,
-    had: Mapping[Place, Version] = NOTHING,
-    used: dict[Place, Version] | None = None,
+    chunks: Chunks,
+    had: Mapping[ChannelKey, Version] = NOTHING,
+    used: dict[ChannelKey, Version] | None = None,
 ) -> CheckpointTuple:
     """A checkpoint as a script answers it, as LangGraph takes it.
 
@@ -239,42 +240,46 @@ def decode_tuple(
         context: The saver.
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
-        parts: What its names and its values are made of.
+        chunks: What its names and its values are made of.
         had: Versions that were seen before.
-        used: Takes the values that are in parts, and the names.
+        used: Takes the values that are in chunks, and the names.
     """
     with decoding("a checkpoint of thread {!r}", thread_id):
-        return _decode_tuple(context, thread_id, stored, parts, had, used)
+        return _decode_tuple(context, thread_id, stored, chunks, had, used)
 
 
 def _decode_tuple(
     context: Context,
     thread_id: str,
     stored: Sequence[Any],
-    parts: Parts,
-    had: Mapping[Place, Version],
-    used: dict[Place, Version] | None,
+    chunks: Chunks,
+    had: Mapping[ChannelKey, Version],
+    used: dict[ChannelKey, Version] | None,
 ) -> CheckpointTuple:
     raw_id, raw_ns, header, values, writes = stored[:5]
     where = Address(thread_id, names.name_of(raw_ns), names.name_of(raw_id))
     allowance = Allowance(context.limits, where)
-    parent, checkpoint, metadata, named = headers.decode(context, header, where.checkpoint_id or "", parts, where)
+    parent, checkpoint, metadata, names_chunk = headers.decode(
+        context, header, where.checkpoint_id or "", chunks, where
+    )
     checkpoint["channel_values"] = found = {}
     for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
         if value:
             seen = had.get((where.checkpoint_ns, channel))
             last, keeps = seen.stored if seen else None, used is not None
-            found[channel], in_parts = _decoded(
-                context, value, parts, channel, where, allowance, last=last, keeps=keeps
+            found[channel], in_chunks = _decoded(
+                context, value, chunks, channel, where, allowance, last=last, keeps=keeps
             )
-            if in_parts and used is not None:
+            if in_chunks and used is not None:
                 field = names.blob(where.checkpoint_ns, names.entry(channel, version))
-                unchanged = seen and seen.field == field and seen.stored is in_parts
-                used[where.checkpoint_ns, channel] = seen if seen and unchanged else Version(field, in_parts)
+                unchanged = seen and seen.field == field and seen.stored is in_chunks
+                used[where.checkpoint_ns, channel] = seen if seen and unchanged else Version(field, in_chunks)
     if used is not None:
         names_seen = had.get((where.checkpoint_ns, None))
-        is_same = names_seen and names_seen.field == named
-        used[where.checkpoint_ns, None] = names_seen if names_seen and is_same else names_of(named, parts[named])
+        is_same = names_seen and names_seen.field == names_chunk
+        used[where.checkpoint_ns, None] = (
+            names_seen if names_seen and is_same else names_version(names_chunk, chunks[names_chunk])
+        )
     pending = [load_write(context, write, where, allowance) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),

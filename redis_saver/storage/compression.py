@@ -10,7 +10,7 @@ from redis_saver.display import shown
 from redis_saver.limits import Allowance
 
 NAMES = ("zstd",)
-SHORTEST = 1024
+MIN_BYTES = 1024
 """Bytes below which a value is not compressed."""
 
 _MARK = b"\xffzstd:"
@@ -63,7 +63,7 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
 
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
     """A type and bytes, compressed where that is shorter."""
-    if len(data) >= SHORTEST and len(short := compress(data)) + len(_MARK) < len(data):
+    if len(data) >= MIN_BYTES and len(short := compress(data)) + len(_MARK) < len(data):
         return _MARK + kind, short
     return kind, data
 

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver.expiry import Expiry
 from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
-from redis_saver.storage.known import Known
+from redis_saver.storage.chunk_cache import ChunkCache
+from redis_saver.ttl import Expiry
 
 
 class Context(Protocol):
@@ -21,7 +21,7 @@ class Context(Protocol):
     compression: str | None
     require_encryption: bool
     """Whether plain values are refused (`encryption.py`)."""
-    known: Known
+    chunk_cache: ChunkCache
     limits: Limits
 
 

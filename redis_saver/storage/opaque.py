@@ -13,15 +13,15 @@ from typing import Any
 import ormsgpack
 
 from redis_saver.display import shown
-from redis_saver.serde import pieces, road
-from redis_saver.serde.pieces import Pieces
+from redis_saver.serde import elements, fallback
+from redis_saver.serde.elements import EncodedElements
 from redis_saver.serde.serializer import FastSerializer
-from redis_saver.storage.parts import digest
+from redis_saver.storage.chunks import digest
 
 _SNAPSHOT = 7
 
 
-class Closed:
+class Opaque:
     """A value of a type that is not looked into, such as `json` or `pickle`.
 
     Nothing that a serializer knows, so that none stores it within another value.
@@ -45,16 +45,16 @@ class Closed:
                 "a checkpoint of 2024 with pending sends: let the graph go on where it is before you move it"
             )
         values = {
-            channel: Closed(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
+            channel: Opaque(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
         }
         return {**found, "channel_values": values}
 
 
-class ClosedSerializer(FastSerializer):
+class OpaqueSerializer(FastSerializer):
     """Reads and writes what `FastSerializer` does, and no object in it."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value, with `ormsgpack.Ext` in place of objects; a `Closed` where it is not msgpack.
+        """The value, with `ormsgpack.Ext` in place of objects; a `Opaque` where it is not msgpack.
 
         Raises:
             ValueError: It is encrypted, or no msgpack.
@@ -66,18 +66,18 @@ class ClosedSerializer(FastSerializer):
             return super().loads_typed(data)
         if "+" in kind:
             raise ValueError(f"it is encrypted ({kind}): set LANGGRAPH_AES_KEY to the key it was written with")
-        return Closed(kind, stored)
+        return Opaque(kind, stored)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """The inverse of `loads_typed`."""
-        return obj.typed if isinstance(obj, Closed) else super().dumps_typed(obj)
+        return obj.typed if isinstance(obj, Opaque) else super().dumps_typed(obj)
 
-    def dumps_pieces(self, obj: Any, last: Pieces | None = None) -> Pieces:
-        """As `FastSerializer.dumps_pieces`."""
-        if not road.KNOWN or obj is None or isinstance(obj, (bytes, bytearray, Closed)):
+    def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
+        """As `FastSerializer.dumps_elements`."""
+        if not fallback.KNOWN or obj is None or isinstance(obj, (bytes, bytearray, Opaque)):
             kind, data = self.dumps_typed(obj)
-            return Pieces(kind, [data])
-        return pieces.cut(obj, last)
+            return EncodedElements(kind, [data])
+        return elements.cut(obj, last)
 
 
 def _unpack(data: bytes) -> Any:
@@ -86,13 +86,15 @@ def _unpack(data: bytes) -> Any:
 
 def _closed(code: int, data: bytes) -> Any:
     """An extension as it is, but for snapshots of a `DeltaChannel`, which savers look for."""
-    if code == _SNAPSHOT and road.delta_snapshot is not None:
+    if code == _SNAPSHOT and fallback.delta_snapshot is not None:
         # No snapshot is within another, however many somebody may have put around each other.
-        return road.delta_snapshot(ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS))
+        return fallback.delta_snapshot(
+            ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
+        )
     return ormsgpack.Ext(code, data)
 
 
-_PLAIN = ClosedSerializer()
+_PLAIN = OpaqueSerializer()
 
 
 def same(one: Any, other: Any) -> bool:

@@ -13,8 +13,8 @@ from redis_saver import config, names
 from redis_saver.checkpoint import checking
 from redis_saver.checkpoint.checking import CheckReport, State
 from redis_saver.checkpoint.inventory import Findings, Inventory, describe
-from redis_saver.checkpoint.reading import BYTES_A_PAGE
-from redis_saver.checkpoint.surveying import Place
+from redis_saver.checkpoint.reading import BYTES_PER_PAGE
+from redis_saver.checkpoint.references import CheckpointKey
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
 from redis_saver.errors import LimitExceeded, ThreadDamaged
@@ -59,7 +59,7 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, found: Find
     return compared
 
 
-def _compare_one(tiers: Tiers, thread: str, place: Place, now: State, found: Findings) -> Tiered[int]:
+def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, found: Findings) -> Tiered[int]:
     """Compare a checkpoint; answers 1 where that could be done. What was written here while cold was read says nothing."""
     where = describe(names.checkpoint(*place))
     try:
@@ -78,11 +78,11 @@ def _compare_one(tiers: Tiers, thread: str, place: Place, now: State, found: Fin
     return 1
 
 
-def _read(tiers: Tiers, thread: str, place: Place) -> Tiered[tuple[Any, CheckpointTuple | None]]:
+def _read(tiers: Tiers, thread: str, place: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
     """A checkpoint as hot stores it, and decoded."""
-    wanted = (BYTES_A_PAGE, names.component(place[0]), names.component(place[1]))
+    wanted = (BYTES_PER_PAGE, names.component(place[0]), names.component(place[1]))
     flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
-    here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_parts(tiers.hot, flat, thread))
+    here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
     return stored, here or None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _STEPS = 4
 """How often is looked whether something is due, in the time for which records are gathered."""
-_SHORTEST, _LONGEST = 0.05, 1.0
+_MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """Seconds between two tries, while all is waited for."""
 
 
@@ -83,10 +83,10 @@ def _left_of(timeout: float | None) -> Callable[[], float]:
 
 def _pauses() -> Iterator[float]:
     """Seconds between tries that brought nothing."""
-    pause = _SHORTEST
+    pause = _MIN_PAUSE
     while True:
         yield pause
-        pause = min(_LONGEST, 2 * pause)
+        pause = min(_MAX_PAUSE, 2 * pause)
 
 
 class _Entered:

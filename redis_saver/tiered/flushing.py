@@ -23,19 +23,19 @@ from redis_saver.engine.requests import Argument, Call, Command
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
 from redis_saver.storage import codec
-from redis_saver.storage.opaque import ClosedSerializer
+from redis_saver.storage.opaque import OpaqueSerializer
 from redis_saver.tiered import coalescing, model
 from redis_saver.tiered.cold_calls import calls_for, to_put, versions_of_values
 from redis_saver.tiered.leases import release
 from redis_saver.tiered.model import Cold, HotFailed, Pause, Record, Tiered, Tiers, Try
 from redis_saver.tiered.opaque_copy import opened
 
-RECORDS_A_TURN = 50
+RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
 """Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that come late."""
-LONGEST_PAUSE = 10
+MAX_PAUSE = 10
 """Seconds after which what cold would not take is tried again, at the latest."""
 _FENCED = -1
 
@@ -58,7 +58,7 @@ def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Delete a thread in hot, and note that cold has to; False where it is being written to cold."""
     tiers.negative_cache.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.known.forget(keys.data_key)
+    tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
 
 
@@ -142,7 +142,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     claimed = yield Call(
         scripts.CLAIM,
         (keys.data_key, keys.dirty, keys.flush, keys.intents),
-        (token, FLUSH_LEASE, RECORDS_A_TURN, b"1" if at_once else b"0", model.WRITER_GONE),
+        (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", model.WRITER_GONE),
     )
     if claimed == 1:
         return None
@@ -160,7 +160,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     brought = [argument for record in claim.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
     for record, error in claim.failed:
-        pause = min(LONGEST_PAUSE, 2 ** min(record.tries, 5)) * 1000
+        pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
         failed += (record.member, pause, names.encode(error_text(error)[:500]))
     latest = [argument for ns, (checkpoint_id, _) in claim.latest.items() for argument in (ns, checkpoint_id)]
     ack = Call(
@@ -283,7 +283,7 @@ class _Claim:
         return None
 
     def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
-        if not isinstance(self.tiers.carrier.serde, ClosedSerializer):
+        if not isinstance(self.tiers.carrier.serde, OpaqueSerializer):
             return found
         with decoding("{}", config.address(found.config)):
             return opened(found, self.tiers.hot.serde)

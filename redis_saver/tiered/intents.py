@@ -20,7 +20,7 @@ from redis_saver.tiered.model import INTENTS_KEPT, Cold, HotFailed, Pause, Tiere
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _ALL, _PART, _BEHIND, _NOTHING, _WAIT = range(6)
+_UNKNOWN, _ALL, _CHUNK, _BEHIND, _NOTHING, _WAIT = range(6)
 """What is in cold of a thread, as `lua/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what it was spared, or who knows,
 as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what it was spared and is to get,
 which has to wait for others who are writing it."""
@@ -113,7 +113,7 @@ def _marked(
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     """Give up what hot has left of a thread that cold has; what it does not have is lost, and that is the error it is."""
     keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.known.forget(keys.data_key)
+    tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     if (yield Call(scripts.REPAIR, left, (b"0",))) == _ASK_COLD:
         in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
@@ -162,5 +162,5 @@ def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
 def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
     """End an intent: the thread was deleted in cold, and hot deletes it, too."""
     keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.known.forget(keys.data_key)
+    tiers.hot.chunk_cache.forget(keys.data_key)
     yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))

@@ -18,22 +18,22 @@ from redis_saver.display import error_text, shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.errors import BacklogFull
-from redis_saver.tiered.model import MOST_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
+from redis_saver.tiered.model import MAX_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
 
 LOOK_EVERY = 5.0
 """Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
-LONGEST_LOOK = 20_000
+MAX_LOOK = 20_000
 """Milliseconds for which no other process looks, should the one that does die. While it lives it says now and then that it goes on."""
 PUBLISHED_FOR = 3_600_000
 """Milliseconds for which the result of a look is kept for other processes."""
-LONGEST_BACKOFF = 10.0
+MAX_BACKOFF = 10.0
 """Seconds between two tries, at the most, while cold takes nothing at all."""
-CATCH_UP = LONGEST_BACKOFF + LOOK_EVERY
+CATCH_UP = MAX_BACKOFF + LOOK_EVERY
 """Seconds, and three times `flush_interval` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
 calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
 TAKE_OVER = 30.0
 """Seconds more where a process died in the middle of a turn or a look: the longest of their leases."""
-THREADS_A_BATCH = 500
+THREADS_PER_BATCH = 500
 
 
 class Lag:
@@ -119,7 +119,7 @@ class Lag:
             else:
                 self._refused.discard(thread)
             if failed and is_refused and (acked or not self._outages) and thread not in self._refused:
-                if len(self._refused) >= MOST_NOTED:
+                if len(self._refused) >= MAX_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)
                 _LOG.warning(
@@ -136,7 +136,7 @@ class Lag:
                 if self._outages == _OUTAGE:
                     _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", error_text(failed))
             if self._outages >= _OUTAGE:
-                self._not_before = now + min(LONGEST_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
+                self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
     def room(self) -> Tiered[None]:
         """Wait while there is too much that cold does not have.
@@ -172,14 +172,14 @@ class Lag:
         with self._lock:
             if (last := self._versions.pop(place, None)) is not None:
                 self._bytes -= _size(last[1])
-            if sum(map(len, place)) <= names.LONGEST_KEPT:
+            if sum(map(len, place)) <= names.MAX_CACHED_NAME:
                 self._versions[place] = (checkpoint_id, versions)
                 self._bytes += _size(versions)
-            while len(self._versions) > MOST_NOTED or self._bytes > _MOST_BYTES:
+            while len(self._versions) > MAX_NOTED or self._bytes > _MAX_BYTES:
                 self._bytes -= _size(self._versions.popitem(last=False)[1][1])
 
 
-_MOST_BYTES = 32 * 2**20
+_MAX_BYTES = 32 * 2**20
 """Of memory, about, for the channel versions that are known."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _LOOK_AGAIN = 0.05
@@ -219,16 +219,16 @@ def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
     keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
     threads: dict[str, None] = {}
     while True:
-        if is_in_turn and time.monotonic() - told > LONGEST_LOOK / 4000:
-            yield Command(("PEXPIRE", keyspace.scanning, LONGEST_LOOK))
+        if is_in_turn and time.monotonic() - told > MAX_LOOK / 4000:
+            yield Command(("PEXPIRE", keyspace.scanning, MAX_LOOK))
             told = time.monotonic()
         position, keys = yield Scan(keyspace.dirty_pattern, position)
         threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
         if position is None:
             break
     found, records, oldest, aside = list(threads), 0, 0, 0
-    for first in range(0, len(found), THREADS_A_BATCH):
-        keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_A_BATCH]]
+    for first in range(0, len(found), THREADS_PER_BATCH):
+        keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_PER_BATCH]]
         for of_thread in (yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in keys_of])):
             records += of_thread[0]
             oldest = max(oldest, of_thread[1])
@@ -244,7 +244,7 @@ def look_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     keyspace, began = tiers.hot.keyspace, time.monotonic()
     token, is_looking = tiers.leases.token(keyspace.scanning), False
     try:
-        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, LONGEST_LOOK, b"1"))))
+        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, MAX_LOOK, b"1"))))
         if not is_looking:
             yield from read_published(tiers)
             return []

@@ -10,7 +10,7 @@ from uuid import uuid4
 from redis_saver import forks, names
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
-from redis_saver.tiered.model import MOST_NOTED, Try
+from redis_saver.tiered.model import MAX_NOTED, Try
 
 
 class Leases:
@@ -33,7 +33,7 @@ class Leases:
 
     def keep(self, key: bytes, token: str) -> None:
         """Let the next attempt go on with what this token may hold."""
-        if len(self._tokens) >= MOST_NOTED:
+        if len(self._tokens) >= MAX_NOTED:
             self._tokens.clear()
         self._tokens[key] = token
 

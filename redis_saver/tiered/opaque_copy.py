@@ -16,8 +16,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
-from redis_saver.storage.known import Known
-from redis_saver.storage.opaque import ClosedSerializer
+from redis_saver.storage.chunk_cache import ChunkCache
+from redis_saver.storage.opaque import OpaqueSerializer
 
 B = TypeVar("B", bound=Saver)
 CACHE_BYTES = 16_000_000
@@ -28,17 +28,17 @@ _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 def carriers(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
     """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
     hot = copy.copy(hot)
-    hot.known = Known(CACHE_BYTES)
+    hot.chunk_cache = ChunkCache(CACHE_BYTES)
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
         cold = copy.copy(cold)
-        hot.serde = cold.serde = ClosedSerializer()
+        hot.serde = cold.serde = OpaqueSerializer()
     return hot, cold
 
 
 def opened(found: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
     """A checkpoint that was read closed, with everything but its values as cold takes it: cold may store that as JSON."""
-    closed = ClosedSerializer()
+    closed = OpaqueSerializer()
 
     def open_up(value: Any) -> Any:
         return serde.loads_typed(closed.dumps_typed(value))

@@ -24,7 +24,7 @@ from redis_saver.tiered.intents import change, repair
 from redis_saver.tiered.lag import look
 from redis_saver.tiered.model import (
     FILL_LEASE,
-    MOST_NOTED,
+    MAX_NOTED,
     WHOLE,
     Cold,
     HotFailed,
@@ -84,8 +84,8 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     if tiers.verify == "on_open" and place in tiers.verified:
         return True
     newest = yield Cold("get_tuple", (for_cold(config.to_config(*place, "")),))
-    if sum(map(len, place)) <= names.LONGEST_KEPT:
-        if len(tiers.verified) >= MOST_NOTED:
+    if sum(map(len, place)) <= names.MAX_CACHED_NAME:
+        if len(tiers.verified) >= MAX_NOTED:
             tiers.verified.clear()
         tiers.verified.add(place)
     ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
@@ -123,8 +123,8 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     found = yield Cold("get_tuple", (for_cold(given),))
     if found is None and leased and not where.checkpoint_id:
         others = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        if len(thread) + len(where.checkpoint_ns) <= names.LONGEST_KEPT:
-            if len(tiers.negative_cache) >= MOST_NOTED:
+        if len(thread) + len(where.checkpoint_ns) <= names.MAX_CACHED_NAME:
+            if len(tiers.negative_cache) >= MAX_NOTED:
                 tiers.negative_cache.clear()
             tiers.negative_cache[thread] = NegativeEntry(token, newest_of(where.checkpoint_ns) if others else WHOLE)
     if found is None or not leased:

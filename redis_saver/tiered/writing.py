@@ -14,7 +14,7 @@ from redis_saver.engine import scripts
 from redis_saver.engine.requests import Operation
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import LimitExceeded, ThreadDamaged
-from redis_saver.storage.parts import digest
+from redis_saver.storage.chunks import digest
 from redis_saver.tiered import instead, write_behind
 from redis_saver.tiered.cold_calls import versions_of_values, writes_of
 from redis_saver.tiered.intents import NOWHERE, begin_intent, end, end_intent

@@ -1,10 +1,10 @@
-"""Long values in parts, so that the versions of a value share what did not change.
+"""Long values in chunks, so that the versions of a value share what did not change.
 
-A serializer that offers `dumps_pieces` says where the elements of a list or dict end, and `cutting.py` makes parts of them. A part's field is
-its kind and a digest of its bytes, so that equal parts are stored once. The digests of a value are a list of parts; while
+A serializer that offers `dumps_elements` says where the elements of a list or dict end, and `cutting.py` makes chunks of them. A chunk's field is
+its kind and a digest of its bytes, so that equal chunks are stored once. The digests of a value are a list of chunks; while
 that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `docs/storage-format.md` shows the form.
 
-Parts are shared within a thread: nothing of one thread is named by, or found from, another.
+Chunks are shared within a thread: nothing of one thread is named by, or found from, another.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import NamedTuple, TypeAlias
 from redis_saver import names
 from redis_saver.display import shown
 from redis_saver.limits import Allowance
-from redis_saver.serde.pieces import Pieces
-from redis_saver.storage.frames import take
+from redis_saver.serde.elements import EncodedElements
+from redis_saver.storage.framing import take
 
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
-"""Kinds of parts: a list of parts, bytes, compressed bytes."""
+"""Kinds of chunks: a list of chunks, bytes, compressed bytes."""
 DIGEST = 16
 _FRAMES = 1 + DIGEST
 """Where the frames begin in a root, behind its kind and a digest of the rest."""
@@ -31,16 +31,16 @@ _FRAMES = 1 + DIGEST
 KINDS = frozenset((LIST, PLAIN, ZSTD))
 
 
-class PartMissing(LookupError):
-    """A part was not read along with the value that is made of it."""
+class ChunkMissing(LookupError):
+    """A chunk was not read along with the value that is made of it."""
 
 
-Part: TypeAlias = tuple[bytes, bytes, int]
-"""A part of a level: its field, its bytes, and of how many elements or parts below it is made."""
+Chunk: TypeAlias = tuple[bytes, bytes, int]
+"""A chunk of a level: its field, its bytes, and of how many elements or chunks below it is made."""
 
 
 class Level(NamedTuple):
-    """Parts in order: those of a value that are no lists, or the lists of the level below.
+    """Chunks in order: those of a value that are no lists, or the lists of the level below.
 
     In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes a collection hardly longer.
     """
@@ -48,17 +48,17 @@ class Level(NamedTuple):
     fields: tuple[bytes, ...] = ()
     bytes: tuple[bytes, ...] = ()
     counts: tuple[int, ...] = ()
-    """Of how many elements, or parts of the level below, each is made; not known of leaves that were read."""
+    """Of how many elements, or chunks of the level below, each is made; not known of leaves that were read."""
     closed: bool = False
     """Whether the last would end there in a longer value, too."""
 
-    def with_more(self, same: int, more: Sequence[Part], *, closed: bool) -> Level:
-        """The first parts of these, as many as are the same, and more behind them."""
+    def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
+        """The first chunks of these, as many as are the same, and more behind them."""
         fields, found, counts = zip(*more, strict=True) if more else ((), (), ())
         return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
 
     def whole(self, same: int) -> int:
-        """How many parts are made only of the first `same` elements, whatever follows these."""
+        """How many chunks are made only of the first `same` elements, whatever follows these."""
         if same >= sum(self.counts):
             return len(self.counts) - (not self.closed)
         return bisect_right(list(accumulate(self.counts)), same)
@@ -68,26 +68,26 @@ class Stored(NamedTuple):
     """A value as it is stored."""
 
     value: bytes
-    """What the value's field holds: the value, or the root of its parts."""
-    parts: dict[bytes, bytes]
-    """Its parts by field, not compressed."""
+    """What the value's field holds: the value, or the root of its chunks."""
+    chunks: dict[bytes, bytes]
+    """Its chunks by field, not compressed."""
     levels: tuple[Level, ...] = ()
     """The same in order, the leaves first."""
     new: tuple[bytes, ...] = ()
     """The fields that the earlier version, with which it was compared, may not have."""
-    pieces: Pieces | None = None
+    elements: EncodedElements | None = None
     """What the serializer compares the next version with."""
     size: int = 0
-    """Bytes of the parts."""
+    """Bytes of the chunks."""
 
 
 NO_LEVEL = Level(closed=True)
 """What an earlier version has where it has no such level, or where there is none."""
 
 
-def digest(part: bytes) -> bytes:
-    """What names a part in its thread: 128 bits of SHA-256."""
-    return sha256(part).digest()[:DIGEST]
+def digest(chunk: bytes) -> bytes:
+    """What names a chunk in its thread: 128 bits of SHA-256."""
+    return sha256(chunk).digest()[:DIGEST]
 
 
 def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
@@ -96,16 +96,16 @@ def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
     # Whether the last one would end there in a longer value shows only when it is read.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
     counts = before.counts[: _alike(fields, before.fields)]
-    return counts[: bisect_right(list(accumulate(counts)), last.pieces.read if last.pieces else 0)]
+    return counts[: bisect_right(list(accumulate(counts)), last.elements.read if last.elements else 0)]
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
-    """What a list of parts, or a root, holds of them."""
+    """What a list of chunks, or a root, holds of them."""
     return b"".join([field[1:] for field in fields])
 
 
-def in_parts(value: bytes) -> bool:
-    """Whether a stored value is the root of parts; others begin with a digit, or are empty."""
+def in_chunks(value: bytes) -> bool:
+    """Whether a stored value is the root of chunks; others begin with a digit, or are empty."""
     return value[:1] in KINDS
 
 
@@ -119,21 +119,21 @@ def check(value: bytes) -> None:
         raise ValueError("the bytes of its root are not what its digest says")
 
 
-def join(value: bytes, parts: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
-    """A value as it is stored, from its root and the parts below it.
+def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
+    """A value as it is stored, from its root and the chunks below it.
 
-    A few lists that name each other again and again may stand for any number of parts. So each level is counted before it is made.
+    A few lists that name each other again and again may stand for any number of chunks. So each level is counted before it is made.
 
     Args:
         value: The root.
-        parts: Parts by field, these among them, not compressed; each is what its name says (`codec.as_parts`), so no list is below itself.
+        chunks: Chunks by field, these among them, not compressed; each is what its name says (`codec.as_chunks`), so no list is below itself.
         allowance: What the value may become.
         last: Another version of it. It saves work, and changes nothing else.
 
     Raises:
-        PartMissing: A part is not among them.
-        LimitExceeded: It becomes too long, or has too many parts.
-        ValueError: The root, or a list of parts, is damaged.
+        ChunkMissing: A chunk is not among them.
+        LimitExceeded: It becomes too long, or has too many chunks.
+        ValueError: The root, or a list of chunks, is damaged.
     """
     check(value)
     start = take(value, _FRAMES, 2)[1]
@@ -144,20 +144,20 @@ def join(value: bytes, parts: Mapping[bytes, bytes], allowance: Allowance, last:
     try:
         while True:
             same += _alike(fields[same:], before.fields[same:])
-            found = (*before.bytes[:same], *map(parts.__getitem__, fields[same:]))
+            found = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
             kept.append(same)
             count += len(fields)
             if fields[0][:1] != LIST:
                 break
             counts = tuple([len(one) // DIGEST for one in found])
             levels.append(Level(fields, found, counts))
-            allowance.unfold("parts", count + sum(counts))
+            allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
             # Below lists that are the same, all is.
             fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
     except KeyError as error:
-        raise PartMissing(error.args[0]) from error
+        raise ChunkMissing(error.args[0]) from error
     allowance.unfold("value_bytes", sum(map(len, found)))
     all_levels = (Level(fields, found), *levels[::-1])
     used, size = by_field(all_levels, kept[::-1], last)
@@ -173,28 +173,28 @@ def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
 def by_field(
     levels: Sequence[Level], kept: Sequence[int] = (), before: Stored | None = None
 ) -> tuple[dict[bytes, bytes], int]:
-    """The parts of all levels by field, and their size.
+    """The chunks of all levels by field, and their size.
 
     Args:
         levels: The levels, the leaves first.
         kept: So many at the front of each are those of an earlier version, whose table is copied and repaired.
         before: That version.
     """
-    if before is None or len(before.parts) != sum(len(level.fields) for level in before.levels):
+    if before is None or len(before.chunks) != sum(len(level.fields) for level in before.levels):
         # What goes from one place may stay in another.
-        parts = dict[bytes, bytes]()
+        chunks = dict[bytes, bytes]()
         for level in levels:
-            parts.update(zip(level.fields, level.bytes, strict=True))
-        return parts, sum(map(len, parts.values()))
-    parts, size = before.parts.copy(), before.size
+            chunks.update(zip(level.fields, level.bytes, strict=True))
+        return chunks, sum(map(len, chunks.values()))
+    chunks, size = before.chunks.copy(), before.size
     for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
         for field in level.fields[same:]:
-            size -= len(parts.pop(field))
+            size -= len(chunks.pop(field))
     for level, same in zip(levels, kept, strict=True):
         more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
-        size += sum(len(part) for field, part in more.items() if field not in parts)
-        parts.update(more)
-    return parts, size
+        size += sum(len(chunk) for field, chunk in more.items() if field not in chunks)
+        chunks.update(more)
+    return chunks, size
 
 
 def type_of(stored: Stored) -> bytes:
@@ -209,17 +209,17 @@ def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
-    """The fields in a list of parts.
+    """The fields in a list of chunks.
 
     Raises:
-        ValueError: It is no list of parts.
+        ValueError: It is no list of chunks.
     """
     if kind not in KINDS or not digests or len(digests) % DIGEST:
-        raise ValueError(f"no list of parts: {len(digests)} bytes behind the kind {shown(kind)}")
+        raise ValueError(f"no list of chunks: {len(digests)} bytes behind the kind {shown(kind)}")
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 
-def spine(levels: Sequence[Level]) -> list[bytes]:
+def right_edge(levels: Sequence[Level]) -> list[bytes]:
     """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
@@ -227,14 +227,14 @@ def spine(levels: Sequence[Level]) -> list[bytes]:
     return fields
 
 
-def holdings(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
-    """The fields of all parts of stored values. Where a list is not in `lists`, those below it are left out.
+def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
+    """The fields of all chunks of stored values. Where a list is not in `lists`, those below it are left out.
 
     What values share is looked at once.
     """
     found: set[bytes] = set()
     for value in values:
-        if in_parts(value):
+        if in_chunks(value):
             open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
             while open_lists:
                 one = open_lists.pop()

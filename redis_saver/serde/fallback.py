@@ -1,4 +1,4 @@
-"""`JsonPlusSerializer`'s own functions, with the short road for messages where they go into nested values.
+"""`JsonPlusSerializer`'s own functions, with the short path for messages where they go into nested values.
 
 What becomes of a value that is no plain message, and of every error, is for `JsonPlusSerializer` to say; but it calls itself
 for the values inside others, and messages are inside others. So its functions are copied here, the same code with another
@@ -19,8 +19,8 @@ import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver.serde import compiled, nesting
-from redis_saver.serde.messages import DECODERS, KEY_LENGTH
+from redis_saver.serde import native_bridge, nesting
+from redis_saver.serde.message_codec import DECODERS, KEY_LENGTH
 from redis_saver.serde.snapshot import snapshot
 
 _BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
@@ -103,7 +103,7 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
         if code == 5:
             decode = decoders.get(data[:KEY_LENGTH])
             if decode is not None:
-                native = compiled.native
+                native = native_bridge.native
                 message = None if native is None else native.read(data)
                 if message is None:
                     message = decode(data)

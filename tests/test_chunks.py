@@ -1,4 +1,4 @@
-"""Cutting values into parts, without a server: what is remembered of an earlier version saves work, and changes nothing."""
+"""Cutting values into chunks, without a server: what is remembered of an earlier version saves work, and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds
 
 from redis_saver import Limits
-from redis_saver.storage import codec, cutting, parts
-from redis_saver.serde import compiled
-from redis_saver.storage.known import Known, Version
+from redis_saver.storage import codec, chunking, chunks
+from redis_saver.serde import native_bridge
+from redis_saver.storage.chunk_cache import ChunkCache, Version
 from redis_saver.limits import Allowance
-from redis_saver.serde.messages import state
-from redis_saver.storage.parts import Stored
+from redis_saver.serde.message_codec import state
+from redis_saver.storage.chunks import Stored
 from redis_saver.serde.serializer import FastSerializer
 
 
@@ -39,7 +39,7 @@ class Bare:
 
 
 def joined_of(value: bytes, found: dict[bytes, bytes], last: Stored | None = None) -> Stored:
-    return parts.join(value, found, Allowance(Limits(), "a thread"), last)
+    return chunks.join(value, found, Allowance(Limits(), "a thread"), last)
 
 
 def read_back(
@@ -86,29 +86,29 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
         value = edited(value, chance)
         stored = codec.encode_value(saver, value, "value", before)
         fresh = codec.encode_value(saver, value, "value")
-        assert (stored.value, stored.parts, list(stored.levels)) == (fresh.value, fresh.parts, list(fresh.levels))
-        if stored.parts:
-            again = joined_of(stored.value, stored.parts)
-            assert parts.given(again) == saver.serde.dumps_typed(value)
-            assert again.parts == stored.parts
-            assert again.size == stored.size == sum(map(len, stored.parts.values()))
-            assert all(joined_of(stored.value, stored.parts, other) == again for other in cuts[-4:])
+        assert (stored.value, stored.chunks, list(stored.levels)) == (fresh.value, fresh.chunks, list(fresh.levels))
+        if stored.chunks:
+            again = joined_of(stored.value, stored.chunks)
+            assert chunks.given(again) == saver.serde.dumps_typed(value)
+            assert again.chunks == stored.chunks
+            assert again.size == stored.size == sum(map(len, stored.chunks.values()))
+            assert all(joined_of(stored.value, stored.chunks, other) == again for other in cuts[-4:])
             cuts += [stored, again]
-            assert parts.holdings([stored.value], stored.parts) == stored.parts.keys()
-            assert set(stored.new) <= stored.parts.keys() <= {*stored.new, *(before.parts if before else ())}
-        grown += bool(stored.pieces and stored.pieces.same)
-        before = stored if stored.parts else None
+            assert chunks.reachable([stored.value], stored.chunks) == stored.chunks.keys()
+            assert set(stored.new) <= stored.chunks.keys() <= {*stored.new, *(before.chunks if before else ())}
+        grown += bool(stored.elements and stored.elements.same)
+        before = stored if stored.chunks else None
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
             last, written = luck.choice([None, stored, *seen]), value
             expected = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(value))
-            value, before = read_back(saver, stored.value, stored.parts, last=last)
+            value, before = read_back(saver, stored.value, stored.chunks, last=last)
             assert list(map(state, value)) == list(map(state, expected))
             assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
             assert not any(map(operator.is_, value, written))
             assert before and before.levels[0] == stored.levels[0]
-            assert before.pieces.proof == stored.pieces.proof._replace(read=len(value))
+            assert before.elements.fingerprint == stored.elements.fingerprint._replace(read=len(value))
             seen.append(before)
     assert grown
 
@@ -125,14 +125,14 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
     }[change]
     decoded = list[int]()
     monkeypatch.setattr(
-        parts, "given", lambda *args, given=parts.given: [said := given(*args), decoded.append(len(said[1]))][0]
+        chunks, "given", lambda *args, given=chunks.given: [said := given(*args), decoded.append(len(said[1]))][0]
     )
     known = None
     for each in (long, value):
         stored = codec.encode_value(saver, each, "value")
-        read, known = read_back(saver, stored.value, stored.parts, last=known)
+        read, known = read_back(saver, stored.value, stored.chunks, last=known)
         assert read == each
-        assert known and known.pieces.read == len(each)
+        assert known and known.elements.read == len(each)
     whole, again = decoded
     assert again < {"none": 10, "edited": whole / 4, "forked": whole / 4}.get(change, whole / 20)
 
@@ -140,10 +140,10 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
 def test_the_same_messages_as_another_kind_of_value() -> None:
     saver, messages = Bare(), history(100)
     first = codec.encode_value(saver, messages, "value")
-    _, known = read_back(saver, first.value, first.parts)
+    _, known = read_back(saver, first.value, first.chunks)
     stored = codec.encode_value(saver, _DeltaSnapshot(messages), "value")
-    assert known and parts.shared(stored, known)
-    read, _ = read_back(saver, stored.value, stored.parts, last=known)
+    assert known and chunks.shared(stored, known)
+    read, _ = read_back(saver, stored.value, stored.chunks, last=known)
     assert read == _DeltaSnapshot(messages)
 
 
@@ -154,23 +154,23 @@ def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> Non
     messages[60] = odd
     known = codec.encode_value(saver, messages, "value")
     for _ in range(3):
-        read, known = read_back(saver, known.value, known.parts, last=known)
+        read, known = read_back(saver, known.value, known.chunks, last=known)
         assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
             JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
         )
-        assert known.pieces.read == 0
+        assert known.elements.read == 0
     grown = codec.encode_value(saver, [*read[:60], *read[61:]], "value", known)
     assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(
-        new=grown.new, pieces=grown.pieces
+        new=grown.new, elements=grown.elements
     )
 
 
-def test_an_edit_leaves_most_parts() -> None:
+def test_an_edit_leaves_most_chunks() -> None:
     saver, value = Bare(), history(300)
-    whole = codec.encode_value(saver, value, "value").parts
-    middle = codec.encode_value(saver, [*value[:150], message(10**6), *value[151:]], "value").parts
-    trimmed = codec.encode_value(saver, value[20:], "value").parts
-    grown = codec.encode_value(saver, [*value, message(10**6)], "value").parts
+    whole = codec.encode_value(saver, value, "value").chunks
+    middle = codec.encode_value(saver, [*value[:150], message(10**6), *value[151:]], "value").chunks
+    trimmed = codec.encode_value(saver, value[20:], "value").chunks
+    grown = codec.encode_value(saver, [*value, message(10**6)], "value").chunks
     for other in (middle, trimmed, grown):
         new = sum(len(other[field]) for field in other.keys() - whole.keys())
         assert new < 0.1 * sum(map(len, other.values()))
@@ -178,17 +178,17 @@ def test_an_edit_leaves_most_parts() -> None:
 
 @pytest.mark.parametrize("length", [20, 100, 400, 1500])
 @pytest.mark.parametrize("other", [20, 100, 396, 400, 1500])
-def test_the_parts_of_one_version_help_to_find_those_of_another(length: int, other: int) -> None:
+def test_the_chunks_of_one_version_help_to_find_those_of_another(length: int, other: int) -> None:
     """Whatever the heights of their trees, and with equal elements."""
     for equal in ([], [HumanMessage("y" * 3000, id="y")] * 20):
         stored = codec.encode_value(Bare(), [*history(length), *equal], "value")
         last = codec.encode_value(Bare(), [*history(other), *equal[:9]], "value")
-        plain = joined_of(stored.value, stored.parts)
-        for known in (last, joined_of(last.value, last.parts), plain):
-            assert joined_of(stored.value, {**last.parts, **stored.parts}, known) == plain
-        lacking = {field: part for field, part in stored.parts.items() if field in last.parts}
-        if len(lacking) < len(stored.parts):
-            with pytest.raises(parts.PartMissing):
+        plain = joined_of(stored.value, stored.chunks)
+        for known in (last, joined_of(last.value, last.chunks), plain):
+            assert joined_of(stored.value, {**last.chunks, **stored.chunks}, known) == plain
+        lacking = {field: chunk for field, chunk in stored.chunks.items() if field in last.chunks}
+        if len(lacking) < len(stored.chunks):
+            with pytest.raises(chunks.ChunkMissing):
                 joined_of(stored.value, lacking, last)
 
 
@@ -198,18 +198,18 @@ def test_a_damaged_root_is_no_value(damage: str) -> None:
     root = stored.value
     spoilt = {
         "head": root.replace(b"msgpack", b"pickle!"),
-        "digests": root[: -parts.DIGEST],
-        "order": root[: -2 * parts.DIGEST] + root[-parts.DIGEST :] + root[-2 * parts.DIGEST : -parts.DIGEST],
+        "digests": root[: -chunks.DIGEST],
+        "order": root[: -2 * chunks.DIGEST] + root[-chunks.DIGEST :] + root[-2 * chunks.DIGEST : -chunks.DIGEST],
         "kind": b"z" + root[1:],
     }[damage]
-    with pytest.raises((ValueError, parts.PartMissing)):
-        joined_of(spoilt, stored.parts)
+    with pytest.raises((ValueError, chunks.ChunkMissing)):
+        joined_of(spoilt, stored.chunks)
 
 
 def test_known_forgets_what_was_used_longest_ago() -> None:
     stored = codec.encode_value(Bare(), history(100), "value")
     version = Version(b"b", stored)
-    known = Known(3 * version.size + 10)
+    known = ChunkCache(3 * version.size + 10)
     for thread in (b"1", b"2", b"3"):
         known.remember(thread, {("", "messages"): version})
     known.remember(b"1", {("", "messages"): version})
@@ -218,7 +218,7 @@ def test_known_forgets_what_was_used_longest_ago() -> None:
     known.forget(b"1")
     known.remember(b"5", {("", "messages"): version})
     assert [bool(known.of(thread)) for thread in (b"1", b"3", b"4", b"5")] == [False, True, True, True]
-    nothing = Known(0)
+    nothing = ChunkCache(0)
     nothing.remember(b"1", {("", "messages"): version})
     assert nothing.of(b"1") == {}
 
@@ -239,7 +239,7 @@ REMEMBERED = {
 def compiled_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test with the compiled part, and without."""
     if request.param == "without":
-        monkeypatch.setattr(compiled, "native", None)
+        monkeypatch.setattr(native_bridge, "native", None)
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
@@ -248,11 +248,11 @@ def reader(value: list[Any]) -> Callable[[], Version]:
     data = Bare.serde.dumps_typed(value)
 
     def seen() -> Version:
-        joined = joined_of(stored.value, {field: bytes(bytearray(part)) for field, part in stored.parts.items()})
-        found = Bare.serde.loads_pieces(*data)
+        joined = joined_of(stored.value, {field: bytes(bytearray(chunk)) for field, chunk in stored.chunks.items()})
+        found = Bare.serde.loads_elements(*data)
         assert found
         assert found[1]
-        return Version(b"f", cutting.known(joined, *found[1]))
+        return Version(b"f", chunking.with_counts(joined, *found[1]))
 
     return seen
 
@@ -297,24 +297,24 @@ def test_the_garbage_collector_need_not_look_at_what_is_remembered(what: str) ->
 @pytest.mark.parametrize("limit", [-1, True, "64", 1.5])
 def test_a_cache_has_a_number_of_bytes(limit: Any) -> None:
     with pytest.raises(ValueError, match="cache_bytes"):
-        Known(limit)
+        ChunkCache(limit)
 
 
 def test_a_switch_of_compression_does_not_end_sharing() -> None:
     plain, zstd, value = Bare(), Bare("zstd"), history(100)
     for first, then in ((plain, zstd), (zstd, plain)):
         cut = codec.encode_value(first, value, "value")
-        read = joined_of(cut.value, cut.parts)
+        read = joined_of(cut.value, cut.chunks)
         for before in (cut, read):
             grown = codec.encode_value(then, [*value, message(1)], "value", before)
             assert grown == codec.encode_value(then, [*value, message(1)], "value")
-            assert grown.parts
+            assert grown.chunks
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_many_small_parts_are_no_short_value(seed: int) -> None:
+def test_many_small_chunks_are_no_short_value(seed: int) -> None:
     value = [{f"k{seed}": "x" * 150}] * 3000
-    assert codec.encode_value(Bare(), value, "value").parts
+    assert codec.encode_value(Bare(), value, "value").chunks
 
 
 class Secretive(FastSerializer):
@@ -343,19 +343,19 @@ def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None
     saver, value = Bare(), [f"secret {number} " * 20 for number in range(100)]
     saver.serde = serde
     stored = codec.encode_value(saver, value, "value")
-    assert not stored.parts
+    assert not stored.chunks
     assert b"secret" not in stored.value
     assert codec.decode_value(saver, stored.value, {}, "value", "place", Allowance(Limits(), "")) == value
 
 
 def test_nothing_to_remember_takes_no_memory() -> None:
-    known = Known(0)
+    known = ChunkCache(0)
     for number in range(50):
         known.remember(b"%d" % number, {})
         known.remember(b"%d" % number, {("", "messages"): None})
     assert not known._threads
     stored = codec.encode_value(Bare(), history(100), "value")
-    known = Known(10**6)
+    known = ChunkCache(10**6)
     known.remember(b"1", {("", "messages"): Version(b"b", stored)})
     known.remember(b"1", {("", "messages"): None})
     assert known.of(b"1") == {}

@@ -20,11 +20,11 @@ from typing import Any
 
 import psycopg
 import redis
-from faces import Face
+from uniform import Face
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from make import checkpoint, config
+from factories import checkpoint, config
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -33,7 +33,7 @@ from redis_saver.tiered import flushing, lag, model
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""
-LONGEST = 30
+MAX_STEPS = 30
 """Checkpoints of a thread, about, before it is deleted."""
 SLOTS, THREADS = 3, 3
 """Threads that a writer writes at once; and of how many each chooses."""
@@ -43,10 +43,10 @@ TTL = 60
 
 def be_quick() -> None:
     """What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
-    flushing.FLUSH_LEASE, model.WRITER_GONE, lag.LOOK_EVERY, lag.LONGEST_LOOK, lag.LONGEST_BACKOFF = (
+    flushing.FLUSH_LEASE, model.WRITER_GONE, lag.LOOK_EVERY, lag.MAX_LOOK, lag.MAX_BACKOFF = (
         4000, 6000, 0.5, 1000, 0.5,
     )  # fmt: skip
-    flushing.LONGEST_PAUSE = 1
+    flushing.MAX_PAUSE = 1
 
 
 def pool(url: str, name: str, *, asynchronous: bool, size: int = 4) -> Any:
@@ -76,7 +76,7 @@ async def tiered(where: dict[str, str], name: str, *, asynchronous: bool, **sett
 
 
 def value(thread: str, channel: str, version: str) -> list[str]:
-    """What a channel holds: told by its version. Some are large enough to be kept in parts."""
+    """What a channel holds: told by its version. Some are large enough to be kept in chunks."""
     number = int(version[:32])
     return [
         thread,
@@ -169,7 +169,7 @@ class Slot:
                 return
             await asyncio.sleep(0 if is_hasty else 0.03 * self.chance.random())
             kind = self.chance.random()
-            if kind < (0.01 if step < LONGEST else 0.3):
+            if kind < (0.01 if step < MAX_STEPS else 0.3):
                 await self.do(thread, {"op": "delete"}, lambda: self.face.delete_thread(thread))
                 return
             if kind < 0.4 or not found:

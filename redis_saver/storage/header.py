@@ -1,9 +1,9 @@
 """The header of a checkpoint: what it is made of, without its values.
 
-Frames: parent id, time, run; the links (names, flags, slots, tokens, held), which lie in the open so that scripts can follow
+Frames: parent id, time, run; the links (names, flags, slots, tokens, retained), which lie in the open so that scripts can follow
 them; seen; then type and bytes of the rest of the checkpoint, and of the metadata, as the serializer gave them.
 
-Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a part of their own,
+Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a chunk of their own,
 which its successors share; each version is in the header once, as a token; and `channel_versions` and `versions_seen` are
 positions in these, of two bytes (or one, where that is enough).
 """
@@ -22,25 +22,25 @@ from redis_saver.display import shown
 from redis_saver.errors import decoding, encoding
 from redis_saver.limits import Allowance
 from redis_saver.storage import encryption
+from redis_saver.storage.chunks import PLAIN, digest
 from redis_saver.storage.context import Context
-from redis_saver.storage.frames import pack, take, unpack
-from redis_saver.storage.parts import PLAIN, digest
+from redis_saver.storage.framing import pack, take, unpack
 
-ABSENT, PRESENT, HELD = b"0", b"1", b"-"
+ABSENT, PRESENT, RETAINED = b"0", b"1", b"-"
 """Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
 
 _RUN, _ABOUT, FRAMES = 2, 11, 13
 _SEEN, _SEEN_SHORT = b"=", b"~"
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
 _NEVER_IN_BODY = frozenset({"channel_values", "channel_versions", "id"})
-MOST_NAMES = 65535
+MAX_NAMES = 65535
 
 
-class Outline(NamedTuple):
+class VersionTable(NamedTuple):
     """Versions, and where they were seen, as a header holds them."""
 
-    named: bytes
-    """The field of the part with the names."""
+    names_chunk: bytes
+    """The field of the chunk with the names."""
     names: bytes
     entries: list[bytes]
     """The channels and their versions, in the order of `channel_versions`."""
@@ -56,8 +56,8 @@ class Header(NamedTuple):
     checkpoint: Checkpoint
     """Without values."""
     metadata: CheckpointMetadata
-    named: bytes
-    """The field of the part with its names."""
+    names_chunk: bytes
+    """The field of the chunk with its names."""
 
 
 class Links(NamedTuple):
@@ -67,41 +67,41 @@ class Links(NamedTuple):
     time: str
     run: bytes
     """The run's member of the index, nothing where no run made the checkpoint."""
-    named: bytes
-    """The field of the part with its names."""
+    names_chunk: bytes
+    """The field of the chunk with its names."""
     entries: list[bytes]
     """One a channel version: a flag, the channel (a component), the version."""
     raw: bytes
     """The header's bytes up to here."""
 
 
-_LONGEST_KEPT = 8192
-"""Bytes that names may have in all for their part to be remembered."""
+_MAX_CACHED_NAMES = 8192
+"""Bytes that names may have in all for their chunk to be remembered."""
 
 
-def _names_part(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The field and the bytes of the part with some names; it is never empty."""
-    return (_kept_part if sum(map(len, of)) + len(of) <= _LONGEST_KEPT else _part)(of)
+def _names_chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The field and the bytes of the chunk with some names; it is never empty."""
+    return (_kept_chunk if sum(map(len, of)) + len(of) <= _MAX_CACHED_NAMES else _chunk)(of)
 
 
-def _part(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    part = b"".join(map(names.component, of)) or b"\0"
-    return PLAIN + digest(part), part
+def _chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
+    chunk = b"".join(map(names.component, of)) or b"\0"
+    return PLAIN + digest(chunk), chunk
 
 
-_kept_part = lru_cache(maxsize=512)(_part)
+_kept_chunk = lru_cache(maxsize=512)(_chunk)
 
 
-def _names_in(part: bytes) -> tuple[str, ...]:
-    return _kept_names(part) if len(part) <= _LONGEST_KEPT else tuple(names.components(part))
+def _names_in(chunk: bytes) -> tuple[str, ...]:
+    return _kept_names(chunk) if len(chunk) <= _MAX_CACHED_NAMES else tuple(names.components(chunk))
 
 
 @lru_cache(maxsize=512)
-def _kept_names(part: bytes) -> tuple[str, ...]:
-    return tuple(names.components(part))
+def _kept_names(chunk: bytes) -> tuple[str, ...]:
+    return tuple(names.components(chunk))
 
 
-def outline(checkpoint: Checkpoint) -> Outline:
+def version_table(checkpoint: Checkpoint) -> VersionTable:
     """Put the versions of a checkpoint in order.
 
     Raises:
@@ -117,17 +117,17 @@ def outline(checkpoint: Checkpoint) -> Outline:
         entries.append(names.component(channel) + token)
         slots.append(tokens.setdefault(token, len(tokens)))
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
-    if len(places) > MOST_NAMES or len(tokens) > MOST_NAMES:
+    if len(places) > MAX_NAMES or len(tokens) > MAX_NAMES:
         raise ValueError(
             f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
-            f"the most are {MOST_NAMES}"
+            f"the most are {MAX_NAMES}"
         )
-    named, part = _names_part(tuple(places))
+    names_chunk, chunk = _names_chunk(tuple(places))
     packed = b""
     if seen is not None:
         short = max(len(places), len(tokens)) < 256
         packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
-    return Outline(named, part, entries, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
+    return VersionTable(names_chunk, chunk, entries, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
 
 
 def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
@@ -156,8 +156,8 @@ def encode(
     run: bytes,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
-    outline: Outline,
-    held: bytes,
+    version_table: VersionTable,
+    retained: bytes,
 ) -> bytes:
     """A header as `lua/put.lua` takes it.
 
@@ -167,12 +167,12 @@ def encode(
         run: The run's member of the index, or nothing.
         checkpoint: The checkpoint; channels that have a value are flagged as present.
         metadata: Its metadata.
-        outline: Its outline.
-        held: Frames of what it holds beside its own.
+        version_table: Its version_table.
+        retained: Frames of what it holds beside its own.
     """
     time = checkpoint.get("ts")
     rest = {key: value for key, value in checkpoint.items() if key not in _OPEN_KEYS}
-    if not outline.seen and "versions_seen" in checkpoint:
+    if not version_table.seen and "versions_seen" in checkpoint:
         rest["versions_seen"] = checkpoint["versions_seen"]
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
@@ -189,12 +189,12 @@ def encode(
             names.component(parent) if parent else b"",
             b"" if time is None else names.encode(str(time)),
             run,
-            outline.named,
+            version_table.names_chunk,
             flags,
-            outline.slots,
-            outline.tokens,
-            held,
-            outline.seen,
+            version_table.slots,
+            version_table.tokens,
+            retained,
+            version_table.seen,
             names.encode(kind),
             body,
             names.encode(about_kind),
@@ -203,17 +203,17 @@ def encode(
     )
 
 
-def decode(context: Context, header: bytes, checkpoint_id: str, parts: Mapping[bytes, bytes], place: object) -> Header:
+def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], place: object) -> Header:
     """The inverse of all of that; `place` says whose header it is, for the message."""
     with decoding("the header of {}", place):
-        parent, time, _, named, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
+        parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
         encryption.check_read(context, kind)
         encryption.check_read(context, about_kind)
         rest = _mapping(context.serde.loads_typed((names.decode(kind), body)))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the body of a checkpoint holds what stands beside it")
         metadata = _mapping(context.serde.loads_typed((names.decode(about_kind), about)))
-        listed, versions = _names_in(parts[named]), [names.version_from(token) for token in unpack(tokens)]
+        listed, versions = _names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
         if time and "ts" not in rest:
@@ -223,7 +223,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, parts: Mapping[b
             checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
         checkpoint.update(rest)
         of = names.name_of(parent) if parent else None
-        return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), named)
+        return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), names_chunk)
 
 
 def _mapping(found: Any) -> dict[str, Any]:
@@ -250,28 +250,28 @@ def decode_time(links: bytes, thread: str) -> str:
         return names.decode(take(links, 0, 2)[0][1])
 
 
-def decode_links(links: bytes, parts: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """The links of a header, or of as much of it as `list_references` answers; the part with its names is among the parts.
+def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
+    """The links of a header, or of as much of it as `list_references` answers; the chunk with its names is among the chunks.
 
     Raises:
         LimitExceeded: The entries, each with a version that is there once, become more than is allowed.
     """
     with decoding("the header of a checkpoint of thread {!r}", thread):
-        (parent, time, run, named, flags, slots, tokens, held), end = take(links, 0, 8)
-        channels, versions = parts[named].split(b"\0"), unpack(tokens)
+        (parent, time, run, names_chunk, flags, slots, tokens, retained), end = take(links, 0, 8)
+        channels, versions = chunks[names_chunk].split(b"\0"), unpack(tokens)
         numbers = struct.unpack(f">{len(flags)}H", slots)
-        allowance.unfold("value_bytes", len(parts[named]) + sum([len(versions[slot]) for slot in numbers]))
+        allowance.unfold("value_bytes", len(chunks[names_chunk]) + sum([len(versions[slot]) for slot in numbers]))
         entries = [
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
-        entries += [HELD + entry for entry in unpack(held)]
+        entries += [RETAINED + entry for entry in unpack(retained)]
         of = names.name_of(parent) if parent else ""
-        return Links(of, names.decode(time), run, named, entries, links[:end])
+        return Links(of, names.decode(time), run, names_chunk, entries, links[:end])
 
 
 def own_entries(entries: Iterable[bytes]) -> list[bytes]:
     """The entries a checkpoint has, without those it only holds."""
-    return [entry for entry in entries if entry[:1] != HELD]
+    return [entry for entry in entries if entry[:1] != RETAINED]
 
 
 def channel_of(entry: bytes) -> str:
@@ -290,14 +290,14 @@ def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
 def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
     """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
     with decoding("a header of thread {!r}", source):
-        parts = unpack(header)
-        if len(parts) != FRAMES:
-            raise ValueError(f"a header of {len(parts)} frames")
-    parts[_RUN] = b""
+        chunks = unpack(header)
+        if len(chunks) != FRAMES:
+            raise ValueError(f"a header of {len(chunks)} frames")
+    chunks[_RUN] = b""
     about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
     if about.get("thread_id") == source:
         with encoding("the metadata of a checkpoint"):
-            kind, parts[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})
+            kind, chunks[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})
             encryption.check_written(context, kind)
-        parts[_ABOUT] = names.encode(kind)
-    return pack(parts)
+        chunks[_ABOUT] = names.encode(kind)
+    return pack(chunks)

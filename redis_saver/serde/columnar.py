@@ -1,9 +1,9 @@
 """Lists of LangChain's messages to msgpack by columns: each check is one loop in C over all messages of a class.
 
-`redis_saver.serde.messages` knows a message by itself. In a list of a hundred, what its functions spend on bytecode is most of
+`redis_saver.serde.message_codec` knows a message by itself. In a list of a hundred, what its functions spend on bytecode is most of
 the time; here the fields of a class are looked at together, with `map`, `set` and `zip`. What is checked is the same, built
 from the same annotations, and compared at import with what `JsonPlusSerializer` does. Any uncertainty answers None or raises one
-of `FAILURES`, and the list goes the road on which each message is looked at.
+of `FAILURES`, and the list goes the way on which each message is looked at.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from redis_saver.serde import messages as single
-from redis_saver.serde import plain
-from redis_saver.serde.messages import ENCODERS, METHOD, PLAIN, UNLIKE
-from redis_saver.serde.plain import Kind, UnknownError, kind_of
+from redis_saver.serde import annotations as declared
+from redis_saver.serde import message_codec as single
+from redis_saver.serde.annotations import Kind, UnknownError, kind_of
+from redis_saver.serde.message_codec import ENCODERS, METHOD, PLAIN, UNLIKE
 
 Check = Callable[[Sequence[Any]], bool]
 """Whether all values of a column are plain."""
@@ -100,9 +100,9 @@ def _check(kind: Kind | None) -> Check | None:
     if kind is None or not kind.nested:
         return None
     inner = _of_lists(_check(kind.element)) if kind.keys is None else _of_typed_dicts(kind.keys)
-    if inner is None or not (kind.types & ~plain.LIST or kind.literals):
+    if inner is None or not (kind.types & ~declared.LIST or kind.literals):
         return inner
-    if kind.types & ~plain.LIST != plain.NONE or kind.literals:
+    if kind.types & ~declared.LIST != declared.NONE or kind.literals:
         raise UnknownError(kind)
     return lambda values: inner([value for value in values if value is not None])
 
@@ -205,7 +205,7 @@ def elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
 
 
 def _agree(cls: type[BaseModel]) -> bool:
-    """Whether the columns of a class make of samples what the ordinary road does, wherever they answer."""
+    """Whether the columns of a class make of samples what the ordinary path does, wherever they answer."""
     ordinary = JsonPlusSerializer()
     for sample in single.samples(cls):
         for name in ("usage_metadata", None):

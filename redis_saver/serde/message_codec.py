@@ -7,7 +7,7 @@ validation changes none of them: then the fields can be packed, and the instance
 The code that does so is generated from the fields of the installed langchain-core, a function per class and direction, so
 that each check is inline. What is not known here (an annotation, a validator, a constructor, a serializer, a setting) leaves
 its class out; what is not plain (a subclass, a datetime, a key that is no string, a missing field) makes the function answer
-None. Both go the ordinary road, which is always right.
+None. Both go the ordinary path, which is always right.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from redis_saver.serde.plain import Source, UnknownError, indented, kind_of
+from redis_saver.serde.annotations import Source, UnknownError, indented, kind_of
 
 Encoder = Callable[[Any], "bytes | None"]
-"""The payload of a message's Ext, or None where the ordinary road is to be taken."""
+"""The payload of a message's Ext, or None where the ordinary path is to be taken."""
 Decoder = Callable[[bytes], Any]
-"""The message of a payload, or None where the ordinary road is to be taken."""
+"""The message of a payload, or None where the ordinary path is to be taken."""
 
 KEY_LENGTH: Final = 36
 """So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
@@ -92,7 +92,7 @@ SETTERS: Final[tuple[Any, ...]] = tuple(
 """What sets the slots that a message is made of: `BaseModel.__setattr__` is slow, and so is finding them by name."""
 
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary road."""
+"""What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary path."""
 
 
 def _known(cls: type[BaseModel]) -> bool:
@@ -224,7 +224,7 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
 
 
 def samples(cls: type[BaseModel]) -> Iterable[Any]:
-    """Messages of a class on which both roads are compared."""
+    """Messages of a class on which both paths are compared."""
     more = {"role": "r", "tool_call_id": "t"}
     needed = {key: value for key, value in more.items() if key in cls.model_fields}
     yield cls(content="", id="1", name="n", **needed)
@@ -237,7 +237,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
 
 
 def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
-    """Whether the compiled functions do with the samples what the ordinary road does."""
+    """Whether the compiled functions do with the samples what the ordinary path does."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
         data = encode(sample) or b""

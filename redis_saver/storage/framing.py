@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from redis_saver.display import shown
 
 _SHORT = [b"%d:" % length for length in range(512)]
-_LONGEST_LENGTH = 20
+_MAX_LENGTH = 20
 """Characters of a length with its colon; more than any string needs that fits into memory."""
 
 
@@ -33,7 +33,7 @@ def unpack(packed: bytes) -> list[bytes]:
     parts = []
     position, end = 0, len(packed)
     while position < end:
-        colon = packed.index(b":", position, position + _LONGEST_LENGTH)
+        colon = packed.index(b":", position, position + _MAX_LENGTH)
         if not (length := packed[position:colon]).isdigit():
             raise _no_length(length)
         start = colon + 1
@@ -50,7 +50,7 @@ def first(packed: bytes) -> tuple[bytes, int]:
     Raises:
         ValueError: There is none.
     """
-    colon = packed.index(b":", 0, _LONGEST_LENGTH)
+    colon = packed.index(b":", 0, _MAX_LENGTH)
     if not (length := packed[:colon]).isdigit():
         raise _no_length(length)
     start = colon + 1
@@ -68,7 +68,7 @@ def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
     """
     parts = []
     for _ in range(count):
-        colon = packed.index(b":", position, position + _LONGEST_LENGTH)
+        colon = packed.index(b":", position, position + _MAX_LENGTH)
         if not (length := packed[position:colon]).isdigit():
             raise _no_length(length)
         start = colon + 1

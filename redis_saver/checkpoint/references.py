@@ -6,59 +6,60 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from redis_saver import names
-from redis_saver.checkpoint.reading import BYTES_A_PAGE
+from redis_saver.checkpoint.reading import BYTES_PER_PAGE
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Call, Command, Operation
 from redis_saver.errors import decoding
 from redis_saver.limits import Allowance
-from redis_saver.storage import codec, headers
-from redis_saver.storage import parts as parted
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import codec
+from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context
-from redis_saver.storage.frames import unpack
+from redis_saver.storage.framing import unpack
 
-LINKS_A_PAGE = 200
-WRITES_A_PAGE = 500
-VALUES_A_PAGE = 500
+LINKS_PER_PAGE = 200
+WRITES_PER_PAGE = 500
+VALUES_PER_PAGE = 500
 
 STRAY = b"@gc_roots"
-"""The field with the roots of values whose parts may be nobody's by now."""
+"""The field with the roots of values whose chunks may be nobody's by now."""
 
-Place = tuple[str, str]
+CheckpointKey = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
 
 
-class Survey(NamedTuple):
+class References(NamedTuple):
     """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
 
     revision: bytes
-    links: dict[Place, headers.Links]
+    links: dict[CheckpointKey, headers.Links]
 
 
-def survey(context: Context, thread: str) -> Operation[Survey | None]:
+def read_references(context: Context, thread: str) -> Operation[References | None]:
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
-    links: dict[Place, headers.Links] = {}
+    links: dict[CheckpointKey, headers.Links] = {}
     lower, revision = b"[c", None
     while True:
-        page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_A_PAGE))
+        page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
             if not isinstance(page[0], bytes):
                 raise TypeError(f"{shown(page[0])} is no revision")
             revision = revision or page[0]
-            parts, allowance = (
-                codec.as_parts(context, page[1], thread),
+            chunks, allowance = (
+                codec.as_chunks(context, page[1], thread),
                 Allowance(context.limits, f"thread {shown(thread)}"),
             )
             for member, head in zip(page[2::2], page[3::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
-                links[ns, checkpoint_id] = headers.decode_links(head, parts, thread, allowance)
-            is_last = len(page) < 2 + 2 * LINKS_A_PAGE
+                links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
+            is_last = len(page) < 2 + 2 * LINKS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-2])
         if is_last:
-            return Survey(revision, links)
+            return References(revision, links)
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
@@ -72,44 +73,44 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of all pending writes of a thread."""
     index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
     while True:
-        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, WRITES_A_PAGE))
+        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, WRITES_PER_PAGE))
         with decoding("the names of pending writes of thread {!r}", thread):
             for member in page:
                 if len(names.components(member[1:])) != 3:
                     raise ValueError(f"{shown(member)} names no task")
             found += page
-            is_last = len(page) < WRITES_A_PAGE
+            is_last = len(page) < WRITES_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
         if is_last:
             return found
 
 
-class Holdings(NamedTuple):
-    """What the values of a thread that are in parts are made of."""
+class ReachableChunks(NamedTuple):
+    """What the values of a thread that are in chunks are made of."""
 
     roots: dict[bytes, bytes]
     """By the value's field, what it holds."""
     strays: list[bytes]
-    """Roots of values that were overwritten or removed; others may hold their parts too."""
+    """Roots of values that were overwritten or removed; others may hold their chunks too."""
     lists: dict[bytes, bytes]
-    """The lists of parts below all of these, by field."""
+    """The lists of chunks below all of these, by field."""
 
-    def parts(self, values: Iterable[bytes]) -> set[bytes]:
-        """All parts of some values, by the values' fields."""
-        return parted.holdings((self.roots[field] for field in values if field in self.roots), self.lists)
+    def chunks(self, values: Iterable[bytes]) -> set[bytes]:
+        """All chunks of some values, by the values' fields."""
+        return chunked.reachable((self.roots[field] for field in values if field in self.roots), self.lists)
 
 
-def holdings(context: Context, thread: str, seen: Survey) -> Operation[Holdings]:
-    """Find out which parts the values of a thread are made of."""
+def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
+    """Find out which chunks the values of a thread are made of."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    left, found = [STRAY, *values], Holdings({}, [], {})
+    left, found = [STRAY, *values], ReachableChunks({}, [], {})
     while left:
-        arguments: tuple[Argument, ...] = (BYTES_A_PAGE, *left[:VALUES_A_PAGE])
-        answer = yield Call(scripts.PARTS, context.keyspace.keys(thread), arguments)
-        with decoding("the parts of values of thread {!r}", thread):
+        arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
+        answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
+        with decoding("the chunks of values of thread {!r}", thread):
             flat, first, *others = answer
             roots = [first, *others]
-            found.lists.update(codec.as_parts(context, flat, thread))
+            found.lists.update(codec.as_chunks(context, flat, thread))
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:
                     found.strays.extend(unpack(root))

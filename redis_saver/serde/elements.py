@@ -1,6 +1,6 @@
-"""A value's bytes in pieces, cut between the elements of a list or dict.
+"""A value's bytes in encoded, cut between the elements of a list or dict.
 
-The whole is encoded at once, and cut afterwards: where the pieces begin follows from the lengths of the elements, or the
+The whole is encoded at once, and cut afterwards: where the encoded begin follows from the lengths of the elements, or the
 elements are encoded once more, and compared with the whole.
 """
 
@@ -12,43 +12,43 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver.serde import chats, compiled, road
-from redis_saver.serde.chats import Proof
-from redis_saver.serde.columns import ext_header, header, header_length
-from redis_saver.serde.messages import ENCODERS
+from redis_saver.serde import fallback, message_list, native_bridge
+from redis_saver.serde.columnar import ext_header, header, header_length
+from redis_saver.serde.message_codec import ENCODERS
+from redis_saver.serde.message_list import Fingerprint
 
-SHORTEST: Final = 2048
+MIN_BYTES: Final = 2048
 """What is shorter stays whole."""
 _SAMPLE: Final = 16
 """So many elements tell whether the elements of a container are small."""
 _SMALL: Final = 32
-"""Elements of fewer bytes than this on average share pieces."""
+"""Elements of fewer bytes than this on average share encoded."""
 _BLOCK: Final = 1024
-"""About as many bytes make a piece then."""
+"""About as many bytes make a encoded element then."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
 
 
-class Pieces(NamedTuple):
+class EncodedElements(NamedTuple):
     """An encoded value."""
 
     type: str
-    pieces: list[bytes]
-    """The header of the list or dict, then its elements; or one piece. Joined they are what `dumps_typed` answers, but for
+    elements: list[bytes]
+    """The header of the list or dict, then its elements; or one encoded element. Joined they are what `dumps_typed` answers, but for
     the elements that are the same as before."""
     same: int = 0
-    """So many elements behind the header are what they were in `last`, and not among the pieces."""
-    proof: Proof | None = None
+    """So many elements behind the header are what they were in `last`, and not among the encoded."""
+    fingerprint: Fingerprint | None = None
 
     @property
     def size(self) -> int:
-        """About as many bytes of memory as keeping it takes besides the pieces."""
-        return self.proof.size if self.proof is not None else 0
+        """About as many bytes of memory as keeping it takes besides the encoded."""
+        return self.fingerprint.size if self.fingerprint is not None else 0
 
     @property
     def read(self) -> int:
-        """So many elements at the front `loads_pieces` need not be given, to read them once more."""
-        return self.proof.read if self.proof is not None else 0
+        """So many elements at the front `loads_elements` need not be given, to read them once more."""
+        return self.fingerprint.read if self.fingerprint is not None else 0
 
 
 def encode(value: Any) -> bytes:
@@ -56,12 +56,12 @@ def encode(value: Any) -> bytes:
     if type(value) is list and value and type(value[0]) in ENCODERS:
         # Without an Ext per message, and its copy, it is faster.
         value = value[:]
-        return chats.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
-    return road.encode(value)
+        return message_list.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
+    return fallback.encode(value)
 
 
-def cut(value: Any, last: Pieces | None) -> Pieces:
-    """The pieces of a value.
+def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
+    """The encoded of a value.
 
     Args:
         value: The value.
@@ -72,9 +72,9 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         RuntimeError: Another thread is changing it.
     """
     kind = type(value)
-    snapshot = kind is road.delta_snapshot
+    snapshot = kind is fallback.delta_snapshot
     if not snapshot and kind is not list and kind is not dict:
-        return Pieces("msgpack", [road.encode(value)])
+        return EncodedElements("msgpack", [fallback.encode(value)])
     inner = value.value if snapshot else value
     found = None
     if type(inner) is list and len(inner) > 1:
@@ -82,18 +82,18 @@ def cut(value: Any, last: Pieces | None) -> Pieces:
         inner = inner[:]
         if type(inner[0]) in ENCODERS:
             # The head of a snapshot says how long all of it is, so all of it is needed.
-            known = chats.cut(inner, None if snapshot or last is None else last.proof)
-            pieces, same, proof = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
-            found = Pieces("msgpack", pieces, same, None if snapshot else proof)
+            known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
+            encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
+            found = EncodedElements("msgpack", encoded, same, None if snapshot else fingerprint)
     if found is None:
-        found = Pieces("msgpack", _cut(inner))
-    size = sum(map(len, found.pieces))
+        found = EncodedElements("msgpack", _cut(inner))
+    size = sum(map(len, found.elements))
     if snapshot:
-        if size <= 16 or len(found.pieces) == 1:
+        if size <= 16 or len(found.elements) == 1:
             # So short an Ext may have one of the headers for fixed lengths.
-            return Pieces("msgpack", [road.encode(value)])
-        found.pieces[0] = ext_header(7, size) + found.pieces[0]
-    return found if found.same or size >= SHORTEST else Pieces("msgpack", [_joined(found.pieces)])
+            return EncodedElements("msgpack", [fallback.encode(value)])
+        found.elements[0] = ext_header(7, size) + found.elements[0]
+    return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
 
 
 _joined = b"".join
@@ -103,7 +103,7 @@ _joined = b"".join
 
 
 def _cut(value: Any) -> list[bytes]:
-    """The pieces of a value; one if it is to stay whole."""
+    """The encoded of a value; one if it is to stay whole."""
     elements: list[Any]
     encode_each: Callable[[list[Any]], list[bytes]]
     sizes: Callable[[list[Any]], list[int] | None]
@@ -114,35 +114,35 @@ def _cut(value: Any) -> list[bytes]:
     else:
         return [encode(value)]
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
-    if count > SHORTEST // _SMALL and all(map(_slight, sample)):
+    if count > MIN_BYTES // _SMALL and all(map(_slight, sample)):
         # They may well be small, and many: neither the whole nor each element is to be encoded to see that.
-        size = len(road.encode(kind(sample))) - header_length(len(sample))
+        size = len(fallback.encode(kind(sample))) - header_length(len(sample))
         if size < _SMALL * len(sample):
             return _runs(kind, elements, size)
-    data = road.encode(value)
-    if len(data) < SHORTEST:
+    data = fallback.encode(value)
+    if len(data) < MIN_BYTES:
         return [data]
     start = header_length(count)
     found = sizes(elements)
     ends = [] if found is None else list(accumulate(found, initial=start))
     if ends and ends[-1] == len(data):
-        pieces = [data[begin:end] for begin, end in zip(ends, ends[1:])]  # noqa: B905, RUF007 - the second is shorter
+        encoded = [data[begin:end] for begin, end in zip(ends, ends[1:])]  # noqa: B905, RUF007 - the second is shorter
     else:
-        pieces = encode_each(elements)
-        if _joined([data[:start], *pieces]) != data:
+        encoded = encode_each(elements)
+        if _joined([data[:start], *encoded]) != data:
             return [data]
-    size = sum(map(len, pieces[:_SAMPLE]))
-    return [data[:start], *pieces] if size >= _SMALL * len(sample) else _runs(kind, elements, size)
+    size = sum(map(len, encoded[:_SAMPLE]))
+    return [data[:start], *encoded] if size >= _SMALL * len(sample) else _runs(kind, elements, size)
 
 
 def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
-    """Pieces of many small elements each, where those of the sample have this size together."""
+    """EncodedElements of many small elements each, where those of the sample have this size together."""
     # A power of two, so that what the sample holds changes it seldom.
     length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
     if kind is dict:
         runs = map(dict, runs)
-    return [header(len(elements), kind), *(road.encode(run)[header_length(len(run)) :] for run in runs)]
+    return [header(len(elements), kind), *(fallback.encode(run)[header_length(len(run)) :] for run in runs)]
 
 
 def _slight(element: Any) -> bool:
@@ -158,22 +158,22 @@ def _slight(element: Any) -> bool:
 def _list_elements(elements: list[Any]) -> list[bytes]:
     """The elements of a list, each encoded."""
     encoder_of = ENCODERS.get
-    pieces = []
+    encoded = []
     for element in elements:
         encode = encoder_of(type(element))
-        data = None if encode is None else compiled.payload(element, encode)
+        data = None if encode is None else native_bridge.payload(element, encode)
         if data is None:
             # In a list, as it is no deeper nested then than it is in the whole.
-            pieces.append(road.encode([element])[1:])
+            encoded.append(fallback.encode([element])[1:])
         else:
             size = len(data)
-            pieces.append((_MESSAGE_HEADERS[size] if size < 2048 else ext_header(5, size)) + data)
-    return pieces
+            encoded.append((_MESSAGE_HEADERS[size] if size < 2048 else ext_header(5, size)) + data)
+    return encoded
 
 
 def _encode_each(elements: Sequence[Any]) -> list[bytes]:
     """The elements of a list, each encoded: one level less deep than in the list, so it takes one that can be encoded."""
-    return list(map(road.encode, elements))
+    return list(map(fallback.encode, elements))
 
 
 def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:

@@ -1,10 +1,10 @@
--- Shared by the scripts (included, after lib_frames): the parts that long values are made of, see docs/storage-format.md.
+-- Shared by the scripts (included, after lib_framing): the chunks that long values are made of, see docs/storage-format.md.
 --
--- A part is a field: a kind (n: a list of parts; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of parts
+-- A chunk is a field: a kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of chunks
 -- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
 -- stand between the two.
 
-local LONGEST_ROOT = 4096 -- bytes; no list of parts is longer
+local MAX_ROOT = 4096 -- bytes; no list of chunks is longer
 local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
 -- HMGET of any number of fields.
@@ -23,32 +23,32 @@ local function gone(data, field)
   return redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
 end
 
--- Whether a stored value is a list of parts: its first byte is their kind. (Others begin with a digit, or are empty.)
-local function in_parts(value)
+-- Whether a stored value is a list of chunks: its first byte is their kind. (Others begin with a digit, or are empty.)
+local function in_chunks(value)
   local kind = string.byte(value, 1)
   return kind == 112 or kind == 110 or kind == 122 -- p, n, z
 end
 
--- Parts to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
-local function new_parts(leaves)
+-- Chunks to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
+local function new_chunks(leaves)
   return { flat = {}, seen = {}, bytes = 0, leaves = leaves }
 end
 
-local function add_part(parts, field, bytes)
-  parts.seen[field] = true
-  parts.flat[#parts.flat + 1] = field
-  parts.flat[#parts.flat + 1] = bytes
-  parts.bytes = parts.bytes + #field + #bytes
+local function add_chunk(chunks, field, bytes)
+  chunks.seen[field] = true
+  chunks.flat[#chunks.flat + 1] = field
+  chunks.flat[#chunks.flat + 1] = bytes
+  chunks.bytes = chunks.bytes + #field + #bytes
 end
 
--- A list of parts as @gc_roots holds it: like a root.
+-- A list of chunks as @gc_roots holds it: like a root.
 local function as_stray(kind, digests)
   return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
 end
 
--- The fields of the children in a list of parts, whose digests begin at pos. A child may be named twice.
+-- The fields of the children in a list of chunks, whose digests begin at pos. A child may be named twice.
 local function children(list, pos)
-  if not in_parts(list) or pos > #list or (#list - pos + 1) % 16 > 0 then damaged() end
+  if not in_chunks(list) or pos > #list or (#list - pos + 1) % 16 > 0 then damaged() end
   local kind, fields, n = string.sub(list, 1, 1), {}, 0
   for at = pos, #list, 16 do
     n = n + 1
@@ -57,27 +57,27 @@ local function children(list, pos)
   return fields
 end
 
--- Reads what a stored value is made of, if anything, into parts (of new_parts): lists of parts, and with leaves the bytes
--- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where parts is lenient, it takes
+-- Reads what a stored value is made of, if anything, into chunks (of new_chunks): lists of chunks, and with leaves the bytes
+-- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
 -- what is there. Returns a problem or nil.
-local function read_parts(data, value, parts)
-  if not in_parts(value) then return nil end
+local function read_chunks(data, value, chunks)
+  if not in_chunks(value) then return nil end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}
-    if parts.leaves or string.byte(list[1], 1) == 110 then -- 'n'
+    if chunks.leaves or string.byte(list[1], 1) == 110 then -- 'n'
       for i = 1, #list do
-        if not parts.seen[list[i]] then
-          parts.seen[list[i]] = true
+        if not chunks.seen[list[i]] then
+          chunks.seen[list[i]] = true
           wanted[#wanted + 1] = list[i]
         end
       end
     end
     local found = fetch(data, wanted)
     for i = 1, #wanted do
-      if not found[i] and not parts.lenient then return gone(data, wanted[i]) end
+      if not found[i] and not chunks.lenient then return gone(data, wanted[i]) end
       if found[i] then
-        add_part(parts, wanted[i], found[i])
+        add_chunk(chunks, wanted[i], found[i])
         if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
       end
     end

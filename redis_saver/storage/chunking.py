@@ -1,7 +1,7 @@
-"""Cutting long values into parts (`parts.py`).
+"""Cutting long values into chunks (`chunks.py`).
 
-Elements are joined to parts of about half a kilobyte, cut where the bytes of an element say so, not where it stands: an edit
-changes the part around it, and all others stay what they were. Lists of parts are cut in the same way.
+Elements are joined to chunks of about half a kilobyte, cut where the bytes of an element say so, not where it stands: an edit
+changes the chunk around it, and all others stay what they were. Lists of chunks are cut in the same way.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from itertools import accumulate
 from zlib import crc32
 
 from redis_saver import names
-from redis_saver.serde.pieces import Pieces
-from redis_saver.storage.frames import pack
-from redis_saver.storage.parts import LIST, NO_LEVEL, Level, Part, Stored, by_field, digest, digests_of
+from redis_saver.serde.elements import EncodedElements
+from redis_saver.storage.chunks import LIST, NO_LEVEL, Chunk, Level, Stored, by_field, digest, digests_of
+from redis_saver.storage.framing import pack
 
-BYTES_A_PART = 512
-"""The size to aim at. Smaller parts store less for each change, and cost more of everything else."""
-LONGEST_PART = 4 * BYTES_A_PART
-"""Where no element says so, a part ends here. (An element longer than that is one part.)"""
-SHORTEST_PART = BYTES_A_PART // 4
-SHORTEST_VALUE = 4 * BYTES_A_PART
+BYTES_PER_CHUNK = 512
+"""The size to aim at. Smaller chunks store less for each change, and cost more of everything else."""
+MAX_CHUNK = 4 * BYTES_PER_CHUNK
+"""Where no element says so, a chunk ends here. (An element longer than that is one chunk.)"""
+MIN_CHUNK = BYTES_PER_CHUNK // 4
+MIN_VALUE = 4 * BYTES_PER_CHUNK
 """Values below are stored whole."""
-PARTS_A_LIST, LONGEST_LIST, LONGEST_ROOT = 6, 24, 10
+CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
 
-LONGEST_BELOW = 4000
+MAX_BELOW = 4000
 """Bytes of a root: scripts take no longer value for one. (A head of so many bytes is not that of a list or dict.)"""
 
-_CUT = 2**32 // BYTES_A_PART
-_CUT_LIST = 256 // PARTS_A_LIST
+_CUT = 2**32 // BYTES_PER_CHUNK
+_CUT_LIST = 256 // CHUNKS_PER_LIST
 
 
-def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | None:
-    """A value in parts; None where it is to be stored whole, or (with `before`) cannot be told.
+def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
+    """A value in chunks; None where it is to be stored whole, or (with `before`) cannot be told.
 
     Args:
         encoded: What the serializer gave; the elements it says are the same as before are not among its pieces.
         kind: PLAIN or ZSTD.
         before: The earlier version that it was compared with. It saves work, and changes nothing else.
     """
-    pieces, same = encoded.pieces, encoded.same
-    if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < SHORTEST_VALUE):
+    pieces, same = encoded.elements, encoded.same
+    if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < MIN_VALUE):
         return None
     lower = before.levels if before is not None else ()
     if lower and not same and kind != lower[0].fields[0][:1]:
@@ -51,10 +51,10 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
     level, same = _cut(pieces, kind, lower[0] if lower else NO_LEVEL)
-    if len(level.fields) < 2 or (len(level.fields) <= LONGEST_ROOT and sum(map(len, level.bytes)) < SHORTEST_VALUE):
+    if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
         return None
     levels, kept = [level], [same]
-    while len(level.fields) > LONGEST_ROOT:
+    while len(level.fields) > MAX_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
         same = upper.whole(same)
         level = _list(level.fields, upper, same)
@@ -62,14 +62,14 @@ def cut(encoded: Pieces, kind: bytes, before: Stored | None = None) -> Stored | 
         kept.append(same)
     below = pack([names.encode(encoded.type), pieces[0]]) + digests_of(level.fields)
     root = level.fields[0][:1]
-    if len(below) > LONGEST_BELOW:
+    if len(below) > MAX_BELOW:
         return None
     new = tuple([field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]])
-    parts, size = by_field(levels, kept, before if lower else None)
-    return Stored(root + digest(root + below) + below, parts, tuple(levels), new, encoded._replace(pieces=[]), size)
+    chunks, size = by_field(levels, kept, before if lower else None)
+    return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
 
 
-def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[int] = ()) -> Stored:
+def with_counts(stored: Stored, sizes: Sequence[int], pieces: EncodedElements, front: Sequence[int] = ()) -> Stored:
     """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
 
     Args:
@@ -78,10 +78,10 @@ def known(stored: Stored, sizes: Sequence[int], pieces: Pieces, front: Sequence[
         pieces: Those without their bytes.
         front: The counts of the leaves whose elements are not among them.
     """
-    if stored.pieces is pieces:
+    if stored.elements is pieces:
         return stored
     level = _counted(stored.levels[0], sizes, front)
-    return stored._replace(levels=(level, *stored.levels[1:]), pieces=pieces) if level else stored
+    return stored._replace(levels=(level, *stored.levels[1:]), elements=pieces) if level else stored
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
@@ -94,7 +94,7 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
         return None
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     last = leaves.bytes[-1]
-    return leaves._replace(counts=(*front, *counts), closed=_ends_part(len(last), last[-sizes[ends[-1]] :]))
+    return leaves._replace(counts=(*front, *counts), closed=_ends_chunk(len(last), last[-sizes[ends[-1]] :]))
 
 
 def _recognised(pieces: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
@@ -106,9 +106,9 @@ def _recognised(pieces: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tup
     return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
 
 
-def _ends_part(size: int, piece: bytes) -> bool:
+def _ends_chunk(size: int, piece: bytes) -> bool:
     """Whether a part of this size ends with its last piece, whatever comes behind."""
-    return size >= LONGEST_PART or (size >= SHORTEST_PART and crc32(piece) < len(piece) * _CUT)
+    return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(piece) < len(piece) * _CUT)
 
 
 def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
@@ -116,7 +116,7 @@ def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, in
 
     One that only ended because the value did goes on with the first pieces.
     """
-    leaves, kept = list[Part](), len(before.fields) - (not before.closed)
+    leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
     held, elements = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
     start, size = 1, len(held)
 
@@ -129,11 +129,11 @@ def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, in
     for position in range(1, len(pieces)):
         piece = pieces[position]
         length = len(piece)
-        if size and length >= BYTES_A_PART:
+        if size and length >= BYTES_PER_CHUNK:
             end_at(position)
             start, size = position, 0
         size += length
-        if _ends_part(size, piece):
+        if _ends_chunk(size, piece):
             end_at(position + 1)
             start, size = position + 1, 0
     if size:
@@ -142,12 +142,12 @@ def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, in
 
 
 def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
-    """The lists of parts above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
-    lists, start, closed = list[Part](), sum(before.counts[:same]), True
+    """The lists of chunks above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
+    lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
     for position in range(start, len(below)):
         length = position + 1 - start
         last = position + 1 == len(below)
-        closed = length == LONGEST_LIST or (length > 1 and below[position][1] < _CUT_LIST)
+        closed = length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST)
         if closed or last:
             one = below[0][:1] + digests_of(below[start : position + 1])
             lists.append((LIST + digest(one), one, length))

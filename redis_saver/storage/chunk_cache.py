@@ -1,8 +1,8 @@
-"""What this process has seen of the threads it works on: values in parts, as they were last put or read.
+"""What this process has seen of the threads it works on: values in chunks, as they were last put or read.
 
-It saves bytes and time. `put` leaves out the parts the server is believed to have, and the script refuses where it has
+It saves bytes and time. `put` leaves out the chunks the server is believed to have, and the script refuses where it has
 not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon they are sent. `get_tuple` names the
-parts it need not be told again: a part is named by its bytes, so what is remembered of it is right, whatever happened
+chunks it need not be told again: a chunk is named by its bytes, so what is remembered of it is right, whatever happened
 since. Nothing here is ever an answer by itself, and all of it may be forgotten at any time.
 """
 
@@ -15,17 +15,17 @@ from typing import TypeAlias
 
 from redis_saver import forks
 from redis_saver.display import shown
-from redis_saver.storage.parts import Stored, spine
+from redis_saver.storage.chunks import Stored, right_edge
 
 CACHE_BYTES = 64 * 2**20
 """Bytes that are remembered at the most, of all threads of a saver together."""
 
 _OVERHEAD = 150
-"""Bytes that Python takes for a part beside its own."""
+"""Bytes that Python takes for a chunk beside its own."""
 
 
 class Version:
-    """A version of a value that is in parts."""
+    """A version of a value that is in chunks."""
 
     __slots__ = ("field", "size", "stored")
 
@@ -33,33 +33,33 @@ class Version:
         """Note where it is stored, and how."""
         self.field, self.stored = field, stored
         # The field is made of the namespace and the channel, by which it is found.
-        self.size = stored.size + (len(stored.parts) + 2) * _OVERHEAD + 2 * len(field)
+        self.size = stored.size + (len(stored.chunks) + 2) * _OVERHEAD + 2 * len(field)
         """The memory it takes, about."""
-        if stored.pieces:
-            self.size += stored.pieces.size
+        if stored.elements:
+            self.size += stored.elements.size
 
-    def spine(self) -> list[bytes]:
-        """The parts to name to the server: with what is below them, all but what a growing value is likely to change."""
-        return spine(self.stored.levels) if self.stored.levels else [self.field]
-
-
-def names_of(field: bytes, part: bytes) -> Version:
-    """The part with the names of a checkpoint, as a version of None."""
-    return Version(field, Stored(b"", {field: part}, size=len(part)))
+    def right_edge(self) -> list[bytes]:
+        """The chunks to name to the server: with what is below them, all but what a growing value is likely to change."""
+        return right_edge(self.stored.levels) if self.stored.levels else [self.field]
 
 
-Place: TypeAlias = "tuple[str, str | None]"
+def names_version(field: bytes, chunk: bytes) -> Version:
+    """The chunk with the names of a checkpoint, as a version of None."""
+    return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
+
+
+ChannelKey: TypeAlias = "tuple[str, str | None]"
 """A namespace and a channel. The channel None stands for the names of the last checkpoint, and says that no other channel
-of that namespace was in parts."""
-Seen: TypeAlias = Mapping[Place, Version]
-News: TypeAlias = "Mapping[Place, Version | None]"
-"""The same, as it is learned; None: it is not in parts any more."""
+of that namespace was in chunks."""
+Cached: TypeAlias = Mapping[ChannelKey, Version]
+Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
+"""The same, as it is learned; None: it is not in chunks any more."""
 
-_NOTHING: Seen = {}
+_NOTHING: Cached = {}
 
 
-class Known:
-    """The last versions of values in parts, of the threads used last."""
+class ChunkCache:
+    """The last versions of values in chunks, of the threads used last."""
 
     def __init__(self, limit: int) -> None:
         """Remember so many bytes at the most.
@@ -75,17 +75,17 @@ class Known:
 
     def after_fork(self) -> None:
         """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
-        self._threads: OrderedDict[bytes, Seen] = OrderedDict()
+        self._threads: OrderedDict[bytes, Cached] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0
         self._lock = threading.Lock()
 
-    def of(self, thread: bytes) -> Seen:
+    def of(self, thread: bytes) -> Cached:
         """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
         with self._lock:
             return self._threads.get(thread, _NOTHING)
 
-    def remember(self, thread: bytes, seen: News) -> None:
+    def remember(self, thread: bytes, seen: Update) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much."""
         with self._lock:
             entries = self._threads.get(thread, _NOTHING)

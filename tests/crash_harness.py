@@ -20,13 +20,13 @@ import psycopg
 import redis_saver
 from bench.servers import Postgres
 from langgraph.checkpoint.postgres import PostgresSaver
-from make import config
+from factories import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
 from redis_saver.tiered import model
 from servers import Server
 from tiering import plain
-from victims import TTL, be_quick, pool, value
+from crash_workers import TTL, be_quick, pool, value
 
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")

@@ -12,7 +12,7 @@ from redis_saver.display import shown
 TTL: TypeAlias = timedelta | Mapping[str, Any] | None
 """A `timedelta`, or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`; None: no TTL."""
 
-_LONGEST = 100 * 365 * 24 * 3600 * 1000
+_MAX_TTL = 100 * 365 * 24 * 3600 * 1000
 
 
 class Expiry(NamedTuple):
@@ -29,7 +29,7 @@ def milliseconds(ttl: timedelta, said: object) -> int:
         ValueError: it is under a millisecond or over a hundred years; `said` is what the caller wrote.
     """
     amount = ttl // timedelta(milliseconds=1)
-    if not 1 <= amount <= _LONGEST:
+    if not 1 <= amount <= _MAX_TTL:
         raise ValueError(
             f"ttl={shown(said)}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
         )
@@ -67,6 +67,6 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         return Expiry(None, refresh)
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
         raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
-    if not math.isfinite(minutes) or abs(minutes) * 60_000 > _LONGEST:
+    if not math.isfinite(minutes) or abs(minutes) * 60_000 > _MAX_TTL:
         raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, a hundred years at the most")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl), refresh)
