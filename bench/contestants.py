@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from bench import servers
 from bench.meters import PostgresMeter, RedisMeter, SqliteMeter
-from bench.nothing import NothingSaver, RawSaver
+from bench.noop import NothingSaver, RawSaver
 from bench.servers import Unavailable
 
 OURS, MEMORY, NOTHING, RAW_CALLS = "redis_saver", "InMemorySaver", "do-nothing", "raw calls"

@@ -11,7 +11,7 @@ from bench import graphs
 from bench.contestants import Contestant
 from bench.history import following, history
 from bench.measuring import WrongResult
-from bench.nothing import Recorder
+from bench.noop import Recorder
 
 MAX_STEPS = 100
 

@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from bench.floors import judge
+from bench.budgets import judge
 from bench.measuring import Run
 from redis_saver.serde import native_bridge
 
@@ -70,7 +70,7 @@ def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float)
         "not_run": absent,
         "failures": run.failures,
         "notes": run.notes,
-        "floors": judge(run.rows),
+        "budgets": judge(run.rows),
         "rows": run.rows,
     }
 

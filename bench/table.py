@@ -30,7 +30,7 @@ def number(value: float | None) -> str:
 
 
 def show(result: Result, console: Console) -> None:
-    """All rows, grouped; who did not run and why; the floors."""
+    """All rows, grouped; who did not run and why; the budgets."""
     for workload in dict.fromkeys(row["workload"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["workload"] == workload]
         others = {row["saver"] for row in rows if row["saver"] not in result["savers"]}
@@ -41,11 +41,11 @@ def show(result: Result, console: Console) -> None:
         console.print(f"[red]{failure['saver']} failed in {failure['workload']}: {failure['reason']}")
     for note in result["notes"]:
         console.print(f"{note['workload']}, {note['saver']}: {note['note']}")
-    floors = Table("floor", "limit", "measured", "met", title="Floors")
-    for floor in result["floors"]:
-        met = {True: "[green]yes", False: "[red]no", None: "not measured"}[floor["met"]]
-        floors.add_row(floor["floor"], floor["limit"], number(floor["measured"]), met)
-    console.print(floors)
+    budgets = Table("budget", "limit", "measured", "met", title="Budgets")
+    for budget in result["budgets"]:
+        met = {True: "[green]yes", False: "[red]no", None: "not measured"}[budget["met"]]
+        budgets.add_row(budget["budget"], budget["limit"], number(budget["measured"]), met)
+    console.print(budgets)
 
 
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:

@@ -9,7 +9,7 @@
 -- ARGV[2] n          how many records cold has got
 -- ARGV[3] m          how many it would not take
 -- ARGV[4] kept       milliseconds for which a deletion is remembered
--- ARGV[5] gaps       '1' where checkpoints are among the n that cold was spared
+-- ARGV[5] gaps       '1' where checkpoints are among the n that were coalesced
 -- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is tried again,
 --                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
 --
@@ -21,7 +21,7 @@
 
 --- @include lib_thread
 --- @include lib_framing
---- @include lib_behind
+--- @include lib_write_behind
 --- @include lib_again
 
 local index, data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -84,7 +84,7 @@ if aside ~= 0 then
 end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
-if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this turn brought there
+if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this claim brought there
   if left == 0 or redis.call('HEXISTS', flush, 'fenced') == 0 then -- else it may have been deleted there, and is to be brought again
     for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@flushed_head' .. ARGV[i], ARGV[i + 1]) end
   end

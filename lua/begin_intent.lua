@@ -12,21 +12,21 @@
 -- ARGV[4] writes     the beginning of the members of a checkpoint's pending writes, or ''
 -- ARGV[5] fill_token of the fill lease that the caller was given when there was nothing, or ''
 -- ARGV[6] record     16 bytes that name what is written; sixteen * for all of the thread
--- ARGV[7] need       'all' where cold must have all that it was spared; 'nothing' where the thread is deleted next; else ''
+-- ARGV[7] need       'all' where cold must have all that was coalesced; 'nothing' where the thread is deleted next; else ''
 -- ARGV[8] gone       milliseconds after which a writer is gone
 --
 -- An intent is 15 digits of milliseconds, '-', or '!' where it is conflicted, the record, the token. Two intents about one record spoil
 -- each other, as their writes may reach cold and this server in different orders.
 -- Returns {what cold has of the thread, 1 if those writes were brought back, 1 if nothing happened since that fill lease}, the latter
--- two else 0; the first is 0 where the thread is not here, 1 where cold has all values that are here; 2 where it was spared some, or another
+-- two else 0; the first is 0 where the thread is not here, 1 where cold has all values that are here; 2 where some was coalesced, or another
 -- changes all of it there, or may have. 3: cold is behind with the thread, and has to get that first, and 4: it has nothing of it, as it is from
 -- before there were tiers (or what was noted for it is gone), so all is noted for it; then nothing else was done, but that the thread is not
--- written behind for some seconds. 5: cold was spared some, and cannot get that while others write the thread; then nothing was done.
+-- written behind for some seconds. 5: some was coalesced, and cannot get that while others write the thread; then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
 --- @include lib_framing
---- @include lib_behind
+--- @include lib_write_behind
 --- @include lib_again
 
 local BARRIER = 5000 -- milliseconds
@@ -34,7 +34,7 @@ local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEY
 local token, default, longer, writes, fill_token, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local need, gone = ARGV[7], tonumber(ARGV[8])
 
--- Who writes it meanwhile is to wait for its turn, else this might last for ever.
+-- Who writes it meanwhile is to wait for its claim, else this might last for ever.
 local function first(answer)
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
@@ -51,7 +51,7 @@ if meta and #others == 0 and need ~= 'nothing' then
   local is_only_here = not found[4] or meta.dirty
   if is_only_here or need == 'all' and found[6] == '1' then
     note_all(index, data, dirty, flush, meta)
-    if found[6] then redis.call('HSET', data, '@cold_gaps', '2') end -- cold is going to get what it was spared
+    if found[6] then redis.call('HSET', data, '@cold_gaps', '2') end -- cold is going to get what was coalesced
     return first(is_only_here and 4 or 3)
   end
 elseif meta and need == 'all' and found[6] == '1' then -- what is here is not believed any more where all the others are gone
@@ -75,7 +75,7 @@ end
 local still = fill_token ~= '' and redis.call('HGET', lease, 'token') == fill_token
 redis.call('UNLINK', lease)
 if redis.call('HEXISTS', flush, 'deleted') == 1 then
-  redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a flusher that comes late must not delete that
+  redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a fenced flusher must not delete that
 end
 local stamp = string.format('%015.0f', now)
 redis.call('ZADD', intents, 0, stamp .. state .. record .. token)

@@ -4,7 +4,7 @@
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[4] intents     sorted set  <prefix>:{<thread>}:intents
--- ARGV[1] token      the flusher's own; who asks again with that of its last turn goes on with that
+-- ARGV[1] token      the flusher's own; who asks again with that of its last claim goes on with that
 -- ARGV[2] length     milliseconds for which no other may
 -- ARGV[3] most       how many records; fewer where they hold megabytes
 -- ARGV[4] now        '1' to take also what was set aside and is not due yet
@@ -13,7 +13,7 @@
 -- Returns {bases, how many records there are, 1 where cold may have half of them already, record...}; record: its member of the index (d,
 -- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone).
 -- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. 1 where another flusher is at work, or a writer between cold and here:
--- a flusher that came late may have undone in cold what that wrote, so this is noted, too, before anything is taken.
+-- a fenced flusher may have undone in cold what that wrote, so this is noted, too, before anything is taken.
 -- Errors: none of ours.
 
 local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -66,7 +66,7 @@ until #members < 2 * PAGE or #answer > most + 2 or has_tombstone
 if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
-elseif held[1] == token then -- of a turn that was not acked, and now there is nothing to do in it
+elseif held[1] == token then -- of a claim that was not acked, and now there is nothing to do in it
   redis.call('HSET', flush, 'until', '0')
 end
 answer[1] = bases

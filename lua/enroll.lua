@@ -11,7 +11,7 @@
 
 --- @include lib_thread
 --- @include lib_framing
---- @include lib_behind
+--- @include lib_write_behind
 --- @include lib_again
 
 local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -9,13 +9,13 @@
 -- ARGV[1] token      the writer's own
 -- ARGV[2] kept       milliseconds for which the deletion is remembered
 --
--- What a flusher that came late noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
+-- What a fenced flusher noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
 -- for those that will.
 -- Returns 0, as end_intent.lua does where a thread is given up.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_behind
+--- @include lib_write_behind
 --- @include lib_end_intent
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

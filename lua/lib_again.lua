@@ -1,4 +1,4 @@
--- Shared by the scripts (included, after lib_thread, lib_framing and lib_behind): bringing to cold once more what is here.
+-- Shared by the scripts (included, after lib_thread, lib_framing and lib_write_behind): bringing to cold once more what is here.
 
 -- Tasks whose writes were brought back, some of them special: how the others were numbered is not known, and cold would have them twice. By the
 -- members of those others.
@@ -24,7 +24,7 @@ local function add_all(index, data, members)
   end
 end
 
--- Notes members that were noted before, or are here from before there were tiers. Cold is spared nothing until it has all.
+-- Notes members that were noted before, or are here from before there were tiers. Nothing is coalesced until cold has all.
 local function note_again(index, data, dirty, flush, meta, members)
   if not members[1] then return end
   if members[1] ~= 'd' then
@@ -39,7 +39,7 @@ local function note_again(index, data, dirty, flush, meta, members)
   redis.call('PERSIST', data)
 end
 
--- Notes all that is here of a thread: cold has nothing of it, or was spared some.
+-- Notes all that is here of a thread: cold has nothing of it, or some was coalesced.
 local function note_all(index, data, dirty, flush, meta)
   local members = {}
   add_all(index, data, members)

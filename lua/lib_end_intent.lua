@@ -1,6 +1,6 @@
 -- Shared by the scripts (included): ending an intent.
 
-local LONGER = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than the thread, as in tiered/model.py
+local LONGER = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than the thread, as in tiered/context.py
 
 -- It is given up where the intent was conflicted, or is gone: then others may have believed what was here. The others who are writing it
 -- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then an intent stays as if its writer

@@ -24,7 +24,7 @@
 --- @include lib_chunks
 --- @include lib_checkpoint
 --- @include lib_put
---- @include lib_behind
+--- @include lib_write_behind
 
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]

@@ -25,7 +25,7 @@
 --- @include lib_checkpoint
 --- @include lib_put
 --- @include lib_end_intent
---- @include lib_behind
+--- @include lib_write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3

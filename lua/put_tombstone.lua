@@ -10,7 +10,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
---- @include lib_behind
+--- @include lib_write_behind
 
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 

@@ -19,7 +19,7 @@
 --- @include lib_thread
 --- @include lib_framing
 --- @include lib_put_writes
---- @include lib_behind
+--- @include lib_write_behind
 
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local member, default, last = ARGV[1], ARGV[4], #ARGV - 3

@@ -19,7 +19,7 @@
 --- @include lib_framing
 --- @include lib_put_writes
 --- @include lib_end_intent
---- @include lib_behind
+--- @include lib_write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local default, last = ARGV[4], #ARGV - 3

@@ -1,10 +1,10 @@
--- Releases what the holder of a token was given of a thread: a flusher's turn, a writer's intent. For who will not use it.
+-- Releases what the holder of a token was given of a thread: a flusher's claim, a writer's intent. For who will not use it.
 --
 -- KEYS[1] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[2] intents     sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the holder's own
 --
--- The turn is over now, for the next to take, who still learns that it was not acked. An intent is gone: nothing was written to cold by its writer.
+-- The claim is over now, for the next to take, who still learns that it was not acked. An intent is gone: nothing was written to cold by its writer.
 -- Returns 1 where it held anything, else 0. A full server takes it, too.
 -- Errors: none of ours.
 

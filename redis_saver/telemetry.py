@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from redis_saver.display import kind_of
 from redis_saver.tiered.aio import AsyncTieredSaver
-from redis_saver.tiered.model import Stats
+from redis_saver.tiered.stats import Stats
 from redis_saver.tiered.sync import TieredSaver
 
 SCOPE = "redis_saver"

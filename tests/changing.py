@@ -20,7 +20,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from uniform import Face
+from uniform import Uniform
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -227,18 +227,18 @@ async def savers(flavour: str, url: str, prefix: str) -> None:
                 ttl=datetime.timedelta(hours=1),
             )
             hot = await opened.__aenter__() if flavour == "async" else opened.__enter__()
-            face = Face(tiered(hot, InMemorySaver(serde=Own())) if serde == "tiers" else hot)
+            uniform = Uniform(tiered(hot, InMemorySaver(serde=Own())) if serde == "tiers" else hot)
             where, stored = config(), 0
             for name, value in ((name, state.values[name]) for name in STORED):
                 about = {"value": value} if name == "nested" else {}
                 try:
-                    where = await put(face, where, {name: value, "constant": 1}, metadata=about)
-                    await face.put_writes(where, [("a", value), ("b", [value]), ("__interrupt__", value)], "task")
+                    where = await put(uniform, where, {name: value, "constant": 1}, metadata=about)
+                    await uniform.put_writes(where, [("a", value), ("b", [value]), ("__interrupt__", value)], "task")
                     stored += 1
                 except EncodeError as error:
                     if not is_change(error):
                         raise
-                found = await face.get_tuple(config())
+                found = await uniform.get_tuple(config())
                 assert found is None or found.checkpoint["channel_values"]["constant"] == 1
             assert stored > len(STORED) / 2, stored
             if flavour == "async":

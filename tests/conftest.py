@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import seeds
 from bench.servers import postgres_server
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.postgres import PostgresSaver
 from servers import TARGETS, url_of
 from tiering import Tiers
@@ -70,9 +70,9 @@ async def target(target_name: str, flavour: str) -> AsyncIterator[Target]:
 
 
 @pytest.fixture
-def saver(target: Target) -> Face:
+def saver(target: Target) -> Uniform:
     """A saver on each kind of server, in each flavour."""
-    return target.face()
+    return target.uniform()
 
 
 @pytest.fixture(scope="session")

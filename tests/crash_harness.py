@@ -23,7 +23,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from factories import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
-from redis_saver.tiered import model
+from redis_saver.tiered import context
 from servers import Server
 from tiering import plain
 from crash_workers import TTL, be_quick, pool, value
@@ -265,7 +265,7 @@ class World:
 
 
 class Worker:
-    """A process of `victims.py`, and its journal."""
+    """A process of `crash_workers.py`, and its journal."""
 
     def __init__(self, folder: str, number: int) -> None:
         self.name, self.journal, self.position = f"victim{number}", Path(folder, f"journal{number}"), 0
@@ -274,7 +274,7 @@ class Worker:
         self.errors = Path(folder, f"errors{number}")
         with self.journal.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, str(here / "victims.py")], stdin=subprocess.PIPE, stdout=out, stderr=errors,
+                [sys.executable, str(here / "crash_workers.py")], stdin=subprocess.PIPE, stdout=out, stderr=errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
             )  # fmt: skip
         self.world: World | None = None
@@ -558,7 +558,7 @@ class Arena:
 
     def look_later(self) -> None:
         """Look again when hot does not wait any more for writers that are gone."""
-        time.sleep(model.WRITER_GONE / 1000)
+        time.sleep(context.WRITER_GONE / 1000)
         self.look()
         with self.redis.client() as client:
             intents = list(client.scan_iter(match="*:intents", count=1000))

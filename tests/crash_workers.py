@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 import redis
-from uniform import Face
+from uniform import Uniform
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -29,7 +29,9 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.tiered import flushing, lag, model
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.flush import queue as flush_queue
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""
@@ -43,7 +45,7 @@ TTL = 60
 
 def be_quick() -> None:
     """What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
-    flushing.FLUSH_LEASE, model.WRITER_GONE, lag.LOOK_EVERY, lag.MAX_LOOK, lag.MAX_BACKOFF = (
+    flushing.FLUSH_LEASE, context.WRITER_GONE, flush_queue.SCAN_INTERVAL, flush_queue.SCAN_LEASE, flush_queue.MAX_BACKOFF = (
         4000, 6000, 0.5, 1000, 0.5,
     )  # fmt: skip
     flushing.MAX_PAUSE = 1
@@ -134,8 +136,8 @@ class Control:
 class Slot:
     """One that writes a thread at a time, as a graph does: it looks at what there is, and goes on from there."""
 
-    def __init__(self, name: str, face: Face, journal: Journal, control: Control, spec: dict[str, Any]) -> None:
-        self.face, self.journal, self.control, self.seed = face, journal, control, spec["seed"]
+    def __init__(self, name: str, uniform: Uniform, journal: Journal, control: Control, spec: dict[str, Any]) -> None:
+        self.uniform, self.journal, self.control, self.seed = uniform, journal, control, spec["seed"]
         self.goes_back = spec["goes_back"]
         self.chance = random.Random(f"{self.seed} {name}")
         self.threads = [f"{name}.{number}" for number in range(THREADS)]
@@ -155,11 +157,11 @@ class Slot:
             raise
 
     async def turn(self, thread: str, ns: str) -> None:
-        found = await self.face.get_tuple(config(thread, ns))
+        found = await self.uniform.get_tuple(config(thread, ns))
         where = found.config if found else config(thread, ns)
         self.journal.say(thread=thread, ns=ns, read=found and found.checkpoint["id"])
         if found and found.parent_config and self.goes_back and self.chance.random() < 0.1:
-            found = await self.face.get_tuple(found.parent_config)
+            found = await self.uniform.get_tuple(found.parent_config)
             self.journal.say(thread=thread, ns=ns, looked=found and found.checkpoint["id"])
         versions = dict(found.checkpoint["channel_versions"]) if found else {}
         step = found.metadata["step"] + 1 if found else 0
@@ -170,7 +172,7 @@ class Slot:
             await asyncio.sleep(0 if is_hasty else 0.03 * self.chance.random())
             kind = self.chance.random()
             if kind < (0.01 if step < MAX_STEPS else 0.3):
-                await self.do(thread, {"op": "delete"}, lambda: self.face.delete_thread(thread))
+                await self.do(thread, {"op": "delete"}, lambda: self.uniform.delete_thread(thread))
                 return
             if kind < 0.4 or not found:
                 where, found = await self.put(where, versions, step), True
@@ -193,7 +195,7 @@ class Slot:
             "versions": dict(versions), "step": step,
         }  # fmt: skip
         metadata = {"source": "loop", "step": step, "parents": {}}
-        if await self.do(thread, entry, lambda: self.face.put(where, one, metadata, new)):
+        if await self.do(thread, entry, lambda: self.uniform.put(where, one, metadata, new)):
             return config(thread, told["checkpoint_ns"], one["id"])
         return None
 
@@ -211,7 +213,9 @@ class Slot:
         ns, checkpoint_id = told["checkpoint_ns"], told["checkpoint_id"]
         entry = {"op": "writes", "ns": ns, "id": checkpoint_id, "task": task, "writes": writes}
         given = [(channel, one) for channel, one in writes]
-        return await self.do(told["thread_id"], entry, lambda: self.face.put_writes(where, given, task, f"path-{task}"))
+        return await self.do(
+            told["thread_id"], entry, lambda: self.uniform.put_writes(where, given, task, f"path-{task}")
+        )
 
     async def do(self, thread: str, entry: dict[str, Any], call: Any) -> bool:
         """Do something, some more times where it fails; answers whether it was acknowledged."""
@@ -235,7 +239,7 @@ async def write(spec: dict[str, Any], journal: Journal, control: Control) -> Non
     """Write, from several threads or in several tasks."""
     settings = spec["settings"]
     async with tiered(spec, spec["name"], asynchronous=spec["asynchronous"], **settings) as saver:
-        slots = [Slot(f"{spec['owner']}.{number}", Face(saver), journal, control, spec) for number in range(SLOTS)]
+        slots = [Slot(f"{spec['owner']}.{number}", Uniform(saver), journal, control, spec) for number in range(SLOTS)]
         if spec["asynchronous"]:
             await asyncio.gather(*(slot.work() for slot in slots))
         threads = [threading.Thread(target=lambda slot=slot: asyncio.run(slot.work()), daemon=True) for slot in slots]

@@ -36,21 +36,25 @@ def checkpoint(
     }
 
 
-async def put(face: Any, where: dict[str, Any], values: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
+async def put(
+    uniform: Any, where: dict[str, Any], values: dict[str, Any] | None = None, **kwargs: Any
+) -> dict[str, Any]:
     """Put a checkpoint whose values are all new; answers its config. Keywords: checkpoint_id, versions, metadata."""
     metadata = kwargs.pop("metadata", {"source": "loop", "step": 1, "parents": {}})
     made = checkpoint(values, **kwargs)
-    return await face.put(where, made, metadata, made["channel_versions"])
+    return await uniform.put(where, made, metadata, made["channel_versions"])
 
 
-async def chain(face: Any, thread: str, length: int, ns: str = "", **kwargs: Any) -> list[dict[str, Any]]:
+async def chain(uniform: Any, thread: str, length: int, ns: str = "", **kwargs: Any) -> list[dict[str, Any]]:
     """A chain of checkpoints, each with a channel `n` that holds its position. Answers their configs, oldest first."""
     found: list[dict[str, Any]] = []
     for position in range(length):
         parent = found[-1]["configurable"]["checkpoint_id"] if found else None
         versions = {"n": f"{position + 1:032}.x"}
         metadata = {"source": "loop", "step": position, "parents": {}, **kwargs}
-        found.append(await put(face, config(thread, ns, parent), {"n": position}, versions=versions, metadata=metadata))
+        found.append(
+            await put(uniform, config(thread, ns, parent), {"n": position}, versions=versions, metadata=metadata)
+        )
     return found
 
 

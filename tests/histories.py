@@ -16,20 +16,21 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import redis
-from uniform import Face
+from uniform import Uniform
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from factories import checkpoint, config
 from tiering import Clock, Tiers, plain
 
 from redis_saver.names import Keyspace
-from redis_saver.tiered import flushing, model
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
 from redis_saver.engine.runner import DriverWrapper
-from redis_saver.tiered.model import Cold, Pause, Tried, Try
+from redis_saver.tiered.requests import ColdCall, Sleep, Outcome, Attempt
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
-MOMENTS = (flushing.FLUSH_LEASE, model.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
-"""Milliseconds after which something ends: a flusher's turn or a fill lease, the time of a writer, a thread, the intents about one."""
+MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
+"""Milliseconds after which something ends: a flusher's claim or a fill lease, the time of a writer, a thread, the intents about one."""
 
 
 class Killed(BaseException):
@@ -48,16 +49,16 @@ class Accident(NamedTuple):
 
 
 class Process:
-    """A saver as if in a process of its own. Once it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
+    """A saver as if in a process of its own. SingleFlight it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
 
-    def __init__(self, face: Face, tiers: Tiers) -> None:
-        self.face, self.saver, self._tiers = face, face.saver, tiers
+    def __init__(self, uniform: Uniform, tiers: Tiers) -> None:
+        self.uniform, self.saver, self._tiers = uniform, uniform.saver, tiers
         self.accident: Accident | None = None
         self.meanwhile: Any = None
         self.has_struck, self._is_dead, self._asked = False, False, 0
         self._pass_by(self.saver.hot, lambda request: "hot")
         self._pass_by(
-            self.saver, lambda request: "cold" if isinstance(getattr(request, "request", request), Cold) else ""
+            self.saver, lambda request: "cold" if isinstance(getattr(request, "request", request), ColdCall) else ""
         )
 
     def _pass_by(self, owner: Any, tier_of: Callable[[Any], str]) -> None:
@@ -65,7 +66,7 @@ class Process:
 
         class PassingBy(DriverWrapper[Any]):
             def request(self, request: Any) -> Any:
-                if isinstance(request, Pause):
+                if isinstance(request, Sleep):
                     return process._wait()
                 try:
                     if process._meets_it(tier_of(request), is_late=False):
@@ -78,7 +79,7 @@ class Process:
                 return answer
 
             async def arequest(self, request: Any) -> Any:
-                if isinstance(request, Pause):
+                if isinstance(request, Sleep):
                     return process._wait()
                 try:
                     if process._meets_it(tier_of(request), is_late=False):
@@ -93,9 +94,9 @@ class Process:
         owner.driver = PassingBy(owner.driver)
 
     @staticmethod
-    def _tried(request: Any, error: Exception) -> Tried:
-        if isinstance(request, Try):
-            return Tried(None, error)
+    def _tried(request: Any, error: Exception) -> Outcome:
+        if isinstance(request, Attempt):
+            return Outcome(None, error)
         raise error
 
     def _wait(self) -> None:
@@ -129,7 +130,7 @@ class Process:
 
     async def run(self, operation: Any) -> Any:
         driver = self.saver.driver
-        return await driver.arun(operation) if self.face.native_async else driver.run(operation)
+        return await driver.arun(operation) if self.uniform.native_async else driver.run(operation)
 
 
 def _finish(coroutine: Any) -> None:
@@ -321,7 +322,7 @@ class History:
         self.processes = [await self.start(settings) for settings in self.settings]
 
     async def start(self, settings: dict[str, Any]) -> Process:
-        return Process(await self.tiers.face(hot=self.hot, cold=self.cold, **settings), self.tiers)
+        return Process(await self.tiers.uniform(hot=self.hot, cold=self.cold, **settings), self.tiers)
 
     async def run(self, length: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -330,7 +331,7 @@ class History:
             for self.number in range(1, length + 1):
                 await self.step()
                 if len(self.models.all) > 6:
-                    await self.compare(self.chance.choice(self.processes).face)
+                    await self.compare(self.chance.choice(self.processes).uniform)
             await self.end()
 
     async def step(self) -> None:
@@ -354,7 +355,7 @@ class History:
             getattr(self, what)(thread)
         elif what == "flush":
             self.tiers.later(flushing.FLUSH_LEASE)
-            assert await self.processes[at].face.flush(timeout=30) == 0
+            assert await self.processes[at].uniform.flush(timeout=30) == 0
         elif what == "turn":
             await self.turn(at, thread)
         elif what == "get":
@@ -438,7 +439,7 @@ class History:
         before: list[Model] = []
         answer, accident = await self.met(
             at,
-            lambda process: getattr(process.face, method)(*given, **named),
+            lambda process: getattr(process.uniform, method)(*given, **named),
             lambda: before.extend(one.copy() for one in self.models.all),
         )
         if accident is None:
@@ -473,11 +474,11 @@ class History:
             but = {"put": ("delete",), "put_writes": (), "copy_thread": ("put", "writes", "delete")}.get(
                 method, ("put",)
             )
-            answer, accident = await self.met(at, lambda process: getattr(process.face, method)(*given), begins, but)
+            answer, accident = await self.met(at, lambda process: getattr(process.uniform, method)(*given), begins, but)
             if is_met:
                 self.models.is_over(method, given)
                 if self.chance.random() < 0.6:
-                    await self.compare(self.chance.choice(self.processes).face)
+                    await self.compare(self.chance.choice(self.processes).uniform)
                 return
             if accident is None:
                 assert answer == self.models.happened(method, given)
@@ -486,9 +487,9 @@ class History:
             if method not in ("put", "put_writes") or not (accident == "cold" or (accident == "hot" and is_bypassing)):
                 self.models.may_have_happened(method, given)
             if self.is_sparing and method == "copy_thread":
-                continue  # of a copy of what cold was spared nobody knows which checkpoints it consists of
+                continue  # of a copy of what was coalesced nobody knows which checkpoints it consists of
             if self.chance.random() < 0.6:
-                await self.compare(self.chance.choice(self.processes).face)
+                await self.compare(self.chance.choice(self.processes).uniform)
             if self.chance.random() < 0.5:
                 return
             at = self.chance.randrange(len(self.processes))
@@ -551,19 +552,19 @@ class History:
 
     # -- in the end
 
-    async def compare(self, face: Face) -> None:
+    async def compare(self, uniform: Uniform) -> None:
         for thread in THREADS:
             for ns in NAMESPACES:
-                self.answered(await face.get_tuple(config(thread, ns)), "get_tuple", config(thread, ns))
+                self.answered(await uniform.get_tuple(config(thread, ns)), "get_tuple", config(thread, ns))
             if not self.is_sparing:
-                self.answered(await face.list(config(thread, None)), "list", config(thread, None))
+                self.answered(await uniform.list(config(thread, None)), "list", config(thread, None))
 
     async def end(self) -> None:
         """Cold alone has it all, and nobody has a write intent any more."""
-        self.tiers.later(model.WRITER_GONE)
-        faces = [process.face for process in self.processes]
-        assert await faces[0].flush(timeout=30) == 0
-        for face in (*faces, await self.tiers.face(), await self.tiers.cold_face()):
-            await self.compare(face)
+        self.tiers.later(context.WRITER_GONE)
+        uniforms = [process.uniform for process in self.processes]
+        assert await uniforms[0].flush(timeout=30) == 0
+        for uniform in (*uniforms, await self.tiers.uniform(), await self.tiers.cold_uniform()):
+            await self.compare(uniform)
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
         assert not left & {b"dirty", b"intents"}

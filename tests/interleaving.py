@@ -21,13 +21,14 @@ from redis_saver.engine import scripts
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
 from redis_saver.engine.requests import Call
-from redis_saver.tiered import flushing, model, operations
-from redis_saver.tiered.model import Once, Pause, Try
+from redis_saver.tiered import context, operations
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.requests import SingleFlight, Sleep, Attempt
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """What a flusher does first and last; what comes of an operation of which nothing was written."""
 MAX_WAITED = 4
-"""Turns that anything is kept waiting: who writes to cold is not to take longer (`model.WRITER_GONE`)."""
+"""Turns that anything is kept waiting: who writes to cold is not to take longer (`context.WRITER_GONE`)."""
 
 
 class UnderWay:
@@ -50,13 +51,13 @@ class UnderWay:
 
     @property
     def is_late_in_cold(self) -> bool:
-        """Whether it is a flusher that does something to cold, and its turn is over."""
-        return bool(self.waited) and isinstance(self._request, Try)
+        """Whether it is a flusher that does something to cold, and its claim is over."""
+        return bool(self.waited) and isinstance(self._request, Attempt)
 
     def step(self) -> bool:
         """Let it do what it asks for; answers whether that was the last."""
-        request, self.is_waiting = self._request, isinstance(self._request, Pause)
-        if isinstance(request, Once):
+        request, self.is_waiting = self._request, isinstance(self._request, Sleep)
+        if isinstance(request, SingleFlight):
             self._operations.append(request.make())
             return self._go_on(self._operations[-1].send, None)
         if self.asks == TAKES:
@@ -107,7 +108,7 @@ class Interleaving:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flushing, "time", Clock(self.tiers))
             cold = await self.tiers.cold()
-            self.alone = self.tiers.target.face().saver
+            self.alone = self.tiers.target.uniform().saver
             self.savers = [await self.tiers.saver(cold=cold, **settings) for settings in self.settings]
             for _ in range(length):
                 self.go_on()
@@ -318,7 +319,7 @@ class Interleaving:
             self.write("delete_thread", thread, *self.calling("delete_thread", (thread,)))
 
     def delete_run(self, thread: str) -> None:
-        """Of what cold was spared, only hot knows what is left then."""
+        """Of what was coalesced, only hot knows what is left then."""
         runs = {one.metadata["run_id"] for one in self.model.list(config(thread, None))}
         if runs and self.is_only_being_deleted(thread) and (not self.is_sparing or self.is_all_in_hot(thread)):
             make, happened = self.calling("delete_for_runs", ([self.chance.choice(sorted(runs))],))
@@ -359,7 +360,7 @@ class Interleaving:
         self.start(what, thread, make, then)
 
     def flush(self, thread: str) -> None:
-        saver = self.chance.choice([saver for saver in self.savers if saver.behind])
+        saver = self.chance.choice([saver for saver in self.savers if saver.flush_queue])
         at_once = self.chance.random() < 0.8
 
         def then(done: Any) -> None:
@@ -371,9 +372,9 @@ class Interleaving:
     # -- in the end
 
     def check_all(self, cold: Any) -> None:
-        self.tiers.later(model.WRITER_GONE)
+        self.tiers.later(context.WRITER_GONE)
         self.savers[0].list(None)  # which brings there what only hot has
-        assert next(saver for saver in self.savers if saver.behind).flush(timeout=30) == 0
+        assert next(saver for saver in self.savers if saver.flush_queue).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:
             for ns in NAMESPACES:
@@ -396,8 +397,8 @@ class Interleaving:
                     continue
                 assert (found.checkpoint, found.parent_config) == (one.checkpoint, one.parent_config)
                 tasks = {task for task, *_ in found.pending_writes}
-                spared = {task for task, *_ in one.pending_writes} - tasks if self.is_sparing else ()
-                assert found.pending_writes == [write for write in one.pending_writes if write[0] not in spared]
+                coalesced = {task for task, *_ in one.pending_writes} - tasks if self.is_sparing else ()
+                assert found.pending_writes == [write for write in one.pending_writes if write[0] not in coalesced]
         assert not in_cold, f"cold has {[short(one) for one in in_cold.values()]}"
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}
         assert not left & {b"dirty", b"intents"}

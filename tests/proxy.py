@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from uniform import Face, Target
+from uniform import Uniform, Target
 
 
 class Proxy:
@@ -124,7 +124,7 @@ def retrying(flavour: str, retries: int) -> Any:
     return module.retry.Retry(redis.backoff.NoBackoff(), retries)
 
 
-def through(proxy: Proxy, target: Target, retries: int = 0) -> Face:
+def through(proxy: Proxy, target: Target, retries: int = 0) -> Uniform:
     """A saver behind the proxy, whose client tries so often again."""
     beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
-    return beyond.face(client=beyond.client(retry=retrying(target.flavour, retries)))
+    return beyond.uniform(client=beyond.client(retry=retrying(target.flavour, retries)))

@@ -18,7 +18,7 @@ import redis.backoff
 import redis.cluster
 import redis.crc
 import valkey.asyncio
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import CheckpointTuple
 from factories import config, put
 from servers import Cluster, Server, url_of
@@ -147,7 +147,7 @@ async def behind(relay: Relay) -> AsyncIterator[AsyncRedisSaver]:
 
 async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
     for number in range(threads):
-        await put(Face(saver), config(f"n{number}"), {"n": number})
+        await put(Uniform(saver), config(f"n{number}"), {"n": number})
     await saver.aget_tuple(config("n0"))
     await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", 1)], "task")
 
@@ -775,8 +775,8 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
 async def test_scanning_waits_for_a_connection_like_all_others() -> None:
     """A client refuses what is asked beyond its connections; no request of ours is asked then, SCAN neither."""
     target = Target("redis", "async", url_of("redis"), f"gate-{uuid4().hex}")
-    saver = target.face(client=target.client(max_connections=2)).saver
-    where = await put(Face(saver), config(), {"n": 1})
+    saver = target.uniform(client=target.client(max_connections=2)).saver
+    where = await put(Uniform(saver), config(), {"n": 1})
 
     async def threads() -> list[str]:
         return [info.thread_id async for info in saver.athreads()]

@@ -94,11 +94,11 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["floors"]) == 24
-    measured = [floor for floor in found["floors"] if floor["met"] is not None]
+    assert len(found["budgets"]) == 24
+    measured = [budget for budget in found["budgets"] if budget["met"] is not None]
     assert len(measured) == 14  # the others take more than the smallest run has
-    for floor in found["floors"]:
-        assert floor["floor"] in said
+    for budget in found["budgets"]:
+        assert budget["budget"] in said
     assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None
     assert "langgraph-checkpoint-redis did not run" in said
 

@@ -222,12 +222,12 @@ class Changing:
 
 
 async def test_what_changes_is_asked_again_and_then_named(target: Target) -> None:
-    face = target.face()
-    await put(face, config(), {"a": [Changing(3)]})
+    uniform = target.uniform()
+    await put(uniform, config(), {"a": [Changing(3)]})
     with pytest.raises(EncodeError, match=r"'a'.*Changing cannot be encoded: dictionary changed size.*a copy"):
-        await put(face, config(), {"a": {"b": [deque([Changing(9)])]}})
+        await put(uniform, config(), {"a": {"b": [deque([Changing(9)])]}})
     with pytest.raises(EncodeError, match="not msgpack serializable: object"):
-        await put(face, config(), {"a": [object()]})
+        await put(uniform, config(), {"a": [object()]})
 
 
 def test_what_holds_itself_is_an_error_and_no_crash() -> None:

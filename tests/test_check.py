@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
@@ -29,7 +29,7 @@ from test_install import acl_rule
 from test_sharing import fields_of, key_of
 from test_values import KEY
 from wrappers import Around, elsewhere
-from tiering import Moody, Tiers
+from tiering import FlakySaver, Tiers
 from typing_extensions import TypedDict
 
 from redis_saver import (
@@ -51,23 +51,23 @@ from redis_saver.storage.chunks import digest
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 
 
-async def lived(face: Face) -> dict[str, Any]:
+async def lived(uniform: Uniform) -> dict[str, Any]:
     """A thread with two namespaces, a run, values in chunks that two versions share, and writes of both kinds."""
     assert (
-        await face.get_tuple(config()) is None
+        await uniform.get_tuple(config()) is None
     )  # as a graph does; over two tiers hot then knows that it has all there is
     run = {"metadata": {"source": "loop", "step": 1, "parents": {}, "run_id": "run-1"}}
     first = await put(
-        face, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id="1", versions={"n": "1", "m": "1"}, **run
+        uniform, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id="1", versions={"n": "1", "m": "1"}, **run
     )
-    where = await put(face, first, {"n": 2, "m": MESSAGES}, checkpoint_id="2", versions={"n": "2", "m": "2"}, **run)
-    await put(face, config(ns="sub"), {"n": 3}, checkpoint_id="3", versions={"n": "1"}, **run)
-    await face.put_writes(where, [("n", 4), (INTERRUPT, "?")], "task", "path")
+    where = await put(uniform, first, {"n": 2, "m": MESSAGES}, checkpoint_id="2", versions={"n": "2", "m": "2"}, **run)
+    await put(uniform, config(ns="sub"), {"n": 3}, checkpoint_id="3", versions={"n": "1"}, **run)
+    await uniform.put_writes(where, [("n", 4), (INTERRUPT, "?")], "task", "path")
     return where
 
 
-async def sound(face: Face, thread: str = "thread", **more: Any) -> CheckReport:
-    report: CheckReport = await face.check(thread, **more)
+async def sound(uniform: Uniform, thread: str = "thread", **more: Any) -> CheckReport:
+    report: CheckReport = await uniform.check(thread, **more)
     assert report.findings == () and report.sound
     return report
 
@@ -101,45 +101,45 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_what_graphs_leave_is_sound(saver: Face, target: Target) -> None:
+async def test_what_graphs_leave_is_sound(saver: Uniform, target: Target) -> None:
     await live_soundly(saver, target)
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_what_graphs_leave_is_sound_with_each_setting(target: Target, setting: str) -> None:
-    await live_soundly(target.face(**SETTINGS[setting]), target)
+    await live_soundly(target.uniform(**SETTINGS[setting]), target)
 
 
-async def live_soundly(face: Face, target: Target) -> None:
+async def live_soundly(uniform: Uniform, target: Target) -> None:
     """Graphs, prune, delete_for_runs, a copy and an overwritten checkpoint."""
-    made = graph(face.saver)
+    made = graph(uniform.saver)
     for turn in range(3):
         given, where = {"messages": [HumanMessage("h" * 700)], "log": [turn]}, config("t")
-        if face.native_async:
+        if uniform.native_async:
             await made.ainvoke(given, where)
         else:
             made.invoke(given, where)
-    report = await sound(face, "t")
+    report = await sound(uniform, "t")
     assert report.checkpoints >= 6 and report.writes
-    await face.copy_thread("t", "copy")
-    await sound(face, "copy")
-    await face.prune(["t"], keep_last=2)
-    await sound(face, "t")
-    await lived(face)
-    assert (await sound(face))[1:5] == (3, 5, report_chunks(target), 2)
-    await put(face, config(), {"m": MESSAGES[3:]}, checkpoint_id="1", versions={"m": "3"})
-    await sound(face)
-    await face.delete_for_runs(["run-1"])
-    await sound(face)
-    assert (await sound(face, values=False)).checkpoints == 1
+    await uniform.copy_thread("t", "copy")
+    await sound(uniform, "copy")
+    await uniform.prune(["t"], keep_last=2)
+    await sound(uniform, "t")
+    await lived(uniform)
+    assert (await sound(uniform))[1:5] == (3, 5, report_chunks(target), 2)
+    await put(uniform, config(), {"m": MESSAGES[3:]}, checkpoint_id="1", versions={"m": "3"})
+    await sound(uniform)
+    await uniform.delete_for_runs(["run-1"])
+    await sound(uniform)
+    assert (await sound(uniform, values=False)).checkpoints == 1
 
 
 def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
-async def test_a_thread_that_is_not_there(saver: Face) -> None:
+async def test_a_thread_that_is_not_there(saver: Uniform) -> None:
     with pytest.raises(ThreadNotFound, match="'thread'"):
         await saver.check("thread")
 
@@ -337,8 +337,8 @@ def contents(target: Target) -> dict[bytes, Any]:
 
 
 async def test_all_that_is_damaged_is_named(target: Target) -> None:
-    face = target.face()
-    await lived(face)
+    uniform = target.uniform()
+    await lived(uniform)
     several = (
         "a header is gone",
         "a chunk is gone",
@@ -348,7 +348,7 @@ async def test_all_that_is_damaged_is_named(target: Target) -> None:
     )
     for what in several:
         DAMAGE[what][0](target)
-    report = await face.check("thread")
+    report = await uniform.check("thread")
     said = "\n".join(f"{finding.where}: {finding.what}" for finding in report.findings)
     for what in several:
         assert re.search(DAMAGE[what][2].replace("there are 5", "there are"), said), what
@@ -358,13 +358,13 @@ async def test_all_that_is_damaged_is_named(target: Target) -> None:
 @pytest.mark.parametrize("what", DAMAGE)
 async def test_damage_is_named(target: Target, what: str) -> None:
     """With its place and a remedy; and nothing is changed by looking."""
-    face = target.face()
-    await lived(face)
-    await sound(face)
+    uniform = target.uniform()
+    await lived(uniform)
+    await sound(uniform)
     damage, severity, said = DAMAGE[what]
     damage(target)
     before = contents(target)
-    report = await target.face().check("thread")
+    report = await target.uniform().check("thread")
     found = [finding for finding in report.findings if re.search(said, f"{finding.where}: {finding.what}", re.DOTALL)]
     assert found, report.findings
     assert found[0].severity == severity and found[0].remedy
@@ -373,27 +373,27 @@ async def test_damage_is_named(target: Target, what: str) -> None:
 
 
 async def test_many_findings_are_counted(target: Target) -> None:
-    await lived(target.face())
+    await lived(target.uniform())
     for number in range(150):
         listed(b"x%d" % number)(target)
-    report = await target.face().check("thread")
+    report = await target.uniform().check("thread")
     assert len(report.findings) == 100 and report.more == 50 and not report.sound
 
 
 async def test_plain_values_of_an_encrypting_saver_are_named(target: Target) -> None:
     """And with values=False nothing is decoded, so no key is needed."""
-    await lived(target.face())
-    face = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY))
-    report = await face.check("thread")
+    await lived(target.uniform())
+    uniform = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY))
+    report = await uniform.check("thread")
     assert len(report.findings) == 3 + 5 + 2
     assert all("it is not encrypted" in finding.what for finding in report.findings)
-    await sound(face, values=False)
+    await sound(uniform, values=False)
 
 
 async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
     """Each attempt that saw something is made again; a thread that changes during each is ThreadBusy."""
-    face = target.face()
-    await lived(face)
+    uniform = target.uniform()
+    await lived(uniform)
     left = [1]
 
     def meanwhile() -> None:
@@ -411,12 +411,12 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
             meanwhile()
         return (yield request)
 
-    Around(face.saver, around)
-    report = await sound(face)
+    Around(uniform.saver, around)
+    report = await sound(uniform)
     assert report.writes == 3 and not left
     left.extend([1] * 5)
     with pytest.raises(ThreadBusy, match="'thread'.*5 attempts"):
-        await face.check("thread")
+        await uniform.check("thread")
 
 
 def damaged(stored: bytes, dice: random.Random) -> bytes:
@@ -439,7 +439,7 @@ async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
     """Random damage: the check ends in a report, and where reading the thread fails it is not called sound."""
     dice = random.Random(seed := int(os.environ.get("CHECK_SEED", "17")))
     cases, unread = int(os.environ.get("CHECK_CASES", "150")), 0
-    await lived(target.face())
+    await lived(target.uniform())
     index, data = index_of(target), key_of(target)
     fields, members = target.raw.hgetall(data), target.raw.zrange(index, 0, -1)
     for case in range(cases):
@@ -456,11 +456,11 @@ async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
                 target.raw.hset(data, damaged(name, dice), fields[name])
             else:
                 target.raw.hset(data, name, damaged(fields[name], dice))
-        face = target.face()
-        report = await face.check("thread")
+        uniform = target.uniform()
+        report = await uniform.check("thread")
         try:
             for ns in (None, "", "sub"):
-                await face.list(config(ns=ns))
+                await uniform.list(config(ns=ns))
         except ThreadDamaged as error:
             unread += 1
             assert not report.sound, (seed, case, error)
@@ -475,34 +475,34 @@ async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
 
 async def test_two_tiers_that_agree(tiers: Tiers) -> None:
     """Written through, behind, with gaps, and brought back; what cold lacks yet is counted, and nothing is wrong with it."""
-    face = await tiers.face()
-    await lived(face)
-    assert (await sound(face)).compared == 3
-    behind = await tiers.face(mode="write-behind", flusher=False)
+    uniform = await tiers.uniform()
+    await lived(uniform)
+    assert (await sound(uniform)).compared == 3
+    behind = await tiers.uniform(mode="write-behind", flusher=False)
     await behind.get_tuple(config("behind"))
     made = await chain(behind, "behind", 3)
     report = await sound(behind, "behind")
     assert report.compared == 0 and report.lacking == 3
     assert await behind.flush() == 0
     assert (await sound(behind, "behind")).compared == 3
-    latest = await tiers.face(mode="write-behind", flusher=False, cold_history="latest")
+    latest = await tiers.uniform(mode="write-behind", flusher=False, cold_history="latest")
     await chain(latest, "latest", 3)
     assert await latest.flush() == 0
     assert (await sound(latest, "latest")).compared == 3
     tiers.evict(thread="behind")
     with pytest.raises(ThreadNotFound):
-        await face.check("behind")
-    assert (await face.get_tuple(config("behind"))).config == made[-1]
-    assert (await sound(face, "behind")).compared == 1
+        await uniform.check("behind")
+    assert (await uniform.get_tuple(config("behind"))).config == made[-1]
+    assert (await sound(uniform, "behind")).compared == 1
 
 
 async def test_two_tiers_that_differ(tiers: Tiers) -> None:
     """Cold has another value, another parent, nothing, or something newer."""
-    face, cold = await tiers.face(), await tiers.cold_face()
-    await face.get_tuple(config())
-    made = await chain(face, "thread", 3)
-    await face.put_writes(made[2], [("n", 1)], "task")
-    await sound(face)
+    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
+    made = await chain(uniform, "thread", 3)
+    await uniform.put_writes(made[2], [("n", 1)], "task")
+    await sound(uniform)
     with psycopg.connect(tiers.url, autocommit=True) as connection:
         for change, said in (
             ("UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s", "cold has it otherwise: the metadata"),
@@ -511,23 +511,23 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
             ("DELETE FROM checkpoints WHERE checkpoint_id = %s", "cold does not have it"),
         ):
             connection.execute(change, (made[2]["configurable"]["checkpoint_id"],))
-            (finding,) = (await face.check("thread")).findings
+            (finding,) = (await uniform.check("thread")).findings
             assert re.search(said, finding.what) and finding.severity == "error"
             assert made[2]["configurable"]["checkpoint_id"] in finding.where
     newer = await put(cold, config(), {"n": 9})
-    findings = (await face.check("thread")).findings
+    findings = (await uniform.check("thread")).findings
     assert any(f"a newer one, {newer['configurable']['checkpoint_id']!r}" in finding.what for finding in findings)
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 async def test_what_is_written_while_it_is_compared_is_not_wrong(tiers: Tiers) -> None:
     """An answer to an interrupt that takes the place of another, as long: no counter shows it."""
-    moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap())
-    await face.get_tuple(config())
-    (stored,) = await chain(face, "thread", 1)
-    await face.put_writes(stored, [(RESUME, "aaa")], "task")
-    other = await tiers.face()
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap())
+    await uniform.get_tuple(config())
+    (stored,) = await chain(uniform, "thread", 1)
+    await uniform.put_writes(stored, [(RESUME, "aaa")], "task")
+    other = await tiers.uniform()
 
     def answer() -> Any:
         return elsewhere(act) if not tiers.native_async else act()
@@ -535,46 +535,46 @@ async def test_what_is_written_while_it_is_compared_is_not_wrong(tiers: Tiers) -
     async def act() -> None:
         await other.put_writes(stored, [(RESUME, "bbb")], "task")
 
-    await sound(face)
-    moody.calls.clear()
-    moody.before["get_tuple"] = answer
-    assert (await sound(face)).compared == 1
-    assert not moody.before and "get_tuple" in moody.calls
+    await sound(uniform)
+    flaky.calls.clear()
+    flaky.before["get_tuple"] = answer
+    assert (await sound(uniform)).compared == 1
+    assert not flaky.before and "get_tuple" in flaky.calls
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 async def test_what_hot_cannot_read_was_not_compared(tiers: Tiers) -> None:
     """Values are plain in hot, whose saver reads encrypted ones only: without `values` the comparison alone meets that."""
-    face = await tiers.face()
-    await face.get_tuple(config())
-    await chain(face, "thread", 1)
+    uniform = await tiers.uniform()
+    await uniform.get_tuple(config())
+    await chain(uniform, "thread", 1)
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
-    report = await (await tiers.face(hot={"serde": serde})).check("thread", values=False)
+    report = await (await tiers.uniform(hot={"serde": serde})).check("thread", values=False)
     assert (report.compared, report.sound) == (0, False)
     assert "it could not be compared with cold" in report.findings[0].what
 
 
 async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
-    face = await tiers.face(mode="write-behind", flusher=False)
-    await face.get_tuple(config())
-    await chain(face, "thread", 1)
+    uniform = await tiers.uniform(mode="write-behind", flusher=False)
+    await uniform.get_tuple(config())
+    await chain(uniform, "thread", 1)
     keys, raw = Keyspace(tiers.target.prefix).tier_keys("thread"), tiers.target.raw
     raw.pexpire(keys.dirty, 100_000)
-    assert "yet it expires" in (await face.check("thread")).findings[0].what
+    assert "yet it expires" in (await uniform.check("thread")).findings[0].what
     raw.persist(keys.dirty)
     member = raw.zrange(keys.dirty, 0, 0)[0]
     raw.hset(keys.flush, b"x" + member, b"3 0 no room\n")
-    (finding,) = (await face.check("thread")).findings
+    (finding,) = (await uniform.check("thread")).findings
     assert finding.what == r"cold refused it 3 times: 'no room\n'" and finding.severity == "warning"
     raw.delete(keys.flush)
     raw.hdel(keys.data_key, b"@deferred_ttl")
-    assert "do not say so" in (await face.check("thread")).findings[0].what
+    assert "do not say so" in (await uniform.check("thread")).findings[0].what
     raw.hset(keys.data_key, b"@deferred_ttl", b"")
     raw.delete(keys.dirty)
-    assert "the list of what is gone" in (await face.check("thread")).findings[0].what
+    assert "the list of what is gone" in (await uniform.check("thread")).findings[0].what
     raw.hdel(keys.data_key, b"@deferred_ttl")
     raw.zadd(keys.intents, {b"%015d-" % 1 + b"*" * 16 + b"token": 0})
-    report = await tiers.target.face().check("thread")
+    report = await tiers.target.uniform().check("thread")
     assert report.findings[0].severity == "info" and report.sound
 
 
@@ -590,9 +590,9 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
 async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--redis", target.url, "--keys", target.prefix)
-    face = target.face()
-    await lived(face)
-    await chain(face, "other\n", 2)
+    uniform = target.uniform()
+    await lived(uniform)
+    await chain(uniform, "other\n", 2)
     code, out = ran(capsys, *where, "thread", "other\n")
     assert code == 0
     assert re.fullmatch(r"'thread': sound: 3 checkpoints, 5 values, \d+ chunks, 2 pending writes, [\d,]+ bytes", out[0])
@@ -624,7 +624,7 @@ def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_command_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
-    await lived(await tiers.face())
+    await lived(await tiers.uniform())
     where = ("--redis", tiers.target.url, "--keys", tiers.target.prefix, "--postgres")
     code, out = ran(capsys, *where, tiers.url, "thread")
     assert code == 0 and out[0].endswith(", 3 checkpoints compared with cold")
@@ -640,19 +640,19 @@ async def test_a_user_who_may_only_read_suffices(flavour: str) -> None:
     """The rule is that of docs/check.md; no command in it is there for nothing."""
     server = Server()
     plain = Target("redis", flavour, f"redis://127.0.0.1:{server.port}", "langgraph")
-    await lived(plain.face(compression="zstd"))
+    await lived(plain.uniform(compression="zstd"))
     kind, cold = AsyncTieredSaver if flavour == "async" else TieredSaver, InMemorySaver()
-    tiered = Face(kind(plain.face().saver, cold))
+    tiered = Uniform(kind(plain.uniform().saver, cold))
     assert await tiered.get_tuple(config("two")) is None
     await chain(tiered, "two", 1)
     rule = acl_rule("check", "docs/check.md").split()
     server.client().execute_command(*rule)
     server.client().config_resetstat()
     target = Target("redis", flavour, f"redis://checker:secret@127.0.0.1:{server.port}", "langgraph")
-    await sound(target.face())
-    assert (await sound(Face(kind(target.face().saver, cold)), "two")).compared == 1
+    await sound(target.uniform())
+    assert (await sound(Uniform(kind(target.uniform().saver, cold)), "two")).compared == 1
     with pytest.raises(ThreadNotFound):
-        await target.face().check("nobody")
+        await target.uniform().check("nobody")
     with RedisSaver.from_conn_string(target.url) as saver:
         assert main(["check", "--redis", target.url, "--all"]) == 0
         with pytest.raises(redis.exceptions.ResponseError, match="can't run this command"):

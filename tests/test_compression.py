@@ -43,16 +43,16 @@ def target_name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("order", list(itertools.product([None, "zstd"], repeat=3)))
 async def test_savers_with_and_without_on_one_thread(target: Target, order: Any) -> None:
     told = TaskInfo(target)
-    faces = {setting: target.face(compression=setting) for setting in (None, "zstd")}
+    uniforms = {setting: target.uniform(compression=setting) for setting in (None, "zstd")}
     values = dict(VALUES)
     for number, setting in enumerate(order, 1):
-        face = faces[setting]
-        await face.get_tuple(config())
-        await told.put(face, number, number - 1 or None, **values)
-        await face.put_writes(config(checkpoint_id=name(number)), list(values.items()), f"task {number}")
+        uniform = uniforms[setting]
+        await uniform.get_tuple(config())
+        await told.put(uniform, number, number - 1 or None, **values)
+        await uniform.put_writes(config(checkpoint_id=name(number)), list(values.items()), f"task {number}")
         values = {**values, "repetitive": [*values["repetitive"], f"more {number} {WORDS}"], "hex": values["hex"][1:]}
         values["files"] = {**values["files"], "/new.md": WORDS * number * 40}
-    for reader in (*faces.values(), target.face(), target.face(compression="zstd")):
+    for reader in (*uniforms.values(), target.uniform(), target.uniform(compression="zstd")):
         for number in told.values:
             found = await reader.get_tuple(config(checkpoint_id=name(number)))
             told.same(found)
@@ -63,12 +63,12 @@ async def test_savers_with_and_without_on_one_thread(target: Target, order: Any)
         seeds = await reader.get_delta_channel_history(config=config(checkpoint_id=name(3)), channels=list(VALUES))
         assert {channel: said(one["seed"]) for channel, one in seeds.items()} == told.values[2]
     check_sound(target)
-    await faces[order[0]].copy_thread("thread", "copy")
-    told.same(await target.face().get_tuple(config("copy")))
+    await uniforms[order[0]].copy_thread("thread", "copy")
+    told.same(await target.uniform().get_tuple(config("copy")))
     check_sound(target, "copy")
     check_counters(fields_of(target, "copy"))
-    await faces[order[1]].prune(["thread"])
-    told.same(await target.face().get_tuple(config()))
+    await uniforms[order[1]].prune(["thread"])
+    told.same(await target.uniform().get_tuple(config()))
     check_chunks(target, swept=True)
     check_sound(target)
 
@@ -77,12 +77,12 @@ async def test_savers_with_and_without_on_one_thread(target: Target, order: Any)
 async def test_edits_by_turns(target: Target, knows: bool) -> None:
     """Every edit of test_sharing, by a saver with and one without, one after the other."""
     told = TaskInfo(target)
-    faces = [target.face(), target.face(compression="zstd")]
+    uniforms = [target.uniform(), target.uniform(compression="zstd")]
     for number, value in enumerate(EDITS.values(), 1):
         if knows:
-            await faces[number % 2].get_tuple(config())
-        await told.put(faces[number % 2], number, number - 1 or None, v=value)
-    await told.check(*faces, swept=True)
+            await uniforms[number % 2].get_tuple(config())
+        await told.put(uniforms[number % 2], number, number - 1 or None, v=value)
+    await told.check(*uniforms, swept=True)
 
 
 @pytest.mark.parametrize("value", ["repetitive", "a long text", "bytes", "huge"])
@@ -90,9 +90,9 @@ async def test_repetitive_values_take_less_than_half(target: Target, value: str)
     sizes = {}
     for setting in (None, "zstd"):
         thread = str(setting)
-        face = target.face(compression=setting)
-        await TaskInfo(target, thread).put(face, 1, v=VALUES[value])
-        await face.put_writes(config(thread, checkpoint_id=name(1)), [("v", VALUES[value])], "task")
+        uniform = target.uniform(compression=setting)
+        await TaskInfo(target, thread).put(uniform, 1, v=VALUES[value])
+        await uniform.put_writes(config(thread, checkpoint_id=name(1)), [("v", VALUES[value])], "task")
         sizes[setting] = size(fields_of(target, thread))
         writes = sum(len(one) for field, one in fields_of(target, thread).items() if field[:1] == b"w")
         sizes[setting, "writes"] = writes
@@ -103,10 +103,10 @@ async def test_repetitive_values_take_less_than_half(target: Target, value: str)
 async def test_what_does_not_shrink_is_stored_as_it_is(target: Target) -> None:
     stored = []
     for setting in (None, "zstd"):
-        face, thread = target.face(compression=setting), str(setting)
+        uniform, thread = target.uniform(compression=setting), str(setting)
         values = {"random": VALUES["random"], "tiny": "x" * 500, "n": 7, "none": None}
-        await TaskInfo(target, thread).put(face, 1, **values)
-        await face.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
+        await TaskInfo(target, thread).put(uniform, 1, **values)
+        await uniform.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
         stored.append({field: one for field, one in fields_of(target, thread).items() if field[:1] in b"bw"})
     assert stored[0] == stored[1]
 
@@ -114,8 +114,8 @@ async def test_what_does_not_shrink_is_stored_as_it_is(target: Target) -> None:
 async def test_incompressible_chunks_grow_little(target: Target) -> None:
     sizes = []
     for setting in (None, "zstd"):
-        face, thread = target.face(compression=setting), str(setting)
-        await TaskInfo(target, thread).put(face, 1, v=VALUES["random elements"])
+        uniform, thread = target.uniform(compression=setting), str(setting)
+        await TaskInfo(target, thread).put(uniform, 1, v=VALUES["random elements"])
         assert len(stored_chunks(fields_of(target, thread))) > 40
         sizes.append(size(fields_of(target, thread)))
     assert sizes[1] < sizes[0] * 1.02
@@ -124,19 +124,19 @@ async def test_incompressible_chunks_grow_little(target: Target) -> None:
 async def test_a_process_that_knows_nothing_appends(target: Target) -> None:
     """Bytes that are equal are shared, by savers that both compress, and versions of a value are stored once."""
     told, value = TaskInfo(target), list(REPETITIVE)
-    await told.put(target.face(compression="zstd"), 1, v=value)
+    await told.put(target.uniform(compression="zstd"), 1, v=value)
     before = size(fields_of(target))
     for number in range(2, 12):
         value = [*value, f"{number} {WORDS}"]
-        await told.put(target.face(compression="zstd"), number, number - 1, v=value)
+        await told.put(target.uniform(compression="zstd"), number, number - 1, v=value)
     assert size(fields_of(target)) - before < 25_000
-    await told.check(target.face(compression="zstd"), swept=True)
+    await told.check(target.uniform(compression="zstd"), swept=True)
 
 
 @pytest.mark.parametrize("wrong", ["gzip", "", "ZSTD", "zstandard"])
 def test_an_unknown_name(target: Target, wrong: str) -> None:
     with pytest.raises(ValueError, match="zstd"):
-        target.face(compression=wrong)
+        target.uniform(compression=wrong)
 
 
 @pytest.fixture
@@ -154,22 +154,22 @@ def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def test_without_the_extra(target: Target, no_zstandard: Any) -> None:
     told = TaskInfo(target)
-    await told.put(target.face(compression="zstd"), 1, chunks=REPETITIVE)
-    await told.put(target.face(compression="zstd"), 2, whole=VALUES["a long text"])
+    await told.put(target.uniform(compression="zstd"), 1, chunks=REPETITIVE)
+    await told.put(target.uniform(compression="zstd"), 2, whole=VALUES["a long text"])
     where = config(checkpoint_id=name(3))
-    await told.put(target.face(), 3, plain=BASE)
-    await target.face(compression="zstd").put_writes(where, [("v", VALUES["a long text"])], "task")
-    await told.put(target.face(), 4, plain=BASE)
+    await told.put(target.uniform(), 3, plain=BASE)
+    await target.uniform(compression="zstd").put_writes(where, [("v", VALUES["a long text"])], "task")
+    await told.put(target.uniform(), 4, plain=BASE)
     no_zstandard()
     with pytest.raises(ImportError, match=r"redis-saver\[zstd\]"):
-        target.face(compression="zstd")
-    face = target.face()
+        target.uniform(compression="zstd")
+    uniform = target.uniform()
     for number in (1, 2, 3):
         with pytest.raises((ThreadDamaged, ImportError), match=r"redis-saver\[zstd\]"):
-            await face.get_tuple(config(checkpoint_id=name(number)))
+            await uniform.get_tuple(config(checkpoint_id=name(number)))
     with pytest.raises((ThreadDamaged, ImportError), match=r"redis-saver\[zstd\]"):
-        await face.list(config())
-    told.same(await face.get_tuple(config(checkpoint_id=name(4))))
+        await uniform.list(config())
+    told.same(await uniform.get_tuple(config(checkpoint_id=name(4))))
 
 
 @pytest.mark.parametrize("garbage", ["garbage", "cut", "empty", "bit"])
@@ -183,10 +183,10 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
             "bit": was[:middle] + bytes([was[middle] ^ 0x55]) + was[middle + 1 :],
         }[garbage]
 
-    told, face = TaskInfo(target), target.face(compression="zstd")
+    told, uniform = TaskInfo(target), target.uniform(compression="zstd")
     mixed = "".join(text(n, 40) + WORDS for n in range(400))
-    await told.put(face, 1, whole=mixed)
-    await told.put(face, 2, 1, chunks=REPETITIVE)
+    await told.put(uniform, 1, whole=mixed)
+    await told.put(uniform, 2, 1, chunks=REPETITIVE)
     fields = fields_of(target)
     whole = [field for field in fields if field[:1] == b"b" and b"zstd" in fields[field][:20]]
     chunks = sorted(field for field in fields if field[:1] == b"z")
@@ -195,18 +195,18 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
     for number, field in ((1, whole[0]), (2, chunks[0]), (2, chunks[-1])):
         target.raw.hset(key_of(target), field, spoiled(fields[field]))
         for call in (
-            lambda face: face.get_tuple(config(checkpoint_id=name(number))),
-            lambda face: face.list(config()),
+            lambda uniform: uniform.get_tuple(config(checkpoint_id=name(number))),
+            lambda uniform: uniform.list(config()),
         ):
             try:
-                answer = await call(target.face())
+                answer = await call(target.uniform())
             except (DecodeError, ThreadDamaged):
                 continue
             for one in answer if isinstance(answer, list) else [answer]:
                 told.same(one)  # never another value
             assert garbage == "bit"
         target.raw.hset(key_of(target), field, fields[field])
-    told.same(await target.face().get_tuple(config()))
+    told.same(await target.uniform().get_tuple(config()))
 
 
 def test_the_setting_is_the_constructors(target: Target) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from factories import config, ids
 from factories import put as put_new
 from proxy import Proxy, proxy, through
@@ -28,9 +28,9 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def together(face: Face, *jobs: Coroutine[Any, Any, Any]) -> None:
+async def together(uniform: Uniform, *jobs: Coroutine[Any, Any, Any]) -> None:
     """Run jobs at once: in a thread each for a blocking saver, else in a task each."""
-    if face.native_async:
+    if uniform.native_async:
         await asyncio.gather(*jobs)
     else:
         with ThreadPoolExecutor(len(jobs)) as pool:
@@ -42,19 +42,19 @@ async def together(face: Face, *jobs: Coroutine[Any, Any, Any]) -> None:
 
 @pytest.mark.parametrize("spread", [1, WRITERS], ids=["one thread", "many threads"])
 async def test_all_that_many_writers_put_is_there(target: Target, spread: int) -> None:
-    face = target.face()
+    uniform = target.uniform()
 
     async def write(number: int) -> None:
         thread = f"thread {number % spread}"
-        await grow(face, number, thread=thread)
-        await face.put_writes(config(thread, checkpoint_id=name(number)), [("n", number)], "task")
+        await grow(uniform, number, thread=thread)
+        await uniform.put_writes(config(thread, checkpoint_id=name(number)), [("n", number)], "task")
 
-    await together(face, *(write(number) for number in range(1, WRITERS + 1)))
+    await together(uniform, *(write(number) for number in range(1, WRITERS + 1)))
     for number in range(1, WRITERS + 1):
-        found = await face.get_tuple(config(f"thread {number % spread}", checkpoint_id=name(number)))
+        found = await uniform.get_tuple(config(f"thread {number % spread}", checkpoint_id=name(number)))
         assert found.checkpoint["channel_values"] == values(number)
         assert found.pending_writes == [("task", "n", number)]
-    listed = [one for thread in range(spread) for one in ids(await face.list(config(f"thread {thread}")))]
+    listed = [one for thread in range(spread) for one in ids(await uniform.list(config(f"thread {thread}")))]
     assert sorted(listed) == [name(number) for number in range(1, WRITERS + 1)]
     for thread in range(spread):
         check_sound(target, f"thread {thread}")
@@ -62,33 +62,33 @@ async def test_all_that_many_writers_put_is_there(target: Target, spread: int) -
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_neither_put_nor_put_writes_of_a_checkpoint_is_lost(target: Target) -> None:
-    face = target.face()
+    uniform = target.uniform()
     for number in range(1, 31):
         where = config(checkpoint_id=name(number))
         jobs = [
-            grow(face, number, number - 1 or None),
-            face.put_writes(where, [("n", number), ("__interrupt__", number)], "task a"),
-            face.put_writes(where, [("n", -number)], "task b"),
+            grow(uniform, number, number - 1 or None),
+            uniform.put_writes(where, [("n", number), ("__interrupt__", number)], "task a"),
+            uniform.put_writes(where, [("n", -number)], "task b"),
         ]
         random.Random(number).shuffle(jobs)
-        await together(face, *jobs)
-        found = await face.get_tuple(config())
+        await together(uniform, *jobs)
+        found = await uniform.get_tuple(config())
         assert found.checkpoint["channel_values"] == values(number)
         expected = [("task a", "__interrupt__", number), ("task a", "n", number), ("task b", "n", -number)]
         assert found.pending_writes == expected
-    assert len(await face.list(config())) == 30
+    assert len(await uniform.list(config())) == 30
     check_sound(target)
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_put_beside_delete_thread_is_whole_or_gone(target: Target) -> None:
-    face = target.face()
+    uniform = target.uniform()
     for number in range(2, 42, 2):
-        await grow(face, number)
-        jobs = [grow(face, number + 1, number), face.delete_thread("thread")]
+        await grow(uniform, number)
+        jobs = [grow(uniform, number + 1, number), uniform.delete_thread("thread")]
         random.Random(number).shuffle(jobs)
-        await together(face, *jobs)
-        found = await face.get_tuple(config())
+        await together(uniform, *jobs)
+        found = await uniform.get_tuple(config())
         if found is None:
             assert target.keys() == []
         else:
@@ -101,8 +101,8 @@ async def test_a_put_beside_delete_thread_is_whole_or_gone(target: Target) -> No
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_forks_put_beside_prune_are_whole(target: Target) -> None:
-    face, forkers, turns = target.face(), 3, 15
-    await grow(face, 1)
+    uniform, forkers, turns = target.uniform(), 3, 15
+    await grow(uniform, 1)
     constants, acknowledged, done = {1: 1}, [1], []
 
     async def fork(forker: int) -> None:
@@ -111,7 +111,7 @@ async def test_forks_put_beside_prune_are_whole(target: Target) -> None:
             for turn in range(turns):
                 number, parent = 2 + forker + forkers * turn, chance.choice(acknowledged)
                 constants[number] = number if chance.random() < 0.3 else constants[parent]
-                await grow(face, number, parent, constant=constants[number])
+                await grow(uniform, number, parent, constant=constants[number])
                 acknowledged.append(number)
                 for old in chance.sample(acknowledged, min(5, len(acknowledged))):
                     await check(old)
@@ -119,22 +119,22 @@ async def test_forks_put_beside_prune_are_whole(target: Target) -> None:
             done.append(forker)
 
     async def check(number: int) -> None:
-        found = await face.get_tuple(config(checkpoint_id=name(number)))
+        found = await uniform.get_tuple(config(checkpoint_id=name(number)))
         if found is not None:
             assert found.checkpoint["channel_values"] == values(number, constants[number])
 
     async def prune() -> None:
         while len(done) < forkers:
-            assert isinstance(await outcome(face.prune(["thread"])), Pruned | ThreadBusy)
+            assert isinstance(await outcome(uniform.prune(["thread"])), Pruned | ThreadBusy)
 
-    await together(face, prune(), *(fork(forker) for forker in range(forkers)))
+    await together(uniform, prune(), *(fork(forker) for forker in range(forkers)))
     newest = max(acknowledged)
     check_sound(target)
     assert newest == 1 + forkers * turns
     for number in acknowledged:
         await check(number)
-    await face.prune(["thread"])
-    assert ids(await face.list(config())) == [name(newest)]
+    await uniform.prune(["thread"])
+    assert ids(await uniform.list(config())) == [name(newest)]
     await check(newest)
     check_sound(target)
 
@@ -142,58 +142,58 @@ async def test_forks_put_beside_prune_are_whole(target: Target) -> None:
 CONSTANTS = {1: 1, 2: 2, 3: 2, 4: 1, 5: 2}
 
 
-async def plant(face: Face, thread: str) -> None:
+async def plant(uniform: Uniform, thread: str) -> None:
     """A chain of three, a fork from its root, and a subgraph; 2 and 3 share a value that no other checkpoint has."""
     for number, parent in ((1, None), (2, 1), (3, 2), (4, 1)):
-        await grow(face, number, parent, thread=thread, constant=CONSTANTS[number])
-    await grow(face, 2, thread=thread, ns="sub|1")
-    await face.put_writes(config(thread, checkpoint_id=name(3)), [("n", 3)], "task")
+        await grow(uniform, number, parent, thread=thread, constant=CONSTANTS[number])
+    await grow(uniform, 2, thread=thread, ns="sub|1")
+    await uniform.put_writes(config(thread, checkpoint_id=name(3)), [("n", 3)], "task")
 
 
 async def check_values(target: Target, thread: str) -> list[str]:
     """Check that a thread is sound and all of its checkpoints have their values; answers the ids of the root's."""
-    face = target.face()
+    uniform = target.uniform()
     if target.raw.exists(*keys(target, thread).values()):
         check_sound(target, thread)
         members = target.raw.zrange(keys(target, thread)["index"], 0, -1)
         written = {names.checkpoint(*names.components(member[1:])[:2]) for member in members if member[:1] == b"w"}
         assert written <= set(members), "writes were left of a checkpoint that is gone"
-    found = await face.list(config(thread))
+    found = await uniform.list(config(thread))
     for one in found:
         number = int(one.checkpoint["id"][1:])
         assert one.checkpoint["channel_values"] in (values(number, CONSTANTS[number]), {"n": "again"})
     return ids(found)
 
 
-async def begin_anew(face: Face) -> None:
+async def begin_anew(uniform: Uniform) -> None:
     """Another thread of that name, put to as often as the first."""
-    await face.delete_thread("thread")
+    await uniform.delete_thread("thread")
     for number, parent in ((1, None), (2, 1), (3, 2), (4, 1), (5, 3)):
-        await grow(face, number, parent, constant=CONSTANTS[number])
+        await grow(uniform, number, parent, constant=CONSTANTS[number])
 
 
-async def copy_anew(face: Face) -> None:
-    await grow(face, 5, 3, thread="source", constant=2)
-    await face.copy_thread("source", "thread")
+async def copy_anew(uniform: Uniform) -> None:
+    await grow(uniform, 5, 3, thread="source", constant=2)
+    await uniform.copy_thread("source", "thread")
 
 
-async def put_again(face: Face, thread: str) -> None:
-    await put_new(face, config(thread), {"n": "again"}, versions={"n": "again"}, checkpoint_id=name(2))
+async def put_again(uniform: Uniform, thread: str) -> None:
+    await put_new(uniform, config(thread), {"n": "again"}, versions={"n": "again"}, checkpoint_id=name(2))
 
 
 def beside(target: Target, step: Step) -> Callable[[], None]:
     """A step that another process makes."""
-    face = Target(target.name, "sync", target.url, target.prefix).face()
-    return lambda: asyncio.run(step(face))  # type: ignore[arg-type]
+    uniform = Target(target.name, "sync", target.url, target.prefix).uniform()
+    return lambda: asyncio.run(step(uniform))  # type: ignore[arg-type]
 
 
 BESIDE_PRUNE: dict[str, Step] = {
-    "a fork": lambda face: grow(face, 5, 3, constant=2),
-    "a checkpoint again": lambda face: put_again(face, "thread"),
-    "writes": lambda face: face.put_writes(config(checkpoint_id=name(3)), [("n", 3)], "task 3"),
-    "another prune": lambda face: face.prune(["thread"]),
-    "delete_for_runs": lambda face: face.delete_for_runs(["second"]),
-    "delete_thread": lambda face: face.delete_thread("thread"),
+    "a fork": lambda uniform: grow(uniform, 5, 3, constant=2),
+    "a checkpoint again": lambda uniform: put_again(uniform, "thread"),
+    "writes": lambda uniform: uniform.put_writes(config(checkpoint_id=name(3)), [("n", 3)], "task 3"),
+    "another prune": lambda uniform: uniform.prune(["thread"]),
+    "delete_for_runs": lambda uniform: uniform.delete_for_runs(["second"]),
+    "delete_thread": lambda uniform: uniform.delete_thread("thread"),
     "a new thread of that name": begin_anew,
     "a new copy": copy_anew,
 }
@@ -209,7 +209,7 @@ KEPT: dict[str, list[int | None]] = {
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("step", BESIDE_PRUNE)
 async def test_what_comes_between_the_plan_of_prune_and_its_removal(target: Target, proxy: Proxy, step: str) -> None:
-    direct = target.face()
+    direct = target.uniform()
     if step == "a new copy":
         await plant(direct, "source")
         await direct.copy_thread("source", "thread")
@@ -226,29 +226,29 @@ async def test_what_comes_between_the_plan_of_prune_and_its_removal(target: Targ
 async def test_a_removal_that_dies_half_way_is_finished_by_the_next(
     target: Target, proxy: Proxy, operation: str
 ) -> None:
-    face, dying = target.face(), through(proxy, target)
+    uniform, dying = target.uniform(), through(proxy, target)
     removals: dict[str, Step] = {
-        "prune": lambda face: face.prune(["thread", "warm"]),
-        "delete_for_runs": lambda face: face.delete_for_runs(["third"]),
+        "prune": lambda uniform: uniform.prune(["thread", "warm"]),
+        "delete_for_runs": lambda uniform: uniform.delete_for_runs(["third"]),
     }
     for number in (1, 7, 8):
-        await grow(face, number, thread="warm")
-    await removals[operation](face)
-    await grow(face, 1)
+        await grow(uniform, number, thread="warm")
+    await removals[operation](uniform)
+    await grow(uniform, 1)
     for number in range(10, 200):
-        await grow(face, number, number - 1 if number > 10 else 1)
+        await grow(uniform, number, number - 1 if number > 10 else 1)
         if number > 10:
-            await face.put_writes(config(checkpoint_id=name(number)), [("n", number)], "task")
-    await grow(face, 5, 199) if operation == "delete_for_runs" else await grow(face, 200, 199)
+            await uniform.put_writes(config(checkpoint_id=name(number)), [("n", number)], "task")
+    await grow(uniform, 5, 199) if operation == "delete_for_runs" else await grow(uniform, 200, 199)
 
     proxy.lose_reply(scripts.REMOVE.sha.encode())
     error = await outcome(removals[operation](dying))
     assert isinstance(error, redis.ConnectionError), error
-    left = await face.list(config())
+    left = await uniform.list(config())
     assert 1 < len(left) < 192, "it did not die half way"
-    await removals[operation](face)
+    await removals[operation](uniform)
     check_sound(target)
-    assert ids(await face.list(config())) == ([name(200)] if operation == "prune" else [name(5), name(1)])
+    assert ids(await uniform.list(config())) == ([name(200)] if operation == "prune" else [name(5), name(1)])
 
 
 # -- copy_thread beside writers
@@ -256,21 +256,21 @@ async def test_a_removal_that_dies_half_way_is_finished_by_the_next(
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_copy_of_a_thread_that_is_written_to_is_a_whole_chain(target: Target) -> None:
-    face, done = target.face(), []
+    uniform, done = target.uniform(), []
 
     async def write() -> None:
         try:
             for number in range(1, 61):
-                await grow(face, number, number - 1 or None)
-                await face.put_writes(config(checkpoint_id=name(number)), [("n", number)], "task")
+                await grow(uniform, number, number - 1 or None)
+                await uniform.put_writes(config(checkpoint_id=name(number)), [("n", number)], "task")
         finally:
             done.append(True)
 
     async def copy() -> None:
         while True:
             over = bool(done)
-            await face.copy_thread("thread", "copy")
-            found = (await face.list(config("copy")))[::-1]
+            await uniform.copy_thread("thread", "copy")
+            found = (await uniform.list(config("copy")))[::-1]
             for number, one in enumerate(found, 1):
                 assert one.checkpoint["id"] == name(number)
                 assert one.checkpoint["channel_values"] == values(number)
@@ -281,18 +281,18 @@ async def test_a_copy_of_a_thread_that_is_written_to_is_a_whole_chain(target: Ta
                 assert len(found) == 60
                 return
 
-    await together(face, write(), copy())
+    await together(uniform, write(), copy())
     check_sound(target)
 
 
 BESIDE_COPY: dict[str, Step] = {
-    "a fork": lambda face: grow(face, 5, 3, thread="source", constant=2),
-    "a checkpoint again": lambda face: put_again(face, "source"),
-    "writes": lambda face: face.put_writes(config("source", checkpoint_id=name(3)), [("n", 3)], "task 3"),
-    "prune": lambda face: face.prune(["source"]),
-    "delete_for_runs": lambda face: face.delete_for_runs(["second"]),
-    "delete_thread": lambda face: face.delete_thread("source"),
-    "a copy to the same target": lambda face: face.copy_thread("source", "thread"),
+    "a fork": lambda uniform: grow(uniform, 5, 3, thread="source", constant=2),
+    "a checkpoint again": lambda uniform: put_again(uniform, "source"),
+    "writes": lambda uniform: uniform.put_writes(config("source", checkpoint_id=name(3)), [("n", 3)], "task 3"),
+    "prune": lambda uniform: uniform.prune(["source"]),
+    "delete_for_runs": lambda uniform: uniform.delete_for_runs(["second"]),
+    "delete_thread": lambda uniform: uniform.delete_thread("source"),
+    "a copy to the same target": lambda uniform: uniform.copy_thread("source", "thread"),
 }
 
 
@@ -300,7 +300,7 @@ BESIDE_COPY: dict[str, Step] = {
 @pytest.mark.parametrize("script", ["READ_FIELDS", "STAGE", "PROMOTE"])
 @pytest.mark.parametrize("step", BESIDE_COPY)
 async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Proxy, step: str, script: str) -> None:
-    await plant(target.face(), "source")
+    await plant(target.uniform(), "source")
     proxy.before(getattr(scripts, script).sha.encode(), beside(target, BESIDE_COPY[step]))
     await through(proxy, target).copy_thread("source", "thread")
     assert proxy.waiting == 0
@@ -310,20 +310,20 @@ async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Pro
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_copies_to_one_target_leave_one_of_them(target: Target) -> None:
-    face = target.face()
-    await plant(face, "first")
-    await grow(face, 7, thread="second", constant=7)
+    uniform = target.uniform()
+    await plant(uniform, "first")
+    await grow(uniform, 7, thread="second", constant=7)
 
     async def held(source: str | None = None) -> tuple[Any, Any]:
         """What a copy holds (one made now, of a source), but for its name and revision."""
         if source:
-            await face.copy_thread(source, "thread")
+            await uniform.copy_thread(source, "thread")
         index, data = keys(target).values()
         return target.raw.zrange(index, 0, -1), without_revision(target.raw.hgetall(data))
 
     expected = await held("first"), await held("second")
     for _ in range(5):
-        await together(face, *(face.copy_thread(source, "thread") for source in ("first", "second") * 8))
+        await together(uniform, *(uniform.copy_thread(source, "thread") for source in ("first", "second") * 8))
         check_sound(target)
         assert await held() in expected
         assert len(target.keys()) == 6

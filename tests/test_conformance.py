@@ -15,7 +15,7 @@ from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 async def test_conformance_is_full(target: Target) -> None:
     @checkpointer_test(name=target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
-        yield target.face().saver
+        yield target.uniform().saver
 
     report = await validate(factory)
     failures = [failure for result in report.results.values() for failure in result.failures or []]

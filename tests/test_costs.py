@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import INTERRUPT
 from factories import chain, checkpoint, config, put
 
@@ -49,89 +49,89 @@ def target_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def counted(target: Target) -> tuple[Face, Counted]:
+async def counted(target: Target) -> tuple[Uniform, Counted]:
     """A saver whose scripts the server knows, and its counter."""
     client = target.client()
-    face = target.face(client=client)
-    configs = await chain(face, "warm", 2)
-    await face.put_writes(configs[-1], [("n", 1)], "task")
-    await face.get_tuple(config("warm"))
-    await face.list(config("warm"))
-    await face.list(config("warm"), filter={"step": 1})
-    await face.get_delta_channel_history(config=config("warm"), channels=["n"])
-    await face.delete_thread("another")
-    return face, Counted(client)
+    uniform = target.uniform(client=client)
+    configs = await chain(uniform, "warm", 2)
+    await uniform.put_writes(configs[-1], [("n", 1)], "task")
+    await uniform.get_tuple(config("warm"))
+    await uniform.list(config("warm"))
+    await uniform.list(config("warm"), filter={"step": 1})
+    await uniform.get_delta_channel_history(config=config("warm"), channels=["n"])
+    await uniform.delete_thread("another")
+    return uniform, Counted(client)
 
 
-async def test_one_round_trip(counted: tuple[Face, Counted]) -> None:
-    face, counter = counted
-    where = await put(face, config("t"), {"messages": ["a"] * 100, "n": 1, "m": None})
+async def test_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    where = await put(uniform, config("t"), {"messages": ["a"] * 100, "n": 1, "m": None})
     assert counter.take() == ["EVALSHA"]
-    await face.put_writes(where, [("n", 1), ("m", 2), (INTERRUPT, 3)], "task", "path")
+    await uniform.put_writes(where, [("n", 1), ("m", 2), (INTERRUPT, 3)], "task", "path")
     assert counter.take() == ["EVALSHA"]
-    await face.get_tuple(config("t"))
+    await uniform.get_tuple(config("t"))
     assert counter.take() == ["EVALSHA"]
-    await face.get_tuple(where)
+    await uniform.get_tuple(where)
     assert counter.take() == ["EVALSHA"]
-    await face.get_tuple(config("absent"))
+    await uniform.get_tuple(config("absent"))
     assert counter.take() == ["EVALSHA"]
-    await face.get_delta_channel_history(config=where, channels=["n", "x"])
+    await uniform.get_delta_channel_history(config=where, channels=["n", "x"])
     assert counter.take() == ["EVALSHA"]
-    await face.delete_thread("t")
+    await uniform.delete_thread("t")
     assert counter.take() == ["EVALSHA"]
-    await face.put_writes(where, [], "task")
+    await uniform.put_writes(where, [], "task")
     assert counter.take() == []
 
 
-async def test_history_of_a_long_chain_goes_in_pages(counted: tuple[Face, Counted]) -> None:
-    face, counter = counted
-    configs = await chain(face, "long", 450)
+async def test_history_of_a_long_chain_goes_in_pages(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    configs = await chain(uniform, "long", 450)
     counter.take()
-    history = await face.get_delta_channel_history(config=configs[-1], channels=["absent"])
+    history = await uniform.get_delta_channel_history(config=configs[-1], channels=["absent"])
     assert history == {"absent": {"writes": []}}
     assert counter.take() == ["EVALSHA"] * 3  # 200 ancestors each
 
 
-async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: tuple[Face, Counted]) -> None:
-    face, counter = counted
-    await chain(face, "listed", 120)
+async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    await chain(uniform, "listed", 120)
     counter.take()
-    assert len(await face.list(config("listed"))) == 120
+    assert len(await uniform.list(config("listed"))) == 120
     assert counter.take() == ["EVALSHA"] * 3  # 50 + 50 + 20
-    assert len(await face.list(config("listed"), limit=10)) == 10
+    assert len(await uniform.list(config("listed"), limit=10)) == 10
     assert counter.take() == ["EVALSHA"]
-    assert len(await face.list(config("listed"), filter={"step": {"$lt": 3}})) == 3
+    assert len(await uniform.list(config("listed"), filter={"step": {"$lt": 3}})) == 3
     assert counter.take() == ["EVALSHA"] * 2
-    assert await face.list(config("listed"), limit=0) == []
+    assert await uniform.list(config("listed"), limit=0) == []
     assert counter.take() == []
 
 
 async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(
-    counted: tuple[Face, Counted], target: Target
+    counted: tuple[Uniform, Counted], target: Target
 ) -> None:
-    face, _ = counted
+    uniform, _ = counted
     for step in range(20):
-        await put(face, config("big"), {"big": b"x" * 100_000}, versions={"big": f"{step}"}, metadata={"step": step})
+        await put(uniform, config("big"), {"big": b"x" * 100_000}, versions={"big": f"{step}"}, metadata={"step": step})
     before = target.raw.info("stats")["total_net_output_bytes"]
-    assert len(await face.list(config("big"), filter={"step": 7})) == 1
+    assert len(await uniform.list(config("big"), filter={"step": 7})) == 1
     assert target.raw.info("stats")["total_net_output_bytes"] - before < 150_000
 
 
-async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Face, Counted]) -> None:
-    face, counter = counted
+async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
     for number in range(20):
-        await put(face, config(f"t{number}"), {"n": number})
-    await face.threads()  # the server learns the script
+        await put(uniform, config(f"t{number}"), {"n": number})
+    await uniform.threads()  # the server learns the script
     counter.take()
-    assert len(await face.threads()) == 21
+    assert len(await uniform.threads()) == 21
     sent = counter.take()
     assert sent.count("PIPELINE") <= 2 * sent.count("SCAN")  # are the indexes there? then what is in them
-    await face.delete_for_runs(["nobody"])
+    await uniform.delete_for_runs(["nobody"])
     sent = counter.take()
     assert sent.count("PIPELINE") <= sent.count("SCAN") + 1
 
 
-async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Face) -> None:
+async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Uniform) -> None:
     configs = await chain(saver, "t", 10)
     await saver.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
     keys = target.keys()
@@ -140,7 +140,7 @@ async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Fac
     assert target.keys() == keys
 
 
-async def test_each_channel_version_is_stored_once(target: Target, saver: Face) -> None:
+async def test_each_channel_version_is_stored_once(target: Target, saver: Uniform) -> None:
     data = saver.saver.keyspace.keys("t").data_key
     made = checkpoint({"big": "x" * 100_000, "n": 1})
     where = await saver.put(config("t"), made, {}, made["channel_versions"])
@@ -153,7 +153,7 @@ async def test_each_channel_version_is_stored_once(target: Target, saver: Face) 
     assert (await saver.get_tuple(where)).checkpoint["channel_values"] == {"big": "x" * 100_000, "n": 11}
 
 
-async def test_a_small_checkpoint_costs_few_bytes(target: Target, saver: Face) -> None:
+async def test_a_small_checkpoint_costs_few_bytes(target: Target, saver: Uniform) -> None:
     """The header of a checkpoint as LangGraph writes it, with three channels."""
     versions = {name: saver.saver.get_next_version(None, None) for name in ("messages", "branch:to:agent", "__start__")}
     made = checkpoint({"messages": [], "branch:to:agent": None}, versions)
@@ -166,7 +166,7 @@ async def test_a_small_checkpoint_costs_few_bytes(target: Target, saver: Face) -
 
 @pytest.mark.parametrize("checkpoints", [10, 1000])
 async def test_refreshing_a_deadline_costs_the_same_for_any_size(target: Target, checkpoints: int) -> None:
-    saver = target.face(ttl=timedelta(hours=1))
+    saver = target.uniform(ttl=timedelta(hours=1))
     configs = await chain(saver, "t", checkpoints)
     target.raw.config_resetstat()
     await saver.put_writes(configs[-1], [("n", 1)], "task")
@@ -222,7 +222,7 @@ A_STEP = {"list": 500, "history": 700, "copy_thread": 600, "prune": 600}
 @pytest.mark.parametrize("flavour", ["sync"])
 def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) -> None:
     """docs/limits.md has the times; they grow with the size of a checkpoint, never with the number of those before it."""
-    saver, raw, took = target.face().saver, target.raw, dict[str, list[int]]()
+    saver, raw, took = target.uniform().saver, target.raw, dict[str, list[int]]()
     for script in vars(all_scripts).values():
         if isinstance(script, all_scripts.Script):
             raw.script_load(script.text)
@@ -231,7 +231,7 @@ def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) ->
         with_one_more = checkpoint(
             {"messages": MESSAGES, "n": length}, dict.fromkeys(("messages", "n"), f"{length + 1:032}.x")
         )
-        fresh, here = target.face().saver, config(thread)
+        fresh, here = target.uniform().saver, config(thread)
         calls: dict[str, Callable[[], object]] = {
             "put_writes": lambda: saver.put_writes(where, [("n", 1), ("delta", 2), (INTERRUPT, 3)], "another task"),
             "put": lambda: saver.put(where, with_one_more, {"step": length}, with_one_more["channel_versions"]),

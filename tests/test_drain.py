@@ -13,20 +13,23 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from factories import checkpoint, config, ids
 from proxy import Proxy, proxy, retrying  # noqa: F401
 from test_behind import BEHIND, drained, keys_of
 from wrappers import Around, asked, ran
-from tiering import Moody, Tiers, plain, written
+from tiering import FlakySaver, Tiers, plain, written
 
 from redis_saver import BacklogWarning, KeyConflict
 from redis_saver.engine import scripts
 from redis_saver.engine.runner import Driver
 from redis_saver.engine.requests import Call
-from redis_saver.tiered import flushing, lag, model
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.requests import Attempt, Outcome
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -37,7 +40,7 @@ SOON = 15.0
 
 @pytest.fixture
 def quick(monkeypatch: Any) -> None:
-    monkeypatch.setattr(lag, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.1)
 
 
 async def until(done: Callable[[], Awaitable[Any]], seconds: float = SOON) -> None:
@@ -51,7 +54,7 @@ async def closed(saver: Any, timeout: float = 10.0) -> int:
     return int(await (saver.aclose(timeout) if hasattr(saver, "aclose") else asyncio.to_thread(saver.close, timeout)))
 
 
-class Behind:
+class Queue:
     """Savers whose requests to Redis go through a proxy, and are not repeated by their client."""
 
     def __init__(self, tiers: Tiers, proxy: Proxy) -> None:
@@ -60,12 +63,12 @@ class Behind:
             if isinstance(script, scripts.Script):
                 tiers.target.raw.script_load(script.text)
 
-    async def face(self, **settings: Any) -> Face:
+    async def uniform(self, **settings: Any) -> Uniform:
         target = self.tiers.target
         client = Target(target.name, target.flavour, self.proxy.url, target.prefix).client(
             retry=retrying(target.flavour, 0)
         )
-        return await self.tiers.face(hot={"client": client}, **settings)
+        return await self.tiers.uniform(hot={"client": client}, **settings)
 
     def lose(self, script: scripts.Script, how: str) -> None:
         marker = b"EVALSHA\r\n$40\r\n" + script.sha.encode()
@@ -82,8 +85,8 @@ class Behind:
 
 
 @pytest.fixture
-def beyond(tiers: Tiers, proxy: Proxy) -> Behind:
-    return Behind(tiers, proxy)
+def beyond(tiers: Tiers, proxy: Proxy) -> Queue:
+    return Queue(tiers, proxy)
 
 
 async def again(act: Callable[[], Awaitable[Any]]) -> Any:
@@ -101,15 +104,15 @@ def following(number: int, **metadata: Any) -> Any:
     return one, metadata, one["channel_versions"]
 
 
-async def everything(tiers: Tiers, behind: Face, through: Face) -> dict[str, set[str]]:
+async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[str, set[str]]:
     """What uses each script over two tiers once; answers the ids of the checkpoints that cold has to have, by thread."""
     expected: dict[str, set[str]] = {}
-    found = await written(await tiers.face(**BEHIND), "left")  # by a process that is gone
+    found = await written(await tiers.uniform(**BEHIND), "left")  # by a process that is gone
     expected["left"] = {one["configurable"]["checkpoint_id"] for one in found}
 
-    async def put(face: Face, where: Any, number: int, **metadata: Any) -> Any:
+    async def put(uniform: Uniform, where: Any, number: int, **metadata: Any) -> Any:
         given = following(number, **metadata)
-        stored = await again(lambda: face.put(where, *given))
+        stored = await again(lambda: uniform.put(where, *given))
         expected.setdefault(where["configurable"]["thread_id"], set()).add(given[0]["id"])
         return stored
 
@@ -119,8 +122,8 @@ async def everything(tiers: Tiers, behind: Face, through: Face) -> dict[str, set
 
         await until(is_clean)
 
-    await tiers.target.face().put(config("old"), *following(1))
-    expected["old"] = {found.checkpoint["id"] for found in await tiers.target.face().list(config("old"))}
+    await tiers.target.uniform().put(config("old"), *following(1))
+    expected["old"] = {found.checkpoint["id"] for found in await tiers.target.uniform().list(config("old"))}
     assert len(await again(lambda: through.list(config("old")))) == 1
 
     await again(lambda: behind.get_tuple(config("thread")))
@@ -137,9 +140,9 @@ async def everything(tiers: Tiers, behind: Face, through: Face) -> dict[str, set
     tiers.evict()
     last = await put(through, last, 4)  # hot lacks the parent
 
-    for face, thread in ((behind, "buried"), (through, "erased")):
-        await put(face, config(thread), 1)
-        await again(lambda face=face, thread=thread: face.delete_thread(thread))
+    for uniform, thread in ((behind, "buried"), (through, "erased")):
+        await put(uniform, config(thread), 1)
+        await again(lambda uniform=uniform, thread=thread: uniform.delete_thread(thread))
         expected[thread] = set()
     one = await put(behind, config("run"), 1, run_id="run-8")
     gone = expected["run"]
@@ -173,10 +176,10 @@ REPLY, REQUEST = "reply lost", "request lost"
     indirect=["flavour"],
 )
 @pytest.mark.parametrize("name", USED)
-async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Behind, quick: None, name: str, how: str) -> None:
+async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Queue, quick: None, name: str, how: str) -> None:
     """The caller tries again, nobody else does anything; and nothing is held by anybody."""
-    behind, through = await beyond.face(**QUICK), await beyond.face()
-    cold = await beyond.tiers.cold_face()
+    behind, through = await beyond.uniform(**QUICK), await beyond.uniform()
+    cold = await beyond.tiers.cold_uniform()
     beyond.lose(USED[name], how)
     expected = await everything(beyond.tiers, behind, through)
 
@@ -190,10 +193,10 @@ async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Behind, qu
         await closed(behind.saver)
 
 
-# -- who holds a turn at a thread
+# -- who holds a claim of a thread
 
 
-async def done(tiers: Tiers, face: Face, operation: Any, fails: Any = None) -> Any:
+async def done(tiers: Tiers, uniform: Uniform, operation: Any, fails: Any = None) -> Any:
     """What comes of an operation, whose calls of one script fail."""
     answer: Any = None
     failure: Any = None
@@ -204,19 +207,19 @@ async def done(tiers: Tiers, face: Face, operation: Any, fails: Any = None) -> A
             return end.value
         called = [getattr(one, "script", None) for one in getattr(request, "requests", [request])]
         failure = redis.ConnectionError("on purpose") if fails and fails in called else None
-        answer = None if failure else await asked(face, request)
+        answer = None if failure else await asked(uniform, request)
 
 
-async def flushed(tiers: Tiers, face: Face, **how: Any) -> Any:
-    return await done(tiers, face, flushing.flush(face.saver, "thread"), **how)
+async def flushed(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
+    return await done(tiers, uniform, flushing.flush(uniform.saver, "thread"), **how)
 
 
-async def stopped(tiers: Tiers, face: Face, script: Any = None) -> Any:
-    """A turn that has got as far as a script, which was carried out; or (None) as a call of cold, which was not."""
-    operation = flushing.flush(face.saver, "thread")
+async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
+    """A claim that has got as far as a script, which was carried out; or (None) as a call of cold, which was not."""
+    operation = flushing.flush(uniform.saver, "thread")
     request = next(operation)
-    while script is not None or not isinstance(request, model.Try):
-        answer = await asked(face, request)
+    while script is not None or not isinstance(request, Attempt):
+        answer = await asked(uniform, request)
         if script is not None and getattr(request, "script", None) is script:
             break
         request = operation.send(answer)
@@ -224,96 +227,96 @@ async def stopped(tiers: Tiers, face: Face, script: Any = None) -> Any:
 
 
 async def test_who_is_stopped_before_cold_is_asked_goes_on(tiers: Tiers) -> None:
-    """As a task that is cancelled: it cannot release its turn, and no other process waits for it longer than that lasts."""
-    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
-    await written(face)
-    (await stopped(tiers, face, scripts.CLAIM)).close()
+    """As a task that is cancelled: it cannot release its claim, and no other process waits for it longer than that lasts."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
     assert await flushed(tiers, other) is None
-    assert (await flushed(tiers, face)).left == 0
+    assert (await flushed(tiers, uniform)).left == 0
 
 
 async def test_who_is_stopped_while_cold_is_asked_waits_for_the_end_of_the_turn(tiers: Tiers) -> None:
     """Nobody knows when that call of cold is over, nor what it does then."""
-    face = await tiers.face(**BEHIND)
-    await written(face)
-    (await stopped(tiers, face)).close()
-    assert await flushed(tiers, face) is None
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform)).close()
+    assert await flushed(tiers, uniform) is None
     tiers.later(flushing.FLUSH_LEASE)
-    assert (await flushed(tiers, face)).left == 0
+    assert (await flushed(tiers, uniform)).left == 0
 
 
 async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> None:
-    """Nor does a fork's child go on with the turn of its parent."""
-    face = await tiers.face(**BEHIND)
-    await written(face)
-    (await stopped(tiers, face, scripts.CLAIM)).close()
-    goes_on = await stopped(tiers, face, scripts.CLAIM)
-    assert await flushed(tiers, face) is None
+    """Nor does a fork's child go on with the claim of its parent."""
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
+    goes_on = await stopped(tiers, uniform, scripts.CLAIM)
+    assert await flushed(tiers, uniform) is None
     goes_on.close()
-    leases = face.saver.leases
+    leases = uniform.saver.leases
     kept = dict(leases._tokens)
     leases.after_fork()
-    assert await flushed(tiers, face) is None
+    assert await flushed(tiers, uniform) is None
     leases._tokens = kept
-    assert (await flushed(tiers, face)).left == 0
+    assert (await flushed(tiers, uniform)).left == 0
 
 
 async def test_a_turn_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
-    """Cold may have half of it, and who comes next learns that: it spares cold nothing."""
+    """Cold may have half of it, and who comes next learns that: it coalesces cold nothing."""
     settings = {**BEHIND, "cold_history": "latest"}
-    face, other, cold = await tiers.face(**settings), await tiers.face(**settings), await tiers.cold_face()
-    made = await written(face)
+    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    made = await written(uniform)
     with pytest.raises(redis.ConnectionError):
-        await flushed(tiers, face, fails=scripts.ACK)
+        await flushed(tiers, uniform, fails=scripts.ACK)
     assert (await flushed(tiers, other)).coalesced == 0
     assert [one.config for one in await cold.list(config())] == made[::-1]
 
 
 async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: Tiers) -> None:
     """As all of it was set aside when its holder asked again."""
-    moody = Moody(await tiers.cold())
-    face, other = await tiers.face(cold=moody.wrap(), **BEHIND), await tiers.face(**BEHIND)
-    await face.get_tuple(config())
-    await face.put(config(), *following(1))
-    moody.fail = {"put"}
-    assert (await flushed(tiers, face)).left == 1
+    flaky = FlakySaver(await tiers.cold())
+    uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
+    await uniform.get_tuple(config())
+    await uniform.put(config(), *following(1))
+    flaky.fail = {"put"}
+    assert (await flushed(tiers, uniform)).left == 1
     (await stopped(tiers, other, scripts.CLAIM)).close()  # nothing is due
     tiers.later(3000)
-    (await stopped(tiers, face, scripts.CLAIM)).close()
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
     tiers.later(-3000)
-    assert (await flushed(tiers, face)).left == 1
+    assert (await flushed(tiers, uniform)).left == 1
     tiers.later(3000)
     assert (await flushed(tiers, other)).left == 0
 
 
 async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
-    """Who goes on with its turn finds that somebody is writing the thread to cold."""
-    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
-    await written(face)
-    (await stopped(tiers, face, scripts.CLAIM)).close()
+    """Who goes on with its claim finds that somebody is writing the thread to cold."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
     seconds, micros = tiers.target.raw.time()
     intent = b"%015d-" % (seconds * 1000 + micros // 1000) + b"*" * 16 + b"writer"
     tiers.target.raw.zadd(keys_of(tiers).intents, {intent: 0})
-    assert await flushed(tiers, face) is None
+    assert await flushed(tiers, uniform) is None
     tiers.target.raw.zrem(keys_of(tiers).intents, intent)
     assert (await flushed(tiers, other)).left == 0
 
 
 async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
     """So that who came late, and may have done harm to cold, learns that."""
-    face, other, cold = await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.cold_face()
-    last = (await written(face))[-1]
-    late = await stopped(tiers, face)
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    last = (await written(uniform))[-1]
+    late = await stopped(tiers, uniform)
     tiers.later(flushing.FLUSH_LEASE)
     await other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(other)
-    request, has_failed = late.send(model.Tried(None, None)), False
+    request, has_failed = late.send(Outcome(None, None)), False
     with pytest.raises(StopIteration):
         while True:
             if getattr(request, "script", None) is scripts.ACK and not has_failed:
                 has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
             else:
-                request = late.send(await asked(face, request))
+                request = late.send(await asked(uniform, request))
     assert ("task-c", INTERRUPT, ["wait"]) in (await cold.get_tuple(config())).pending_writes
     await drained(other)
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
@@ -322,43 +325,43 @@ async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
 # -- who looks at all keys
 
 
-async def looked(tiers: Tiers, face: Face, **how: Any) -> Any:
-    return await done(tiers, face, lag.look_in_turn(face.saver), **how)
+async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
+    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver), **how)
 
 
 @pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
 async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
-    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
-    await written(face)
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
     with pytest.raises(redis.ConnectionError):
-        await looked(tiers, face, fails=fails)
+        await looked(tiers, uniform, fails=fails)
     assert await looked(tiers, other) == ["thread"]
-    assert await looked(tiers, face) == []  # one of all, and not again at once
+    assert await looked(tiers, uniform) == []  # one of all, and not again at once
     tiers.later(3_600_000)
-    assert await looked(tiers, face) == ["thread"]
+    assert await looked(tiers, uniform) == ["thread"]
 
 
 async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     """And another does when it has not gone on for a while."""
-    face, other = await tiers.face(**BEHIND), await tiers.face(**BEHIND)
-    await written(face)
-    operation = lag.look_in_turn(face.saver)
-    await asked(face, next(operation))
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    operation = flush_queue.scan_in_turn(uniform.saver)
+    await asked(uniform, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
-    assert await looked(tiers, face) == ["thread"]
-    tiers.later(lag.MAX_LOOK)
-    operation = lag.look_in_turn(face.saver)
-    await asked(face, next(operation))
-    tiers.later(lag.MAX_LOOK)
+    assert await looked(tiers, uniform) == ["thread"]
+    tiers.later(flush_queue.SCAN_LEASE)
+    operation = flush_queue.scan_in_turn(uniform.saver)
+    await asked(uniform, next(operation))
+    tiers.later(flush_queue.SCAN_LEASE)
     assert await looked(tiers, other) == ["thread"]
 
 
 async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lag, "MAX_LOOK", -1)
-    face = await tiers.face(**BEHIND)
-    await written(face)
-    operation, sent = lag.look(face.saver, is_in_turn=True), list[Any]()
+    monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    operation, sent = flush_queue.scan(uniform.saver, is_in_turn=True), list[Any]()
     request = next(operation)
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
@@ -367,9 +370,9 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
 
 def test_figures(target_name: str) -> None:
     """What the documentation promises is made of what is waited for."""
-    assert lag.MAX_BACKOFF >= flushing.MAX_PAUSE
-    assert lag.CATCH_UP == lag.MAX_BACKOFF + lag.LOOK_EVERY == 15
-    assert lag.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, lag.MAX_LOOK) == 30_000
+    assert flush_queue.MAX_BACKOFF >= flushing.MAX_PAUSE
+    assert flush_queue.CATCH_UP == flush_queue.MAX_BACKOFF + flush_queue.SCAN_INTERVAL == 15
+    assert flush_queue.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, flush_queue.SCAN_LEASE) == 30_000
 
 
 # -- intents
@@ -377,8 +380,8 @@ def test_figures(target_name: str) -> None:
 
 async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
     """Cold was not told of it, so hot is believed on."""
-    face, other = await tiers.face(), await tiers.face()
-    last = (await written(face))[-1]
+    uniform, other = await tiers.uniform(), await tiers.uniform()
+    last = (await written(uniform))[-1]
 
     def reply_is_lost(request: Any) -> Any:
         reply = yield request
@@ -386,9 +389,9 @@ async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> 
             raise redis.ConnectionError("on purpose")
         return reply
 
-    Around(face.saver.hot, reply_is_lost)
+    Around(uniform.saver.hot, reply_is_lost)
     with pytest.raises(redis.ConnectionError):
-        await face.put_writes(last, [("n", 1)], "task")
+        await uniform.put_writes(last, [("n", 1)], "task")
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
     assert (await other.get_tuple(config())).config == last
     assert other.saver.stats().intents == 0
@@ -396,16 +399,16 @@ async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> 
 
 async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tiers) -> None:
     """It is in two threads, the second of which somebody has overwritten."""
-    face = await tiers.face(**BEHIND)
+    uniform = await tiers.uniform(**BEHIND)
     for thread in ("one", "two"):
-        await face.get_tuple(config(thread))
-        await face.put(config(thread), *following(1, run_id="run"))
-    await drained(face)
+        await uniform.get_tuple(config(thread))
+        await uniform.put(config(thread), *following(1, run_id="run"))
+    await drained(uniform)
     index = keys_of(tiers, "two").index_key
     tiers.target.raw.delete(index)
     tiers.target.raw.set(index, "somebody else's")
     with pytest.raises(KeyConflict):
-        await face.delete_for_runs(["run"])
+        await uniform.delete_for_runs(["run"])
     assert not tiers.target.raw.exists(keys_of(tiers, "one").intents)
 
 
@@ -437,12 +440,12 @@ async def test_a_with_that_leaves_something_behind_says_so(tiers: Tiers, caplog:
         setattr(saver, name, lambda: closes(0.2))
         if tiers.native_async:
             async with saver:
-                await written(Face(saver), thread)
+                await written(Uniform(saver), thread)
                 if error:
                     raise error
         else:
             with saver:
-                await written(Face(saver), thread)
+                await written(Uniform(saver), thread)
                 if error:
                     raise error
 
@@ -462,10 +465,10 @@ async def test_a_with_that_has_brought_all_says_nothing(tiers: Tiers, caplog: An
         warnings.simplefilter("error")
         if tiers.native_async:
             async with saver:
-                await written(Face(saver))
+                await written(Uniform(saver))
         else:
             with saver:
-                await written(Face(saver))
+                await written(Uniform(saver))
     assert caplog.records == []
 
 
@@ -475,12 +478,12 @@ async def test_a_with_whose_hot_is_gone_says_so(tiers: Tiers, caplog: Any) -> No
         with pytest.raises(redis.ConnectionError if error is None else ZeroDivisionError):
             if tiers.native_async:
                 async with saver:
-                    tiers.fails(Face(saver))
+                    tiers.fails(Uniform(saver))
                     if error:
                         raise error
             else:
                 with saver:
-                    tiers.fails(Face(saver))
+                    tiers.fails(Uniform(saver))
                     if error:
                         raise error
     assert "it cannot be said whether cold has everything" in caplog.text
@@ -490,17 +493,17 @@ async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
     """And its end; not each try."""
     caplog.set_level(logging.WARNING, "redis_saver")
     cold = down()
-    face = await tiers.face(cold=cold, **BEHIND)
+    uniform = await tiers.uniform(cold=cold, **BEHIND)
     for thread in range(4):
-        await written(face, f"{thread}")
+        await written(uniform, f"{thread}")
     for _ in range(3):
-        assert await face.flush(timeout=0.1) > 0
+        assert await uniform.flush(timeout=0.1) > 0
     assert [one.getMessage() for one in caplog.records] == [
         "the flusher cannot bring threads to cold, and goes on trying: OperationalError: no server here"
     ]
     caplog.clear()
     cold.is_down = False
-    await drained(face)
+    await drained(uniform)
     assert [one.getMessage() for one in caplog.records] == ["the flusher brings threads to cold again"]
 
 
@@ -514,12 +517,12 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
         async def aput_writes(self, *_: Any, **__: Any) -> None:
             self.put_writes()
 
-    face = await tiers.face(cold=Refuses(), **BEHIND)
-    await face.get_tuple(config("a\nb"))
-    last = await face.put(config("a\nb"), *following(1))
-    await face.put_writes(last, [("n", 1)], "task")
+    uniform = await tiers.uniform(cold=Refuses(), **BEHIND)
+    await uniform.get_tuple(config("a\nb"))
+    last = await uniform.put(config("a\nb"), *following(1))
+    await uniform.put_writes(last, [("n", 1)], "task")
     for brought in (1, 0, 0):
-        settled = face.saver._flusher._bring(face.saver, "a\nb", at_once=True)
+        settled = uniform.saver._flusher._bring(uniform.saver, "a\nb", at_once=True)
         assert (await settled if tiers.native_async else settled) == brought
     assert [one.getMessage() for one in caplog.records] == [
         "cold does not take a record of thread 'a\\nb', which is tried again: ValueError: no such writes"
@@ -527,23 +530,23 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
 
 
 @pytest.mark.parametrize("script", [scripts.BACKLOG_STATS, scripts.PUBLISH, scripts.CLAIM, scripts.ACK])
-async def test_a_drain_survives_a_lost_reply(beyond: Behind, script: Any) -> None:
-    face = await beyond.face(**BEHIND)
-    await again(lambda: written(face))
+async def test_a_drain_survives_a_lost_reply(beyond: Queue, script: Any) -> None:
+    uniform = await beyond.uniform(**BEHIND)
+    await again(lambda: written(uniform))
     beyond.lose(script, REPLY)
-    assert await face.flush(timeout=10) == 0
+    assert await uniform.flush(timeout=10) == 0
     assert beyond.proxy.lost == 1
     assert beyond.held() == []
 
 
 async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -> None:
-    face = await tiers.face(**BEHIND)
-    await written(face)
-    works = tiers.fails(face)
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    works = tiers.fails(uniform)
     with pytest.raises(redis.ConnectionError):
-        await face.flush()
+        await uniform.flush()
     works()
-    await drained(face)
+    await drained(uniform)
 
 
 # -- every error is raised in the operation
@@ -551,7 +554,7 @@ async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -
 
 @pytest.mark.parametrize("error", [redis.ConnectionError, psycopg.OperationalError, ZeroDivisionError])
 async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: type[Exception]) -> None:
-    face, sent = await tiers.face(), list[Any]()
+    uniform, sent = await tiers.uniform(), list[Any]()
 
     def operation() -> Any:
         try:
@@ -565,9 +568,9 @@ async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: ty
         return "cleaned up"
         yield
 
-    Around(face.saver.hot, fails)
+    Around(uniform.saver.hot, fails)
     with pytest.raises(error):
-        await ran(face, operation())
+        await ran(uniform, operation())
     assert sent == ["cleaned up"]
 
 

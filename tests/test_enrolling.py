@@ -12,12 +12,13 @@ from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
 from factories import config
 from test_behind import BEHIND, drained, keys_of
-from test_late import VERSIONS, new, two_runs
-from tiering import Moody, Tiers, between, plain, written
+from test_fencing import VERSIONS, new, two_runs
+from tiering import FlakySaver, Tiers, between, plain, written
 
 from redis_saver import ThreadBusy
 from redis_saver.engine import scripts
-from redis_saver.tiered import flushing, model, operations
+from redis_saver.tiered import context, operations
+from redis_saver.tiered.flush import run as flushing
 
 pytestmark = [
     pytest.mark.parametrize("target_name", ["redis"], indirect=True),
@@ -26,19 +27,24 @@ pytestmark = [
 LATEST: dict[str, Any] = {**BEHIND, "cold_history": "latest"}
 
 
-def going_on(face: Any, operation: Any, until: str) -> UnderWay:
+def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
     """An operation that goes on until it asks for something."""
-    one = UnderWay(face.saver, "", operation, lambda _: None, "thread")
+    one = UnderWay(uniform.saver, "", operation, lambda _: None, "thread")
     while one.asks != until:
         one.step()
     return one
 
 
-@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Try put", "Try put_writes"])
+@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Attempt put", "Attempt put_writes"])
 @pytest.mark.parametrize("act", ["list", "history", "copy"])
 async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: str, until: str) -> None:
     """Cold has nothing of it yet, or half."""
-    alone, face, other, cold = tiers.target.face(), await tiers.face(), await tiers.face(), await tiers.cold_face()
+    alone, uniform, other, cold = (
+        tiers.target.uniform(),
+        await tiers.uniform(),
+        await tiers.uniform(),
+        await tiers.cold_uniform(),
+    )
     made = await written(alone)
     asked = {"config": made[-1], "channels": ["n"]}
     listed, expected = await alone.list(config()), alone.saver.get_delta_channel_history(**asked)
@@ -46,14 +52,14 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
     async def another() -> None:
         going_on(other, operations.put(other.saver, made[-1], new(), {}, VERSIONS), until)
 
-    between(face, scripts.ENROLL, another)
+    between(uniform, scripts.ENROLL, another)
     if act == "list":
-        assert list(map(plain, await face.list(config()))) == list(map(plain, listed))
+        assert list(map(plain, await uniform.list(config()))) == list(map(plain, listed))
     elif act == "history":
-        assert face.saver.get_delta_channel_history(**asked) == expected
+        assert uniform.saver.get_delta_channel_history(**asked) == expected
     else:
         tiers.later(flushing.FLUSH_LEASE)
-        await face.copy_thread("thread", "copy")
+        await uniform.copy_thread("thread", "copy")
         copied = await cold.list(config("copy"))
         assert [one.pending_writes for one in copied] == [one.pending_writes for one in listed]
 
@@ -61,33 +67,39 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
 @pytest.mark.parametrize("what", ["deletion", "write"])
 async def test_what_went_past_hot_is_not_undone(tiers: Tiers, what: str) -> None:
     """Hot was not told, and is not believed: what it has does not go to cold."""
-    face, cold, bypass = await tiers.face(**LATEST), await tiers.cold_face(), await tiers.face(on_hot_error="bypass")
-    await two_runs(face)
-    last = (await face.get_tuple(config())).config
-    await face.put_writes(last, [(INTERRUPT, ["older"])], "task")
-    await drained(face)
+    uniform, cold, bypass = (
+        await tiers.uniform(**LATEST),
+        await tiers.cold_uniform(),
+        await tiers.uniform(on_hot_error="bypass"),
+    )
+    await two_runs(uniform)
+    last = (await uniform.get_tuple(config())).config
+    await uniform.put_writes(last, [(INTERRUPT, ["older"])], "task")
+    await drained(uniform)
     works = tiers.fails(bypass, scripts.ERASE if what == "deletion" else scripts.PUT_WRITES_THROUGH)
     if what == "deletion":
         await bypass.delete_thread("thread")
     else:
         await bypass.put_writes(last, [(INTERRUPT, ["newer"])], "task")
     works()
-    tiers.later(model.WRITER_GONE + 1)
-    await face.delete_for_runs(["run-1"])
-    for each in (face, cold):
+    tiers.later(context.WRITER_GONE + 1)
+    await uniform.delete_for_runs(["run-1"])
+    for each in (uniform, cold):
         found = await each.get_tuple(config())
         assert found is None if what == "deletion" else found.pending_writes[0][2] == ["newer"]
 
 
 async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
     """Cold gets what it was spared when that is done."""
-    face, through, cold = await tiers.face(**LATEST), await tiers.face(), await tiers.cold_face()
-    await two_runs(face)
-    await drained(face)
-    first = (await face.list(config()))[-1].config
-    last = (await face.get_tuple(config())).config
+    uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
+    await two_runs(uniform)
+    await drained(uniform)
+    first = (await uniform.list(config()))[-1].config
+    last = (await uniform.get_tuple(config())).config
     writing = going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "Cold put")
-    deleting = UnderWay(face.saver, "", operations.delete_for_runs(face.saver, ["run-2"]), lambda _: None, "thread")
+    deleting = UnderWay(
+        uniform.saver, "", operations.delete_for_runs(uniform.saver, ["run-2"]), lambda _: None, "thread"
+    )
     while not deleting.is_waiting:
         deleting.step()
     while not writing.step():
@@ -100,55 +112,55 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
 async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkeypatch: Any) -> None:
     """Whoever deletes it has to come again; nobody else waits for that."""
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
-    face, through, cold = await tiers.face(**LATEST), await tiers.face(), await tiers.cold_face()
-    await two_runs(face)
-    await drained(face)
-    last = (await face.get_tuple(config())).config
+    uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
+    await two_runs(uniform)
+    await drained(uniform)
+    last = (await uniform.get_tuple(config())).config
     going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "Cold put")
     with pytest.raises(ThreadBusy, match="'thread'"):
-        await face.delete_for_runs(["run-2"])
+        await uniform.delete_for_runs(["run-2"])
     await through.put_writes(last, [("n", 1)], "task")
     assert (await cold.get_tuple(last)).pending_writes == [("task", "n", 1)]
-    tiers.later(model.WRITER_GONE + 1)
-    await face.delete_for_runs(["run-2"])
+    tiers.later(context.WRITER_GONE + 1)
+    await uniform.delete_for_runs(["run-2"])
     assert "run-2" not in [one.metadata.get("run_id") for one in await cold.list(config())]
 
 
 async def test_what_was_noted_is_evicted_and_the_thread_is_listed(tiers: Tiers) -> None:
-    face, cold = await tiers.face(**BEHIND), await tiers.cold_face()
-    await written(face)
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await written(uniform)
     tiers.target.raw.delete(keys_of(tiers).dirty)
-    assert len(await face.list(config())) == 3
+    assert len(await uniform.list(config())) == 3
     assert len(await cold.list(config())) == 3
 
 
 async def test_a_ttl_that_is_taken_away_meanwhile_does_not_come_back(tiers: Tiers) -> None:
-    alone, moody = tiers.target.face(), Moody(await tiers.cold())
+    alone, flaky = tiers.target.uniform(), FlakySaver(await tiers.cold())
     await written(alone)
     alone.saver.set_thread_ttl("thread", timedelta(hours=1))
-    face, moody.fail = await tiers.face(cold=moody.wrap()), {"put", "put_writes"}
+    uniform, flaky.fail = await tiers.uniform(cold=flaky.wrap()), {"put", "put_writes"}
     with pytest.raises(psycopg.OperationalError):
-        await face.list(config())
+        await uniform.list(config())
     alone.saver.set_thread_ttl("thread", None)
-    moody.fail = set()
-    assert await face.flush() == 0
+    flaky.fail = set()
+    assert await uniform.flush() == 0
     assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
 
 
 async def test_a_key_of_others_keeps_no_thread_from_being_listed(tiers: Tiers) -> None:
-    await written(tiers.target.face(), "good")
+    await written(tiers.target.uniform(), "good")
     tiers.target.raw.set(keys_of(tiers).index_key, "not ours")
-    assert len(await (await tiers.face()).list(None)) == 3
+    assert len(await (await tiers.uniform()).list(None)) == 3
 
 
 async def test_hot_fails_meanwhile(tiers: Tiers) -> None:
     """That is not what cold would not take."""
-    made, face = await written(tiers.target.face()), await tiers.face(on_hot_error="bypass")
-    works = tiers.fails(face, scripts.GET)
+    made, uniform = await written(tiers.target.uniform()), await tiers.uniform(on_hot_error="bypass")
+    works = tiers.fails(uniform, scripts.GET)
     with pytest.raises(redis.ConnectionError):
-        await face.put(made[-1], new(), {}, VERSIONS)
+        await uniform.put(made[-1], new(), {}, VERSIONS)
     works()
     assert not [field for field in tiers.target.raw.hkeys(keys_of(tiers).flush) if field.startswith(b"x")]
     tiers.later(flushing.FLUSH_LEASE)
-    await face.put(made[-1], new(), {}, VERSIONS)
-    assert len(await (await tiers.cold_face()).list(config())) == 4
+    await uniform.put(made[-1], new(), {}, VERSIONS)
+    assert len(await (await tiers.cold_uniform()).list(config())) == 4

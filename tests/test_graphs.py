@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
@@ -68,8 +68,8 @@ class Run:
         return Chat(self, builder.compile(checkpointer=saver or self.saver, **options), thread)
 
     @property
-    def face(self) -> Any:
-        return Face(self.saver)
+    def uniform(self) -> Any:
+        return Uniform(self.saver)
 
 
 class Chat:
@@ -152,7 +152,7 @@ async def play() -> AsyncIterator[Callable[..., Awaitable[Run]]]:
         flavour, how = WAYS[way]
         target = Target(server, flavour, url_of(server), f"graphs-{uuid4().hex}")
         targets.append(target)
-        run = Run(lambda: target.face(**options).saver, how, durability)
+        run = Run(lambda: target.uniform(**options).saver, how, durability)
         run.target = target
         return run
 
@@ -822,9 +822,9 @@ async def pruned_copies(run: Run, frequency: int, keep_last: int | None) -> Asyn
     chat, copy = run.chat(delta_steps(frequency)), run.chat(delta_steps(frequency), "copy")
     for turn in range(6):
         await chat.invoke(said(f"in {turn}"))
-        await run.face.copy_thread("thread", "copy")
+        await run.uniform.copy_thread("thread", "copy")
         before = await copy.by_id()
-        pruned = await run.face.prune(["copy"], keep_last=keep_last)
+        pruned = await run.uniform.prune(["copy"], keep_last=keep_last)
         after = await copy.by_id()
         assert len(after) == len(before) - pruned.checkpoints
         yield copy, before, after
@@ -845,7 +845,7 @@ async def test_prune_keeps_states_whole(play: Any, at: Any, frequency: int, keep
     for turn in range(3):
         await copy.invoke(said(f"then {turn}"))
         log = [*log, f"then {turn}", "a", "b"]
-        await run.face.prune(["copy"], keep_last=keep_last)
+        await run.uniform.prune(["copy"], keep_last=keep_last)
         state = await copy.state()
         assert (state.values["log"], len(state.values["notes"])) == (log, len(log) // 3)
     assert removed or frequency == 1000, "prune removed nothing"
@@ -872,11 +872,11 @@ async def test_prune_of_forks(play: Any, at: Any) -> None:
         old = [one for one in await chat.states() if one.next == ()][1]
         await chat.invoke(said("fork"), old.config)
         before = await chat.by_id()
-        await run.face.prune([name], keep_last=5)
+        await run.uniform.prune([name], keep_last=5)
         after = await chat.by_id()
         assert sorted(before)[-5:] == sorted(after)[-5:]
         assert after == {one: before[one] for one in after}
-        await run.face.prune([name])
+        await run.uniform.prune([name])
         assert (await chat.state()).values["log"] == ["in 0", "a", "b", "in 1", "a", "b", "fork", "a", "b"]
         assert tip.values["log"][-3:] == ["in 2", "a", "b"]
         assert (await chat.invoke(said("on")))["log"][-4:] == ["b", "on", "a", "b"]
@@ -907,7 +907,7 @@ async def test_prune_of_an_interrupted_thread(play: Any, at: Any) -> None:
         for turn in range(3):
             await chat.invoke(said(f"in {turn}"))
             before = seen(await chat.state())
-            removed += (await run.face.prune([thread])).checkpoints
+            removed += (await run.uniform.prune([thread])).checkpoints
             assert seen(await chat.state()) == before
             assert before["interrupts"] == ["go on?"]
             result = await run.chat(builder, thread, run.make()).invoke(Command(resume="yes"))
@@ -923,7 +923,7 @@ async def test_prune_of_a_thread_that_waits_in_a_subgraph(play: Any, at: Any) ->
     for turn in range(2):
         await chat.invoke(said("in"))
         before = seen(await chat.state(subgraphs=True))
-        removed = (await run.face.prune(["thread"])).checkpoints
+        removed = (await run.uniform.prune(["thread"])).checkpoints
         assert removed or not turn, "prune removed nothing"
         assert seen(await chat.state(subgraphs=True)) == before
         result = await chat.invoke(Command(resume="go"))
@@ -947,7 +947,7 @@ async def test_copies_go_their_own_ways(play: Any, at: Any) -> None:
         await original.invoke(said("in"))
         await original.invoke(Command(resume="yes"))
         await original.invoke(said("both"))
-        await run.face.copy_thread(name, f"{name} copy")
+        await run.uniform.copy_thread(name, f"{name} copy")
         frozen = await original.by_id()
         assert await copy.by_id() == frozen
         assert (await copy.state()).config["configurable"]["thread_id"] == f"{name} copy"
@@ -957,7 +957,7 @@ async def test_copies_go_their_own_ways(play: Any, at: Any) -> None:
         assert await original.by_id() == frozen, "the copy disturbs the original"
         assert (await original.invoke(Command(resume="original")))["log"] == [*common, "b:original"]
         await original.invoke(said("more"))
-        await run.face.delete_thread(name)
+        await run.uniform.delete_thread(name)
         states = await copy.by_id()
         assert {one: states[one]["values"] for one in frozen} == {one: frozen[one]["values"] for one in frozen}
         assert (await copy.invoke(said("on")))["log"] == [*common, "b:copy", "on", "a"]
@@ -968,7 +968,7 @@ async def test_copy_of_a_thread_with_subgraphs(play: Any, at: Any) -> None:
     run, ran = await play(*at), Counter[str]()
     original = run.chat(with_child(child_graph(ran).compile()))
     await original.invoke(said("in"))
-    await run.face.copy_thread("thread", "copy")
+    await run.uniform.copy_thread("thread", "copy")
     copy = run.chat(with_child(child_graph(ran).compile()), "copy")
     assert seen(await copy.state(subgraphs=True)) == seen(await original.state(subgraphs=True))
     assert (await copy.invoke(Command(resume="go")))["log"] == ["in", "first", "last"]
@@ -1016,7 +1016,7 @@ async def test_run_rolled_back(play: Any, at: Any) -> None:
             before.append(await chat.by_id())
             await chat.invoke(said("wrong"), {**chat.config, "metadata": {"run_id": "run *"}})
             assert (await chat.state()).values["log"][6:] == ["wrong", "a", "b"]
-        await run.face.delete_for_runs(["run *"])
+        await run.uniform.delete_for_runs(["run *"])
         for chat, states in zip(chats, before, strict=True):
             assert {key: one["values"] for key, one in (await chat.by_id()).items()} == {
                 key: one["values"] for key, one in states.items()

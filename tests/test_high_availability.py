@@ -16,7 +16,7 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.memory import InMemorySaver
 from factories import chain, checkpoint, config, put
 from proxy import Proxy
@@ -55,17 +55,19 @@ def patient(flavour: str) -> Any:
     return module.retry.Retry(redis.backoff.ConstantBackoff(0.2), 60)
 
 
-async def aside(face: Face, method: str, *arguments: Any, **options: Any) -> Any:
+async def aside(uniform: Uniform, method: str, *arguments: Any, **options: Any) -> Any:
     """Call a saver while other things happen: a blocking one in a thread."""
-    call = getattr(face.saver, ("a" if face.native_async else "") + method)
-    answer = call(*arguments, **options) if face.native_async else await asyncio.to_thread(call, *arguments, **options)
-    return await answer if face.native_async else answer
+    call = getattr(uniform.saver, ("a" if uniform.native_async else "") + method)
+    answer = (
+        call(*arguments, **options) if uniform.native_async else await asyncio.to_thread(call, *arguments, **options)
+    )
+    return await answer if uniform.native_async else answer
 
 
-async def put_aside(face: Face, thread: str, n: int, parent: str | None = None) -> dict[str, Any]:
+async def put_aside(uniform: Uniform, thread: str, n: int, parent: str | None = None) -> dict[str, Any]:
     made = checkpoint({"n": n}, {"n": f"{n:032}.x"})
     metadata = {"source": "loop", "step": n, "parents": {}}
-    stored = await aside(face, "put", config(thread, "", parent), made, metadata, made["channel_versions"])
+    stored = await aside(uniform, "put", config(thread, "", parent), made, metadata, made["channel_versions"])
     return dict(stored)
 
 
@@ -101,11 +103,11 @@ def has(server: Process, prefix: str, thread: str) -> int:
 @on("sentinels")
 async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target) -> None:
     """A primary that stands still is left as soon as the sentinels name another one."""
-    face = watched.face(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
-    where = await put(face, config(), {"n": 1})
+    uniform = watched.uniform(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
+    where = await put(uniform, config(), {"n": 1})
     before = sentinels.primary()
     before.pause()
-    await put_aside(face, "thread", 2, where["configurable"]["checkpoint_id"])
+    await put_aside(uniform, "thread", 2, where["configurable"]["checkpoint_id"])
     now = sentinels.primary()
     assert now is not before
     assert has(now, watched.prefix, "thread") == 2
@@ -114,20 +116,20 @@ async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target
 @on("sentinels")
 async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentinels, watched: Target) -> None:
     """What it would acknowledge is lost as soon as the sentinels make it a replica."""
-    face = watched.face(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
-    where = await put(face, config(), {"n": 0})
+    uniform = watched.uniform(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
+    where = await put(uniform, config(), {"n": 0})
     before = sentinels.primary()
     before.pause()
-    waiting = [asyncio.ensure_future(put_aside(face, f"t{n}", n)) for n in range(8)]
+    waiting = [asyncio.ensure_future(put_aside(uniform, f"t{n}", n)) for n in range(8)]
     await in_thread(lambda: sentinels.wait_promoted(before))
     await asyncio.sleep(0.6)  # what was sent to it before has been given up
     before.go_on()
     acknowledged = [one["configurable"]["thread_id"] for one in await asyncio.gather(*waiting)]
     now = sentinels.primary()
     assert [has(now, watched.prefix, thread) for thread in acknowledged] == [1] * 8
-    await aside(face, "put_writes", where, [("n", 1)], "task")
+    await aside(uniform, "put_writes", where, [("n", 1)], "task")
     sentinels.wait_ready()
-    fresh = watched.face()
+    fresh = watched.uniform()
     assert [(await fresh.get_tuple(config(f"t{n}"))).checkpoint["channel_values"] for n in range(8)] == [
         {"n": n} for n in range(8)
     ]
@@ -136,11 +138,11 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
 @on("sentinels")
 async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, watched: Target) -> None:
     """Each is asked once, not four times."""
-    face = watched.face(client=watched.client(socket_timeout=1))
+    uniform = watched.uniform(client=watched.client(socket_timeout=1))
     sentinels.sentinels[0].pause()
     try:
         began = time.monotonic()
-        await put(face, config(), {"n": 1})
+        await put(uniform, config(), {"n": 1})
         assert time.monotonic() - began < 3  # it was four seconds
     finally:
         sentinels.sentinels[0].go_on()
@@ -149,13 +151,13 @@ async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, 
 @on("sentinels")
 async def test_reading_from_a_demoted_primary_finds_the_new_one(sentinels: Sentinels, watched: Target) -> None:
     """With `require_primary` a connection to a server that was made a replica is left."""
-    face = watched.face(client=watched.client(), require_primary=True)
-    await put(face, config(), {"n": 1})
+    uniform = watched.uniform(client=watched.client(), require_primary=True)
+    await put(uniform, config(), {"n": 1})
     before = sentinels.primary()
     until(lambda: sentinels.sentinels[0].ask("SENTINEL", "FAILOVER", "us") is not None, "a failover can begin")
     await in_thread(lambda: sentinels.wait_promoted(before))
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
-    assert len(await face.list(None)) == 1
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
+    assert len(await uniform.list(None)) == 1
 
 
 # -- replicas
@@ -173,10 +175,10 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Process, Process]]:
         one.stop()
 
 
-def behind(hot: Face) -> Face:
+def behind(hot: Uniform) -> Uniform:
     """Write-behind over a saver; nothing is brought to cold."""
     kind = AsyncTieredSaver if hot.native_async else TieredSaver
-    return Face(kind(hot.saver, InMemorySaver(), mode="write-behind", flusher=False))
+    return Uniform(kind(hot.saver, InMemorySaver(), mode="write-behind", flusher=False))
 
 
 @pytest.fixture
@@ -194,15 +196,15 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
     until(replica.is_replica_in_sync, "the replica is in sync")
     proxy = Proxy(primary.port)
     target = Target("own", mine.flavour, proxy.url, mine.prefix)
-    face = behind(target.face(min_replicas=1, replica_timeout=2))
-    await put(face, config("before"), {"n": 1})
+    uniform = behind(target.uniform(min_replicas=1, replica_timeout=2))
+    await put(uniform, config("before"), {"n": 1})
 
     def fail_over() -> None:
         primary.kill()
         proxy._server_port = pair[0].port
 
     proxy.before(b"WAIT", fail_over)
-    made = await put(face, config("after"), {"n": 2})
+    made = await put(uniform, config("after"), {"n": 2})
     assert not proxy.waiting
     assert has(pair[0], mine.prefix, "after") == 1, made
     assert has(pair[1], mine.prefix, "after") == 1
@@ -221,17 +223,17 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     other = Process()
     until(replica.is_replica_in_sync, "the replica is in sync")
     target = Target("own", mine.flavour, primary.url, mine.prefix)
-    face = behind(target.face(client=target.client(retry=None), min_replicas=1, replica_timeout=4))
-    await face.put_writes(await put(face, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
-    await face.delete_thread("known")
-    where = await put(face, config(), {"n": 1})
+    uniform = behind(target.uniform(client=target.client(retry=None), min_replicas=1, replica_timeout=4))
+    await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
+    await uniform.delete_thread("known")
+    where = await put(uniform, config(), {"n": 1})
     replica.pause()  # as if it were cut off
     if call == "put":
-        waiting = asyncio.ensure_future(put_aside(face, "thread", 2, where["configurable"]["checkpoint_id"]))
+        waiting = asyncio.ensure_future(put_aside(uniform, "thread", 2, where["configurable"]["checkpoint_id"]))
     elif call == "put_writes":
-        waiting = asyncio.ensure_future(aside(face, "put_writes", where, [("n", 1)], "task"))
+        waiting = asyncio.ensure_future(aside(uniform, "put_writes", where, [("n", 1)], "task"))
     else:
-        waiting = asyncio.ensure_future(aside(face, "delete_thread", "thread"))
+        waiting = asyncio.ensure_future(aside(uniform, "delete_thread", "thread"))
     with primary.client() as client:
         await in_thread(lambda: until(lambda: client.info("clients")["blocked_clients"] == 1, "the caller waits"))
         client.execute_command("REPLICAOF", "127.0.0.1", other.port)
@@ -245,68 +247,68 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
 @on("pair")
 async def test_waiting_costs_no_round_trip(mine: Target) -> None:
     client = mine.client()
-    face = behind(mine.face(client=client, min_replicas=1))
-    await face.put_writes(await put(face, config("known"), {"n": 1}), [("n", 1)], "task")
-    await face.delete_thread("known")
-    where = await put(face, config(), {"n": 1})
+    uniform = behind(mine.uniform(client=client, min_replicas=1))
+    await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")
+    await uniform.delete_thread("known")
+    where = await put(uniform, config(), {"n": 1})
     counter = Counted(client)
-    await put(face, where, {"n": 2})
-    await face.put_writes(where, [("n", 1)], "task")
-    await face.delete_thread("thread")
+    await put(uniform, where, {"n": 2})
+    await uniform.put_writes(where, [("n", 1)], "task")
+    await uniform.delete_thread("thread")
     assert counter.take() == ["PIPELINE"] * 3
 
 
 @on("pair")
 async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: Any) -> None:
-    face = behind(mine.face(min_replicas=1))
+    uniform = behind(mine.uniform(min_replicas=1))
     for server in pair:
         server.ask("SCRIPT", "FLUSH")
-    await put(face, config(), {"n": 1})
+    await put(uniform, config(), {"n": 1})
     assert has(pair[1], mine.prefix, "thread") == 1
     with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
-        await put(behind(mine.face(min_replicas=2, replica_timeout=0.1)), config("other"), {"n": 1})
+        await put(behind(mine.uniform(min_replicas=2, replica_timeout=0.1)), config("other"), {"n": 1})
 
 
 # -- a replica that is read
 
 
-async def everything(face: Face) -> list[Any]:
+async def everything(uniform: Uniform) -> list[Any]:
     """What each way of reading answers of `thread`."""
     return [
-        (await face.get_tuple(config())).checkpoint["channel_values"],
-        len(await face.list(config())),
-        len(await face.list(None, filter={"step": 1})),
-        [info.thread_id for info in await face.threads()],
-        (await face.get_delta_channel_history(config=config(), channels=["n"])).keys(),
-        await face.check("thread"),
-        await face.get_thread_ttl("thread") is None,
+        (await uniform.get_tuple(config())).checkpoint["channel_values"],
+        len(await uniform.list(config())),
+        len(await uniform.list(None, filter={"step": 1})),
+        [info.thread_id for info in await uniform.threads()],
+        (await uniform.get_delta_channel_history(config=config(), channels=["n"])).keys(),
+        await uniform.check("thread"),
+        await uniform.get_thread_ttl("thread") is None,
     ]
 
 
-READS: dict[str, Callable[[Face], Awaitable[Any]]] = {
-    "get_tuple": lambda face: face.get_tuple(config()),
-    "get_tuple of what is not there": lambda face: face.get_tuple(config("absent")),
-    "list": lambda face: face.list(config()),
-    "list, filtered": lambda face: face.list(config(), filter={"step": 1}),
-    "list of all": lambda face: face.list(None),
-    "threads": lambda face: face.threads(),
-    "history": lambda face: face.get_delta_channel_history(config=config(), channels=["n"]),
-    "check": lambda face: face.check("thread"),
-    "ttl": lambda face: face.get_thread_ttl("thread"),
-    "prune": lambda face: face.prune(["thread"], dry_run=True),
-    "runs": lambda face: face.delete_for_runs(["no such run"]),
+READS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "get_tuple of what is not there": lambda uniform: uniform.get_tuple(config("absent")),
+    "list": lambda uniform: uniform.list(config()),
+    "list, filtered": lambda uniform: uniform.list(config(), filter={"step": 1}),
+    "list of all": lambda uniform: uniform.list(None),
+    "threads": lambda uniform: uniform.threads(),
+    "history": lambda uniform: uniform.get_delta_channel_history(config=config(), channels=["n"]),
+    "check": lambda uniform: uniform.check("thread"),
+    "ttl": lambda uniform: uniform.get_thread_ttl("thread"),
+    "prune": lambda uniform: uniform.prune(["thread"], dry_run=True),
+    "runs": lambda uniform: uniform.delete_for_runs(["no such run"]),
 }
 
 
 @on("pair")
 async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -> None:
     _, replica = pair
-    writer = mine.face()
+    writer = mine.uniform()
     await chain(writer, "thread", 3)
     until(lambda: has(replica, mine.prefix, "thread") == 3, "the replica has all")
     of_replica = Target("replica", mine.flavour, replica.url, mine.prefix)
-    assert await everything(of_replica.face()) == await everything(writer)
-    refusing = of_replica.face(require_primary=True)
+    assert await everything(of_replica.uniform()) == await everything(writer)
+    refusing = of_replica.uniform(require_primary=True)
     for name, read in READS.items():
         with pytest.raises(redis.ReadOnlyError):
             print(name, await read(refusing))
@@ -317,11 +319,11 @@ async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -
 async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: Any) -> None:
     """It is read where it lacks replicas, too, and a full one refuses what it refused: what begins with a write may write more then."""
     primary = pair[0]
-    plain, guarded = mine.face(), mine.face(require_primary=True)
+    plain, guarded = mine.uniform(), mine.uniform(require_primary=True)
     await chain(plain, "thread", 3)
     stored = [mine.raw.dump(key) for key in mine.keys()]
     assert await everything(guarded) == await everything(plain)
-    refreshing = mine.face(require_primary=True, ttl={"default_ttl": 60, "refresh_on_read": True})
+    refreshing = mine.uniform(require_primary=True, ttl={"default_ttl": 60, "refresh_on_read": True})
     assert (await refreshing.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     assert [mine.raw.dump(key) for key in mine.keys()] == stored
     offset = primary.info("master_repl_offset")
@@ -366,28 +368,28 @@ def slot(target: Target, thread: str) -> int:
     return slot_of(Keyspace(target.prefix).keys(thread).index_key)
 
 
-async def busy(faces: list[Face], threads: list[str], done: threading.Event, *, keeps_all: bool) -> list[int]:
+async def busy(uniforms: list[Uniform], threads: list[str], done: threading.Event, *, keeps_all: bool) -> list[int]:
     """Go on writing and reading threads, many at once, until something is done; answers how often each was written."""
 
-    async def one(face: Face, thread: str) -> int:
+    async def one(uniform: Uniform, thread: str) -> int:
         count, parent = 0, None
         while not done.is_set() or not count:
             count += 1
-            stored = await put_aside(face, thread, count, parent)
+            stored = await put_aside(uniform, thread, count, parent)
             parent = stored["configurable"]["checkpoint_id"]
-            await aside(face, "put_writes", stored, [("n", count)], "task")
-            found = await aside(face, "get_tuple", config(thread))
+            await aside(uniform, "put_writes", stored, [("n", count)], "task")
+            found = await aside(uniform, "get_tuple", config(thread))
             if keeps_all:
                 assert found.config == stored
                 assert found.checkpoint["channel_values"] == {"n": count}
         return count
 
-    return await asyncio.gather(*(one(faces[i % len(faces)], thread) for i, thread in enumerate(threads)))
+    return await asyncio.gather(*(one(uniforms[i % len(uniforms)], thread) for i, thread in enumerate(threads)))
 
 
-async def all_there(faces: list[Face], threads: list[str], counts: list[int]) -> None:
+async def all_there(uniforms: list[Uniform], threads: list[str], counts: list[int]) -> None:
     for i, (thread, count) in enumerate(zip(threads, counts, strict=True)):
-        found = await faces[i % len(faces)].list(config(thread))
+        found = await uniforms[i % len(uniforms)].list(config(thread))
         assert [one.checkpoint["channel_values"]["n"] for one in found] == list(range(count, 0, -1)), thread
         assert all(one.pending_writes == [("task", "n", one.checkpoint["channel_values"]["n"])] for one in found)
 
@@ -418,10 +420,10 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
     `test_failovers.py` has what else may happen to a cluster.
     """
     threads = [f"t{n}" for n in range(30 if moving.flavour == "async" else 8)]
-    face = moving.face(client=moving.client(socket_timeout=1))
+    uniform = moving.uniform(client=moving.client(socket_timeout=1))
     tiered = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
     cold = InMemorySaver()
-    through = Face(tiered(moving.face(client=moving.client(socket_timeout=1)).saver, cold))
+    through = Uniform(tiered(moving.uniform(client=moving.client(socket_timeout=1)).saver, cold))
     source = cluster.primary_of(slot(moving, "t0"))
     done = threading.Event()
 
@@ -453,33 +455,33 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
 
     keeps_all = what in ("by hand", "at once", "planned")  # else what the replica did not have is lost
     with meanwhile(move, done):
-        counts = await busy([face, through], threads, done, keeps_all=keeps_all)
+        counts = await busy([uniform, through], threads, done, keeps_all=keeps_all)
     cluster.wait_ready()
     if keeps_all:
-        await all_there([moving.face(), Face(tiered(moving.face().saver, cold))], threads, counts)
+        await all_there([moving.uniform(), Uniform(tiered(moving.uniform().saver, cold))], threads, counts)
 
 
 @on("cluster")
 async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: Target) -> None:
     """A slot moves to a node without any, which CLUSTER SLOTS does not name."""
-    face = moving.face()
-    where = await put(face, config(), {"n": 1})
+    uniform = moving.uniform()
+    where = await put(uniform, config(), {"n": 1})
     added = cluster.add_node()
     number = slot(moving, "thread")
     source = cluster.open_slot(number, added)
     while cluster.move_keys(number, source, added):
         pass
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
-    await put(face, where, {"n": 2})
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
+    await put(uniform, where, {"n": 2})
     client: Any = moving.client()
     if moving.flavour == "async":
         await client.initialize()
     assert client.get_node("127.0.0.1", added.port) is None
     cluster.close_slot(number, added)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     cluster.move_slot(number, source)
     cluster.remove_node(added)
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
 
 
 @on("cluster")
@@ -489,16 +491,16 @@ async def test_the_least_rights_are_enough_where_a_slot_moves(cluster: Replicate
         for section in ("standalone", "cluster"):
             node.ask(*acl_rule(section).split())
     target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
-    face = target.face(cluster_timeout=1)
-    where = await put(face, config(), {"n": 1})
+    uniform = target.uniform(cluster_timeout=1)
+    where = await put(uniform, config(), {"n": 1})
     number = slot(target, "thread")
     to = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
     source = cluster.open_slot(number, to)
     cluster.move_keys(number, source, to)
-    await put(face, where, {"n": 2})
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
+    await put(uniform, where, {"n": 2})
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     cluster.close_slot(number, to)
-    await face.delete_thread("thread")
+    await uniform.delete_thread("thread")
     await target.close()
 
 
@@ -509,11 +511,11 @@ TIERS: dict[str, dict[str, Any]] = {"through": {}, "behind": {"mode": "write-beh
 @pytest.mark.parametrize("tiers", [None, *TIERS])
 async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, moving: Target, tiers: str | None) -> None:
     """What would name a key that is there and one that is not waits until the slot is closed."""
-    face = moving.face()
+    uniform = moving.uniform()
     if tiers:
         kind = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
-        face = Face(kind(face.saver, InMemorySaver(), **TIERS[tiers]))
-    where = await put(face, config(), {"n": 1})
+        uniform = Uniform(kind(uniform.saver, InMemorySaver(), **TIERS[tiers]))
+    where = await put(uniform, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
 
@@ -523,11 +525,11 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
 
     with meanwhile(move):
         await asyncio.sleep(0.3)
-        await put_aside(face, "thread", 2, where["configurable"]["checkpoint_id"])
-        assert (await aside(face, "get_tuple", config())).checkpoint["channel_values"] == {"n": 2}
+        await put_aside(uniform, "thread", 2, where["configurable"]["checkpoint_id"])
+        assert (await aside(uniform, "get_tuple", config())).checkpoint["channel_values"] == {"n": 2}
     with cluster.opened(number, next(one for one in cluster.primaries() if one is not target)):
         pass
-    fresh = moving.face()
+    fresh = moving.uniform()
     assert (await fresh.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     await fresh.delete_thread("thread")
     with meanwhile(move):
@@ -539,53 +541,53 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
 
 @on("cluster")
 async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
-    face = moving.face(cluster_timeout=0.5)
+    uniform = moving.uniform(cluster_timeout=0.5)
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
     with cluster.opened(number, target):
         began = time.monotonic()
-        for call in (lambda: face.get_tuple(config()), lambda: put(face, config(), {"n": 1})):
+        for call in (lambda: uniform.get_tuple(config()), lambda: put(uniform, config(), {"n": 1})):
             with pytest.raises(
                 ClusterMoving, match=rf"slot {number} .*The slot is open.*cluster_timeout=0\.5"
             ) as caught:
                 await call()
             assert isinstance(caught.value, redis.ConnectionError)
-            assert isinstance(caught.value, face.saver.driver.failures)
+            assert isinstance(caught.value, uniform.saver.driver.failures)
         assert time.monotonic() - began < 10
-    await put(face, config(), {"n": 1})
+    await put(uniform, config(), {"n": 1})
 
 
 @on("cluster")
 async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
     """And hot that is bypassed is bypassed then, too."""
-    face = moving.face(cluster_timeout=0.3, client=moving.client(socket_timeout=0.5))
+    uniform = moving.uniform(cluster_timeout=0.3, client=moving.client(socket_timeout=0.5))
     kind = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
     cold = InMemorySaver()
-    around = Face(kind(face.saver, cold, on_hot_error="bypass"))
+    around = Uniform(kind(uniform.saver, cold, on_hot_error="bypass"))
     await put(around, config(), {"n": 1})
     assert await around.get_tuple(config()) == await around.get_tuple(config())  # it is in hot from then on
     assert around.saver.stats().hits == 1
     lost = cluster.primary_of(slot(moving, "thread"))
     lost.pause()
     with pytest.raises(ClusterMoving, match=rf"slot {slot(moving, 'thread')} .*a primary is lost"):
-        await face.get_tuple(config())
+        await uniform.get_tuple(config())
     with pytest.raises(ClusterMoving, match="the nodes of the cluster were not all there"):
-        await face.setup()
+        await uniform.setup()
     assert (await around.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
     lost.go_on()
     cluster.wait_ready()
-    await face.setup()
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
+    await uniform.setup()
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
 
 
 @on("cluster")
 async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
-    face = behind(moving.face(min_replicas=1, replica_timeout=2))
-    await put(face, config(), {"n": 1})
+    uniform = behind(moving.uniform(min_replicas=1, replica_timeout=2))
+    await put(uniform, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
     cluster.move_slot(number, target)
-    await put(face, config(), {"n": 2})
+    await put(uniform, config(), {"n": 2})
     with cluster.replica_of(target).client(single_connection_client=True) as client:
         client.execute_command("READONLY")
         key = Keyspace(moving.prefix).keys("thread").index_key
@@ -596,27 +598,27 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
 async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) -> None:
     """Everything that a caller may rely on is there when it is acknowledged, in one round trip."""
     client = mine.client()
-    face = mine.face(client=client, min_replicas=1, replica_timeout=2)
-    where = await put(face, config(), {"n": 1})
-    await face.put_writes(where, [("n", 1)], "task")
-    await face.copy_thread("thread", "copy")
-    await face.pin("copy")
-    await face.delete_thread("none")
-    assert await face.get_tuple(config()) is not None  # the scripts are loaded now
+    uniform = mine.uniform(client=client, min_replicas=1, replica_timeout=2)
+    where = await put(uniform, config(), {"n": 1})
+    await uniform.put_writes(where, [("n", 1)], "task")
+    await uniform.copy_thread("thread", "copy")
+    await uniform.pin("copy")
+    await uniform.delete_thread("none")
+    assert await uniform.get_tuple(config()) is not None  # the scripts are loaded now
     counter = Counted(client)
-    await put(face, where, {"n": 2})
-    await face.put_writes(where, [("n", 1)], "task")
-    await face.pin("thread")
-    await face.delete_thread("copy")
-    await face.get_tuple(config())
+    await put(uniform, where, {"n": 2})
+    await uniform.put_writes(where, [("n", 1)], "task")
+    await uniform.pin("thread")
+    await uniform.delete_thread("copy")
+    await uniform.get_tuple(config())
     assert counter.take() == ["PIPELINE"] * 4 + ["EVALSHA"]
     assert has(pair[1], mine.prefix, "thread") == 2
     assert has(pair[1], mine.prefix, "copy") == 0
-    lonely = mine.face(min_replicas=2, replica_timeout=0.1)
+    lonely = mine.uniform(min_replicas=2, replica_timeout=0.1)
     for call in (put(lonely, where, {"n": 3}), lonely.delete_thread("thread")):
         with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
             await call
-    assert await face.get_tuple(config()) is None
+    assert await uniform.get_tuple(config()) is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import pytest
 import redis
 import seeds
 import zstandard
-from uniform import Face, Target
+from uniform import Uniform, Target
 from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -43,7 +43,8 @@ from redis_saver.migrate.opening import opened
 from redis_saver.names import Keyspace
 from redis_saver.storage.chunks import digest
 from redis_saver.serde.serializer import FastSerializer
-from redis_saver.tiered import flushing, model
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""
@@ -267,9 +268,9 @@ def value_field(channel: str, version: str = "1", ns: str = "") -> bytes:
     return names.blob(ns, names.entry(channel, version))
 
 
-async def put_one(face: Face, values: dict[str, Any], **more: Any) -> dict[str, Any]:
+async def put_one(uniform: Uniform, values: dict[str, Any], **more: Any) -> dict[str, Any]:
     made = checkpoint(values, **more)
-    return await face.put(config(), made, {"step": 1}, made["channel_versions"])
+    return await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
 
 
 def bomb(size: int) -> bytes:
@@ -278,12 +279,14 @@ def bomb(size: int) -> bytes:
     return b"".join([*(pressed.compress(bytes(2**20)) for _ in range(size // 2**20)), pressed.flush()])
 
 
-READS: dict[str, Callable[[Face], Any]] = {
-    "get_tuple": lambda face: face.get_tuple(config()),
-    "list": lambda face: face.list(config()),
-    "history": lambda face: face.get_delta_channel_history(config=config("thread", "", "c2"), channels=["a", "n"]),
-    "prune": lambda face: face.prune(["thread"], keep_last=1),
-    "copy_thread": lambda face: face.copy_thread("thread", "copy"),
+READS: dict[str, Callable[[Uniform], Any]] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "list": lambda uniform: uniform.list(config()),
+    "history": lambda uniform: uniform.get_delta_channel_history(
+        config=config("thread", "", "c2"), channels=["a", "n"]
+    ),
+    "prune": lambda uniform: uniform.prune(["thread"], keep_last=1),
+    "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
 }
 
 
@@ -308,7 +311,7 @@ def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("where", ["value", "write", "chunk"])
-async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Face, target: Target, where: str) -> None:
+async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Uniform, target: Target, where: str) -> None:
     stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
     await saver.put_writes(stored, [("a", 1)], "task")
     frame = bomb(2**28)
@@ -322,10 +325,10 @@ async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Face, target: 
         chunk = digest(b"unknown")
         target.raw.hset(data_of(target), mapping={value_field("n"): sealed(b"z", [chunk]), b"z" + chunk: frame})
     with pytest.raises(LimitExceeded, match=r"value_bytes.*Limits\("):
-        await target.face().get_tuple(config())
+        await target.uniform().get_tuple(config())
 
 
-async def test_a_chunk_that_is_named_again_and_again(saver: Face, target: Target) -> None:
+async def test_a_chunk_that_is_named_again_and_again(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
     for _ in range(6):  # a hundred of a hundred of a hundred ...
@@ -335,21 +338,21 @@ async def test_a_chunk_that_is_named_again_and_again(saver: Face, target: Target
     target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
     for call in (READS["get_tuple"], READS["list"]):
         with watched(SECONDS), pytest.raises(LimitExceeded, match="chunks"):
-            await call(target.face())
+            await call(target.uniform())
     await READS["prune"](saver)  # each is looked at once
 
 
-async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Face, target: Target) -> None:
+async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     chunk = b"x" * 500_000
     one = b"p" + digest(chunk) * 20_000  # 10 GB
     fields = {b"p" + digest(chunk): chunk, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
     target.raw.hset(data_of(target), mapping=fields)
     with watched(SECONDS), pytest.raises(LimitExceeded, match="value_bytes"):
-        await target.face().get_tuple(config())
+        await target.uniform().get_tuple(config())
 
 
-async def test_a_long_chain_of_lists_of_chunks(saver: Face, target: Target) -> None:
+async def test_a_long_chain_of_lists_of_chunks(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
     for _ in range(3000):
@@ -358,14 +361,14 @@ async def test_a_long_chain_of_lists_of_chunks(saver: Face, target: Target) -> N
         fields[b"".join(below)] = one
     target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
     with watched(SECONDS), pytest.raises(LimitExceeded, match="depth"):
-        await target.face().get_tuple(config())
+        await target.uniform().get_tuple(config())
     with watched(SECONDS):
         await READS["prune"](saver)
     await saver.delete_thread("thread")
     assert target.keys() == []
 
 
-async def test_a_channel_that_is_named_twice_is_damage(saver: Face, target: Target) -> None:
+async def test_a_channel_that_is_named_twice_is_damage(saver: Uniform, target: Target) -> None:
     stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
     header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
     chunks = framing.unpack(target.raw.hget(data_of(target), header))
@@ -374,7 +377,7 @@ async def test_a_channel_that_is_named_twice_is_damage(saver: Face, target: Targ
     chunks[5] = b"\0\0\0\0"
     target.raw.hset(data_of(target), mapping={header: pack(chunks), chunks[3]: named})
     with pytest.raises(ThreadDamaged):
-        await target.face().get_tuple(config())
+        await target.uniform().get_tuple(config())
 
 
 def extension(code: int, data: bytes) -> bytes:
@@ -438,7 +441,7 @@ def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
         del globals()["Node"]
 
 
-async def test_a_value_that_nests_too_deep_is_refused(saver: Face, target: Target) -> None:
+async def test_a_value_that_nests_too_deep_is_refused(saver: Uniform, target: Target) -> None:
     value: Any = None
     for _ in range(3000):
         value = [value]
@@ -484,15 +487,15 @@ def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, se
     seed = seeds.seed() if seed is None else seed
     chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
     warnings.simplefilter("ignore")
-    target.face().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
+    target.uniform().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
     for number in range(rounds):
         target.raw.delete(*keys, *Keyspace(target.prefix).keys("copy"))
-        writer = target.face().saver
+        writer = target.uniform().saver
         made = furnish(writer, length=2)
         what = chance.choice(list(DAMAGE))
         for _ in range(chance.choice([1, 1, 3])):
             DAMAGE[what](target.raw, keys, chance)
-        saver = chance.choice([target.face().saver, writer])
+        saver = chance.choice([target.uniform().saver, writer])
         for name, call in {
             **CALLS,
             "writes": lambda saver: saver.put_writes(made[-1], [("n", 1)] * 3, "task 1"),
@@ -509,7 +512,7 @@ def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, se
         assert saver.get_tuple(WHERE).checkpoint["channel_values"] == {"n": 3}
 
 
-async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Face, target: Target) -> None:
+async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Uniform, target: Target) -> None:
     stored = await put_one(saver, {"a": 1})
     keys = Keyspace(target.prefix).keys("thread")
     for damage in ({b"@ttl": b"soon"}, {b"@deferred_ttl": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
@@ -536,56 +539,61 @@ async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(sav
 
 LIMITS = Limits(name_bytes=64, value_bytes=20_000, channels=5, writes=4, chunks=20)
 BIG = ["x" * 1000] * 25
-TOO_MUCH: dict[str, tuple[str, Callable[[Face, Any], Any]]] = {
-    "thread": ("name_bytes", lambda face, where: face.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"})),
+TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
+    "thread": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
     "namespace": (
         "name_bytes",
-        lambda face, where: face.put(config("t", "é" * 33), checkpoint({"a": 1}), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t", "é" * 33), checkpoint({"a": 1}), {}, {"a": "1"}),
     ),
     "checkpoint": (
         "name_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a": 1}, checkpoint_id="c" * 65), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, checkpoint_id="c" * 65), {}, {"a": "1"}),
     ),
     "parent": (
         "name_bytes",
-        lambda face, where: face.put(config("t", "", "c" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t", "", "c" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
     ),
     "channel": (
         "name_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a" * 65: 1}), {}, {"a" * 65: "1"}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a" * 65: 1}), {}, {"a" * 65: "1"}),
     ),
     "version": (
         "name_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a": 1}, {"a": "1" * 65}), {}, {"a": "1" * 65}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, {"a": "1" * 65}), {}, {"a": "1" * 65}),
     ),
     "run": (
         "name_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a": 1}), {"run_id": "r" * 65}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}), {"run_id": "r" * 65}, {"a": "1"}),
     ),
     "channels": (
         "channels",
-        lambda face, where: face.put(
+        lambda uniform, where: uniform.put(
             config("t"), checkpoint(dict.fromkeys("abcdef", 1)), {}, dict.fromkeys("abcdef", "1")
         ),
     ),
     "value": (
         "value_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
     ),
     "value in chunks": (
         "value_bytes",
-        lambda face, where: face.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
     ),
     "chunks": (
         "chunks",
-        lambda face, where: face.put(config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}),
+        lambda uniform, where: uniform.put(
+            config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}
+        ),
     ),
-    "writes": ("writes", lambda face, where: face.put_writes(where, [("a", 1)] * 5, "task")),
-    "task": ("name_bytes", lambda face, where: face.put_writes(where, [("a", 1)], "t" * 65)),
-    "task path": ("name_bytes", lambda face, where: face.put_writes(where, [("a", 1)], "t", "p" * 65)),
-    "write's channel": ("name_bytes", lambda face, where: face.put_writes(where, [("a" * 65, 1)], "t")),
-    "write": ("value_bytes", lambda face, where: face.put_writes(where, [("a", "x" * 20_001)], "t")),
-    "copy": ("name_bytes", lambda face, where: face.copy_thread("thread", "t" * 65)),
+    "writes": ("writes", lambda uniform, where: uniform.put_writes(where, [("a", 1)] * 5, "task")),
+    "task": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t" * 65)),
+    "task path": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t", "p" * 65)),
+    "write's channel": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a" * 65, 1)], "t")),
+    "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
+    "copy": ("name_bytes", lambda uniform, where: uniform.copy_thread("thread", "t" * 65)),
 }
 
 
@@ -593,7 +601,7 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Face, Any], Any]]] = {
 @pytest.mark.parametrize("target_name", ["redis62"])
 async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Target, what: str) -> None:
     setting, call = TOO_MUCH[what]
-    small, large = target.face(limits=LIMITS), target.face()
+    small, large = target.uniform(limits=LIMITS), target.uniform()
     where = await put_one(small, {"a": 1})
     keys, holds = target.keys(), target.raw.hgetall(data_of(target))
     commands = target.raw.info("stats")["total_commands_processed"]
@@ -608,14 +616,14 @@ async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Targ
 
 @pytest.mark.parametrize("settings", [{"value_bytes": 10_000}, {"chunks": 10}])
 async def test_what_was_written_with_larger_limits_is_not_called_damaged(
-    saver: Face, target: Target, settings: Any
+    saver: Uniform, target: Target, settings: Any
 ) -> None:
     await put_one(saver, {"a": [f"{n:0600}" for n in range(30)], "n": 1})
-    small = target.face(limits=Limits(**settings))
+    small = target.uniform(limits=Limits(**settings))
     with pytest.raises(LimitExceeded, match=rf"limits=Limits\({next(iter(settings))}=") as raised:
         await small.get_tuple(config())
     assert not isinstance(raised.value, ThreadDamaged)
-    assert (await target.face().get_tuple(config())).checkpoint["channel_values"]["n"] == 1
+    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"]["n"] == 1
 
 
 @pytest.mark.parametrize(
@@ -790,14 +798,14 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
 def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
     target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    monkeypatch.setattr(model, "WRITER_GONE", 200)
+    monkeypatch.setattr(context, "WRITER_GONE", 200)
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 300)
     seed = seeds.seed()
     chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
     warnings.simplefilter("ignore")
     for number in range(rounds):
         target.raw.delete(*keys)
-        saver = TieredSaver(target.face().saver, InMemorySaver(), mode=mode, flusher=False)
+        saver = TieredSaver(target.uniform().saver, InMemorySaver(), mode=mode, flusher=False)
         made = furnish(saver, length=2)
         what = [change_tiers(target.raw, keys, chance) for _ in range(chance.choice([1, 1, 2]))]
         calls: dict[str, Callable[[], Any]] = {
@@ -822,7 +830,7 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
 @pytest.mark.parametrize("target_name", ["redis62"])
 def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
     cold = InMemorySaver()
-    saver = TieredSaver(target.face(limits=LIMITS).saver, cold)
+    saver = TieredSaver(target.uniform(limits=LIMITS).saver, cold)
     small = saver.put(WHERE, checkpoint({"a": 1}), {}, {"a": "1"})
     made = checkpoint({"a": "x" * 20_001})
     stored = saver.put(small, made, {}, {"a": "1"})
@@ -831,15 +839,15 @@ def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
         found = saver.get_tuple(WHERE)
         assert found.checkpoint["channel_values"] == made["channel_values"]
         assert found.pending_writes == [("task", "a", "x" * 20_001)]
-    assert target.face().saver.get_tuple(WHERE) is None
-    behind = TieredSaver(target.face(limits=LIMITS).saver, cold, mode="write-behind", flusher=False)
+    assert target.uniform().saver.get_tuple(WHERE) is None
+    behind = TieredSaver(target.uniform(limits=LIMITS).saver, cold, mode="write-behind", flusher=False)
     with pytest.raises(LimitExceeded):
         behind.put(stored, made, {}, {"a": "1"})
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 async def test_a_page_of_a_history_ends_where_much_was_looked_at(
-    saver: Face, target: Target, monkeypatch: pytest.MonkeyPatch
+    saver: Uniform, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "BYTES_PER_PAGE", 10_000)
     where = config()

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 import redis
 from bench import servers as postgres_servers
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import INTERRUPT
 from factories import chain, config, put
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
@@ -113,7 +113,7 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     server.client().execute_command(*acl_rule("standalone").split())
     server.client().config_set("acllog-max-len", 100)
     target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
-    await everything(target.face(ttl={"default_ttl": 60, "refresh_on_read": True}))
+    await everything(target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True}))
     denied = {entry["object"] for entry in server.client().acl_log()}
     assert denied <= {"client", "client|setinfo"}  # redis-py introduces itself where it may
     raw = server.client()
@@ -137,31 +137,33 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
     target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
     kind = AsyncTieredSaver if flavour == "async" else TieredSaver
     other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
-    cold = other.face().saver
-    await chain(target.face(), "from before", 2)
+    cold = other.uniform().saver
+    await chain(target.uniform(), "from before", 2)
     for settings in ({}, {"mode": "write-behind", "flush_interval": 0.02}):
-        hot = target.face(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
-        face = Face(kind(hot.saver, cold, **settings))
-        await face.get_tuple(config("t"))
+        hot = target.uniform(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
+        uniform = Uniform(kind(hot.saver, cold, **settings))
+        await uniform.get_tuple(config("t"))
         for _ in range(2):
             with contextlib.suppress(ReplicationTimeout):
-                await chain(face, "t", 1)
+                await chain(uniform, "t", 1)
             with contextlib.suppress(ReplicationTimeout):
-                await face.put_writes((await face.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task")
-        await face.list(None)
-        await face.flush()
+                await uniform.put_writes(
+                    (await uniform.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task"
+                )
+        await uniform.list(None)
+        await uniform.flush()
         server.client().delete("langgraph:{t}:index")
-        assert await face.get_tuple(config("t"))
+        assert await uniform.get_tuple(config("t"))
         for call in (
-            face.copy_thread("t", "u"),
-            face.prune(["u"]),
-            face.delete_for_runs(["r"]),
-            face.delete_thread("t"),
+            uniform.copy_thread("t", "u"),
+            uniform.prune(["u"]),
+            uniform.delete_for_runs(["r"]),
+            uniform.delete_thread("t"),
         ):
             with contextlib.suppress(ReplicationTimeout):
                 await call
         await asyncio.sleep(0.1)
-        assert await (face.saver.aclose() if flavour == "async" else asyncio.to_thread(face.saver.close)) == 0
+        assert await (uniform.saver.aclose() if flavour == "async" else asyncio.to_thread(uniform.saver.close)) == 0
     denied = {entry["object"] for entry in server.client().acl_log()}
     assert denied <= {"client", "client|setinfo"}
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
@@ -179,7 +181,7 @@ async def test_least_privileges_in_a_cluster(flavour: str) -> None:
         node.client().execute_command(*acl_rule("standalone").split())
         node.client().execute_command(*acl_rule("cluster").split())
     target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
-    await everything(target.face())
+    await everything(target.uniform())
     await target.close()
     denied = {entry["object"] for node in cluster.nodes for entry in node.client().acl_log()}
     assert denied <= {"client", "client|setinfo"}
@@ -187,25 +189,25 @@ async def test_least_privileges_in_a_cluster(flavour: str) -> None:
         node.stop()
 
 
-async def everything(face: Face) -> None:
+async def everything(uniform: Uniform) -> None:
     """Every method, each kind of script and command."""
-    await face.setup()
-    configs = await chain(face, "t", 3, run_id="r")
-    await face.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
-    await put(face, configs[0], {}, versions={"n": "1", "gone": "2"})
-    assert await face.get_tuple(config("t"))
-    assert len(await face.list(config("t"))) == 4
-    assert len(await face.list(None, filter={"step": 1})) == 2
-    await face.get_delta_channel_history(config=configs[-1], channels=["n"])
-    await face.copy_thread("t", "u")
-    await face.threads()
-    await face.pin("u")
-    await face.unpin("u")
-    await face.set_thread_ttl("u", {"default_ttl": 5})
-    await face.get_thread_ttl("u")
-    await face.prune(["u"], dry_run=True)
-    assert (await face.prune(["u"])).checkpoints == 3
-    await face.prune(["u"], strategy="delete")
-    await face.delete_for_runs(["r"])
-    await face.delete_thread("t")
-    assert await face.threads() == []
+    await uniform.setup()
+    configs = await chain(uniform, "t", 3, run_id="r")
+    await uniform.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
+    await put(uniform, configs[0], {}, versions={"n": "1", "gone": "2"})
+    assert await uniform.get_tuple(config("t"))
+    assert len(await uniform.list(config("t"))) == 4
+    assert len(await uniform.list(None, filter={"step": 1})) == 2
+    await uniform.get_delta_channel_history(config=configs[-1], channels=["n"])
+    await uniform.copy_thread("t", "u")
+    await uniform.threads()
+    await uniform.pin("u")
+    await uniform.unpin("u")
+    await uniform.set_thread_ttl("u", {"default_ttl": 5})
+    await uniform.get_thread_ttl("u")
+    await uniform.prune(["u"], dry_run=True)
+    assert (await uniform.prune(["u"])).checkpoints == 3
+    await uniform.prune(["u"], strategy="delete")
+    await uniform.delete_for_runs(["r"])
+    await uniform.delete_thread("t")
+    assert await uniform.threads() == []

@@ -6,13 +6,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from uniform import Face
+from uniform import Uniform
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from factories import chain, config, ids, put
 from redis_saver import ThreadDamaged
 
 
-async def test_the_config_always_has_the_id(saver: Face) -> None:
+async def test_the_config_always_has_the_id(saver: Uniform) -> None:
     (where,) = await chain(saver, "t", 1)
     for asked in (config("t"), config("t", None), where, config("t", "", "")):
         found = await saver.get_tuple(asked)
@@ -20,14 +20,14 @@ async def test_the_config_always_has_the_id(saver: Face) -> None:
         assert found.parent_config is None
 
 
-async def test_newest_is_the_greatest_id(saver: Face) -> None:
+async def test_newest_is_the_greatest_id(saver: Uniform) -> None:
     for which in ("5", "9", "7", "9", "1"):
         await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
     assert (await saver.get_tuple(config("t"))).checkpoint["id"] == "9"
     assert ids(await saver.list(config("t"))) == ["9", "7", "5", "1"]
 
 
-async def test_namespaces(saver: Face) -> None:
+async def test_namespaces(saver: Uniform) -> None:
     for which, ns in enumerate(["", "a", "a|b:1", "", "a"]):
         await put(saver, config("t", ns), {"n": which}, checkpoint_id=str(which), versions={"n": str(which)})
     assert ids(await saver.list(config("t", None))) == ["4", "3", "2", "1", "0"]
@@ -39,7 +39,7 @@ async def test_namespaces(saver: Face) -> None:
     assert await saver.list(config("t", "a", "3")) == []
 
 
-async def test_all_threads_newest_first_over_all(saver: Face) -> None:
+async def test_all_threads_newest_first_over_all(saver: Uniform) -> None:
     placed = [(f"t{number % 7}", f"{number:04}") for number in range(140)]
     for thread, which in placed:
         await put(
@@ -59,7 +59,7 @@ async def test_all_threads_newest_first_over_all(saver: Face) -> None:
 
 
 @pytest.mark.parametrize("bound", ["0", "3", "35", "zz", "", "\0"])
-async def test_before_compares_ids_whatever_they_are(saver: Face, bound: str) -> None:
+async def test_before_compares_ids_whatever_they_are(saver: Uniform, bound: str) -> None:
     placed = ["\0", "0", "3", "30", "\u00e9", "z"]
     for which in placed:
         await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
@@ -93,7 +93,7 @@ FILTERS: list[tuple[Any, list[int]]] = [
 
 
 @pytest.mark.parametrize(("filter", "expected"), FILTERS)
-async def test_filter(saver: Face, filter: Any, expected: list[int]) -> None:
+async def test_filter(saver: Uniform, filter: Any, expected: list[int]) -> None:
     for n in range(5):
         metadata = {"n": n, "dict": {"a": n}, "list": [1, 2], "text": "é*", **({"even": True} if n % 2 == 0 else {})}
         await put(saver, config("t"), {"n": n}, checkpoint_id=str(n), versions={"n": str(n)}, metadata=metadata)
@@ -115,7 +115,7 @@ async def test_filter(saver: Face, filter: Any, expected: list[int]) -> None:
         ({"before": {"id": 1}}, "configurable"),
     ],
 )
-async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: str) -> None:
+async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         saver.saver.list(config("t"), **arguments)
     with pytest.raises((ValueError, TypeError), match=said):
@@ -133,7 +133,7 @@ async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: s
         (config("t", "", b"x"), "checkpoint_id"),
     ],  # fmt: skip
 )
-async def test_configs_that_make_no_sense(saver: Face, where: Any, said: str) -> None:
+async def test_configs_that_make_no_sense(saver: Uniform, where: Any, said: str) -> None:
     for call in (
         lambda: saver.get_tuple(where),
         lambda: put(saver, where, {"n": 1}),
@@ -145,7 +145,7 @@ async def test_configs_that_make_no_sense(saver: Face, where: Any, said: str) ->
             await call()
 
 
-async def test_ids_and_threads_may_be_uuids_or_ints(saver: Face) -> None:
+async def test_ids_and_threads_may_be_uuids_or_ints(saver: Uniform) -> None:
     thread = uuid4()
     where = await put(saver, config(thread), {"n": 1})
     assert where["configurable"]["thread_id"] == str(thread)
@@ -157,7 +157,7 @@ async def test_ids_and_threads_may_be_uuids_or_ints(saver: Face) -> None:
     assert (await saver.get_tuple(config("7"))) is None
 
 
-async def test_more_than_ten_thousand_checkpoints(saver: Face, target_name: str) -> None:
+async def test_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str) -> None:
     length = 10_050 if target_name == "redis" else 450
     configs = await chain(saver, "t", length)
     everything = ids(await saver.list(config("t")))
@@ -167,7 +167,7 @@ async def test_more_than_ten_thousand_checkpoints(saver: Face, target_name: str)
     assert len(await saver.list(config("t"), filter={"step": {"$gte": length - 5}})) == 5
 
 
-async def test_a_thousand_writes_on_one_checkpoint(saver: Face) -> None:
+async def test_a_thousand_writes_on_one_checkpoint(saver: Uniform) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", position) for position in range(1000)], "one task")
     for task in range(200):
@@ -178,7 +178,7 @@ async def test_a_thousand_writes_on_one_checkpoint(saver: Face) -> None:
     assert listed.pending_writes == found
 
 
-async def test_writes_come_in_order_with_their_first_value(saver: Face) -> None:
+async def test_writes_come_in_order_with_their_first_value(saver: Uniform) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", "b0"), ("n", "b1")], "b", "1")
     await saver.put_writes(where, [("n", "a0")], "a", "2")
@@ -188,7 +188,7 @@ async def test_writes_come_in_order_with_their_first_value(saver: Face) -> None:
 
 
 @pytest.mark.parametrize("channel", WRITES_IDX_MAP)
-async def test_special_channels_take_the_newest(saver: Face, channel: str) -> None:
+async def test_special_channels_take_the_newest(saver: Uniform, channel: str) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", 0), (channel, "first")], "task")
     await saver.put_writes(where, [(channel, "second")], "task", "path")
@@ -196,19 +196,19 @@ async def test_special_channels_take_the_newest(saver: Face, channel: str) -> No
     assert sorted(found) == sorted([("task", "n", 0), ("task", channel, "second")])
 
 
-async def test_writes_before_their_checkpoint_and_after_reopening(saver: Face, target: Any) -> None:
+async def test_writes_before_their_checkpoint_and_after_reopening(saver: Uniform, target: Any) -> None:
     where = config("t", "", "1")
     await saver.put_writes(where, [("n", 1), (INTERRUPT, "?")], "task")
     assert await saver.get_tuple(where) is None
     assert await saver.list(config("t")) == []
-    again = target.face()
+    again = target.uniform()
     await again.put_writes(where, [("n", 2), ("m", 3)], "task")
     await put(again, config("t"), {"n": 0}, checkpoint_id="1")
     found = (await saver.get_tuple(where)).pending_writes
     assert sorted(found) == [("task", INTERRUPT, "?"), ("task", "m", 3), ("task", "n", 1)]
 
 
-async def test_threads(saver: Face) -> None:
+async def test_threads(saver: Uniform) -> None:
     for number in range(30):
         await chain(saver, f"user:{number % 3}:{number}", 1 + number % 2)
     await saver.put_writes(config("user:9", "", "1"), [("n", 1)], "task")
@@ -225,7 +225,7 @@ async def test_threads(saver: Face) -> None:
     assert len(await saver.threads()) == 31
 
 
-async def test_threads_that_wait_on_an_interrupt(saver: Face) -> None:
+async def test_threads_that_wait_on_an_interrupt(saver: Uniform) -> None:
     (where,) = await chain(saver, "t", 1)
     await saver.put_writes(where, [(INTERRUPT, "approve?")], "task")
     assert [info.interrupted for info in await saver.threads()] == [True]
@@ -233,8 +233,8 @@ async def test_threads_that_wait_on_an_interrupt(saver: Face) -> None:
     assert [info.interrupted for info in await saver.threads()] == [False]
 
 
-async def test_prefixes_are_tenants(saver: Face, target: Any) -> None:
-    other = target.face(prefix=f"{target.prefix}*")
+async def test_prefixes_are_tenants(saver: Uniform, target: Any) -> None:
+    other = target.uniform(prefix=f"{target.prefix}*")
     await chain(saver, "t", 2)
     await chain(other, "t", 1)
     await chain(other, "u", 1)
@@ -245,7 +245,7 @@ async def test_prefixes_are_tenants(saver: Face, target: Any) -> None:
     assert len(await saver.list(None)) == 2
 
 
-async def test_keys_of_others_are_no_threads(saver: Face, target: Any) -> None:
+async def test_keys_of_others_are_no_threads(saver: Uniform, target: Any) -> None:
     await chain(saver, "t", 1)
     stem = target.prefix.encode()
     others = [
@@ -270,10 +270,10 @@ async def test_keys_of_others_are_no_threads(saver: Face, target: Any) -> None:
 @pytest.mark.parametrize("prefix", ["", "a{b", "a}b", 3])
 async def test_prefixes_that_make_no_sense(target: Any, prefix: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="prefix="):
-        target.face(prefix=prefix)
+        target.uniform(prefix=prefix)
 
 
-async def test_next_versions(saver: Face) -> None:
+async def test_next_versions(saver: Uniform) -> None:
     first = saver.saver.get_next_version(None, None)
     later = [saver.saver.get_next_version(first, None) for _ in range(1000)]
     assert len(set(later)) == 1000
@@ -282,13 +282,13 @@ async def test_next_versions(saver: Face) -> None:
     assert saver.saver.get_next_version(f"{9:032}.{0.25:016}", None) > f"{9:032}.{0.999:016}"
 
 
-async def test_with_allowlist_shares_the_client(saver: Face) -> None:
+async def test_with_allowlist_shares_the_client(saver: Uniform) -> None:
     (where,) = await chain(saver, "t", 1)
     clone = saver.saver.with_allowlist([("a", "B")])
-    assert (await Face(clone).get_tuple(where)).config == where
+    assert (await Uniform(clone).get_tuple(where)).config == where
 
 
-async def test_a_chain_that_leads_into_itself_is_an_error(saver: Face) -> None:
+async def test_a_chain_that_leads_into_itself_is_an_error(saver: Uniform) -> None:
     await put(saver, config("t", "", "2"), {"n": 1}, checkpoint_id="1")
     await put(saver, config("t", "", "1"), {"n": 1}, checkpoint_id="2")
     with pytest.raises(ThreadDamaged, match="ancestor of itself"):

@@ -54,18 +54,18 @@ class Machine(RuleBasedStateMachine):
     def open(self) -> None:
         self.target.prefix = f"m{os.getpid()}-{next(_counter)}"
         self.client = self.target.client()
-        self.face = self.target.face(client=self.client)
+        self.uniform = self.target.uniform(client=self.client)
 
     def teardown(self) -> None:
         if hasattr(self, "client"):
-            closing = self.client.aclose if self.face.native_async else self.client.close
+            closing = self.client.aclose if self.uniform.native_async else self.client.close
             outcome = closing()
             if outcome is not None:
                 self.loop.run_until_complete(outcome)
         self.loop.close()
 
     def ours(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self.loop.run_until_complete(getattr(self.face, method)(*args, **kwargs))
+        return self.loop.run_until_complete(getattr(self.uniform, method)(*args, **kwargs))
 
     def same(self, theirs: Any, mine: Any) -> None:
         assert normal(mine) == normal(theirs)
@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
             assert raw.counters(data)["writes"] == counted
 
     def client_raw_data(self, thread: str) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.target.raw.hgetall(self.face.saver.keyspace.keys(thread).data_key)
+        found: dict[bytes, bytes] = self.target.raw.hgetall(self.uniform.saver.keyspace.keys(thread).data_key)
         return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from uniform import Face
+from uniform import Uniform
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
@@ -75,7 +75,7 @@ def a_saver(**settings: Any) -> RedisSaver:
 def test_errors(name: str) -> None:
     """What callers meet: names that are too long, nothing there, values that cannot be encoded or decoded, keys of others, settings."""
     saver, here = a_saver(), config(name)
-    of_channel = lambda value: asyncio.run(put(Face(saver), config("t"), {name: value}))  # noqa: E731
+    of_channel = lambda value: asyncio.run(put(Uniform(saver), config("t"), {name: value}))  # noqa: E731
     found: list[str] = []
     for do in (
         lambda: saver.pin(name),
@@ -97,14 +97,14 @@ def test_errors(name: str) -> None:
     ):
         found += texts_of(do)
     small = RedisSaver(clients.connect("memory://", asynchronous=False), limits=Limits(name_bytes=4))
-    found += texts_of(lambda: asyncio.run(put(Face(small), here, {"n": 1})))
+    found += texts_of(lambda: asyncio.run(put(Uniform(small), here, {"n": 1})))
     assert all(map(is_fit, found)), found
 
 
 def test_errors_about_what_is_stored(name: str) -> None:
     client = clients.connect(f"memory://{uuid4()}", asynchronous=False)
     saver = RedisSaver(client, limits=Limits(name_bytes=2**21), cache_bytes=0)
-    asyncio.run(put(Face(saver), config(name), {name: {"v": 1}}))
+    asyncio.run(put(Uniform(saver), config(name), {name: {"v": 1}}))
     index, data = sorted(client.keys("*"), key=lambda key: client.type(key) != b"zset")
     kept = client.hgetall(data)
     found: list[str] = []
@@ -126,7 +126,7 @@ def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixtu
     """What cold says when it refuses records, in the log and in `stats()`."""
     saver, name = TieredSaver(a_saver(), Cold(), mode="write-behind", flush_interval=60), name[:200]
     with caplog.at_level(logging.DEBUG, "redis_saver"):
-        where = asyncio.run(put(Face(saver), config(name), {"n": 1}))
+        where = asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
         saver.put_writes(where, [("n", 1)], name)
         saver.flush(timeout=0.2)
         said = [saver.stats().last_error or ""]
@@ -139,7 +139,7 @@ def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixtu
 def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"memory://{uuid4()}"
     with RedisSaver.from_conn_string(url, limits=Limits(name_bytes=2**21)) as saver:
-        asyncio.run(put(Face(saver), config(name), {"n": 1}))
+        asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
     argument = (
         name.replace("\x00", "")
         .encode("utf-8", "surrogateescape" if "\udfff" not in name else "replace")

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 import redis_saver
 from factories import chain
-from uniform import Face
+from uniform import Uniform
 from redis_saver import RedisSaver
 from redis_saver.cli.main import main
 from redis_saver.errors import EndpointError
@@ -27,7 +27,7 @@ async def source() -> str:
     """A place with a thread."""
     url = f"memory://{uuid4()}"
     with RedisSaver.from_conn_string(url) as saver:
-        await chain(Face(saver), "t", 2)
+        await chain(Uniform(saver), "t", 2)
     return url
 
 

@@ -371,9 +371,9 @@ def trouble(target: Target, proxy: Proxy | None, of: int) -> Iterator[Counter[st
 async def test_each_caller_gets_its_own_answer(target: Target, calls: int) -> None:
     """From one saver, by its own methods and those of the other flavour."""
     of = seed()
-    foreign = lambda name: target.raw.set(target.face().saver.keyspace.keys(name).index_key, "another program's")  # noqa: E731
+    foreign = lambda name: target.raw.set(target.uniform().saver.keyspace.keys(name).index_key, "another program's")  # noqa: E731
     with beyond(target, of) as (client, proxy), trouble(target, proxy, of) as done:
-        crowd = Crowd(target.face(client=client).saver, of, calls, is_lost=partial(is_lost, target), foreign=foreign)
+        crowd = Crowd(target.uniform(client=client).saver, of, calls, is_lost=partial(is_lost, target), foreign=foreign)
         await crowd.run(tasks=8, loops=2, os_threads=5)
     crowd.check()
     assert crowd.came["given up"]
@@ -412,7 +412,7 @@ async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target
         return found
 
     monkeypatch.setattr(Batcher, "_replies", swapped)
-    crowd = Crowd(target.face().saver, 1, 15)
+    crowd = Crowd(target.uniform().saver, 1, 15)
     await crowd.run(tasks=8, loops=0, os_threads=0)
     with pytest.raises(AssertionError, match="caller"):
         crowd.check()
@@ -422,7 +422,7 @@ async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 async def test_a_reply_that_was_left_on_a_connection_is_noticed(target: Target, monkeypatch: Any) -> None:
     """As by a client that uses a connection again on which a reply is still under way."""
-    left, saver = list[Any](), target.face().saver
+    left, saver = list[Any](), target.uniform().saver
 
     def late(request: Any) -> Any:
         left.append((yield request))
@@ -439,8 +439,8 @@ async def test_a_reply_that_was_left_on_a_connection_is_noticed(target: Target, 
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
 async def test_a_call_that_never_ends_is_noticed(target: Target, monkeypatch: Any) -> None:
     monkeypatch.setattr("test_own_answers.DEADLINE", 0.5)
-    monkeypatch.setattr(Batcher, "_arrived", lambda batcher, task: batcher._under_way.pop(task))
-    monkeypatch.setattr(Batcher, "_carry", lambda batcher, together: asyncio.sleep(0))
-    crowd = Crowd(target.face().saver, 1, 5)
+    monkeypatch.setattr(Batcher, "_on_done", lambda batcher, task: batcher._under_way.pop(task))
+    monkeypatch.setattr(Batcher, "_send", lambda batcher, together: asyncio.sleep(0))
+    crowd = Crowd(target.uniform().saver, 1, 5)
     await crowd.run(tasks=8, loops=0, os_threads=0)
     assert any("hangs" in text for text in crowd.wrong)

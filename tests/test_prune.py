@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
 from factories import chain, checkpoint, config, ids, put
@@ -19,12 +19,12 @@ from redis_saver.checkpoint.copying import copy_thread
 from redis_saver.engine.requests import Call
 
 
-def blobs(target: Target, face: Face, thread: str = "t") -> set[bytes]:
-    data = face.saver.keyspace.keys(thread).data_key
+def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:
+    data = uniform.saver.keyspace.keys(thread).data_key
     return {field for field in target.raw.hgetall(data) if field[:1] == b"b"}
 
 
-async def test_keep_latest_of_each_namespace(saver: Face) -> None:
+async def test_keep_latest_of_each_namespace(saver: Uniform) -> None:
     root, sub = await chain(saver, "t", 5), await chain(saver, "t", 3, ns="sub|x:1")
     await saver.put_writes(root[-1], [("n", 1), (INTERRUPT, "?")], "task", "path")
     await saver.put_writes(root[0], [("n", 1)], "task")
@@ -37,7 +37,7 @@ async def test_keep_latest_of_each_namespace(saver: Face) -> None:
     assert await saver.prune(["t"]) == Pruned()
 
 
-async def test_bytes_are_what_the_thread_shrinks_by(saver: Face) -> None:
+async def test_bytes_are_what_the_thread_shrinks_by(saver: Uniform) -> None:
     await chain(saver, "t", 7)
     (before,) = await saver.threads()
     would = await saver.prune(["t"], dry_run=True)
@@ -49,7 +49,7 @@ async def test_bytes_are_what_the_thread_shrinks_by(saver: Face) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
-async def test_delete_and_dry_run_count_the_same(saver: Face, target: Target, strategy: str) -> None:
+async def test_delete_and_dry_run_count_the_same(saver: Uniform, target: Target, strategy: str) -> None:
     configs = await chain(saver, "t", 3)
     await saver.put_writes(configs[-1], [("n", 1), ("n", 2), (INTERRUPT, 3)], "task")
     would = await saver.prune(["t", "absent"], strategy=strategy, dry_run=True)
@@ -60,14 +60,14 @@ async def test_delete_and_dry_run_count_the_same(saver: Face, target: Target, st
         assert target.keys() == []
 
 
-async def test_keep_last(saver: Face) -> None:
+async def test_keep_last(saver: Uniform) -> None:
     configs = await chain(saver, "t", 120)
     assert (await saver.prune(["t"], keep_last=7)).checkpoints == 113
     assert ids(await saver.list(config("t"))) == [one["configurable"]["checkpoint_id"] for one in configs[:-8:-1]]
     assert (await saver.prune(["t"], keep_last=7)).checkpoints == 0
 
 
-async def test_older_than(saver: Face) -> None:
+async def test_older_than(saver: Uniform) -> None:
     now = datetime.now(timezone.utc)
     for days in (30, 20, 10, 5, 1):
         made = checkpoint({"n": days}, {"n": str(days)}, f"{100 - days:03}")
@@ -79,7 +79,7 @@ async def test_older_than(saver: Face) -> None:
     assert (await saver.prune(["t"], older_than=timedelta(0))).checkpoints == 1
 
 
-async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Face) -> None:
+async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Uniform) -> None:
     for which in ("1", "2"):
         made = checkpoint({"n": 1}, None, which)
         made["ts"] = "yesterday"
@@ -87,7 +87,7 @@ async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Face
     assert (await saver.prune(["t"], older_than=timedelta(days=1))).checkpoints == 0
 
 
-async def test_shared_values_stay_with_forks(saver: Face, target: Target) -> None:
+async def test_shared_values_stay_with_forks(saver: Uniform, target: Target) -> None:
     """A channel version that a kept fork still has stays; what only removed checkpoints had goes."""
     first = await put(saver, config("t"), {"a": "shared", "b": 1}, versions={"a": "1", "b": "1"}, checkpoint_id="1")
     left = checkpoint({"a": "shared", "b": 2}, {"a": "1", "b": "2"}, "2")
@@ -101,7 +101,7 @@ async def test_shared_values_stay_with_forks(saver: Face, target: Target) -> Non
     assert len(blobs(target, saver)) == 2
 
 
-async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Face) -> None:
+async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Uniform) -> None:
     await put(saver, config("t", ""), {"a": "root"}, checkpoint_id="1")
     await put(saver, config("t", "sub"), {"a": "sub"}, checkpoint_id="1")
     await put(saver, config("t", "sub"), {"b": "later"}, checkpoint_id="2")
@@ -110,7 +110,7 @@ async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Face) -
     assert (await saver.get_tuple(config("t", "sub"))).checkpoint["channel_values"] == {"b": "later"}
 
 
-async def delta_chain(saver: Face, length: int, seed_at: int | None) -> list[dict[str, Any]]:
+async def delta_chain(saver: Uniform, length: int, seed_at: int | None) -> list[dict[str, Any]]:
     """A thread with a channel `d` as DeltaChannel leaves it: writes, and a stored value at one checkpoint alone."""
     configs: list[dict[str, Any]] = []
     for step in range(length):
@@ -126,7 +126,7 @@ async def delta_chain(saver: Face, length: int, seed_at: int | None) -> list[dic
 
 @pytest.mark.parametrize("seed_at", [None, 0, 3, 7])
 @pytest.mark.parametrize("keep_last", [1, 2])
-async def test_what_a_delta_channel_needs_stays(saver: Face, seed_at: int | None, keep_last: int) -> None:
+async def test_what_a_delta_channel_needs_stays(saver: Uniform, seed_at: int | None, keep_last: int) -> None:
     configs = await delta_chain(saver, 9, seed_at)
     before = [await saver.get_delta_channel_history(config=one, channels=["d"]) for one in configs]
     done = await saver.prune(["t"], keep_last=keep_last)
@@ -139,7 +139,7 @@ async def test_what_a_delta_channel_needs_stays(saver: Face, seed_at: int | None
     assert await saver.prune(["t"], keep_last=keep_last) == Pruned()
 
 
-async def test_a_channel_that_was_emptied_needs_nothing(saver: Face) -> None:
+async def test_a_channel_that_was_emptied_needs_nothing(saver: Uniform) -> None:
     """Like LangGraph's branch:to:... channels, which have a value for one checkpoint."""
     configs: list[dict[str, Any]] = []
     for step in range(6):
@@ -153,7 +153,7 @@ async def test_a_channel_that_was_emptied_needs_nothing(saver: Face) -> None:
     assert [one.config for one in await saver.list(config("t"))] == [last]
 
 
-async def test_stray_writes_go_and_coming_ones_stay(saver: Face) -> None:
+async def test_stray_writes_go_and_coming_ones_stay(saver: Uniform) -> None:
     await put(saver, config("t"), {"n": 1}, checkpoint_id="5")
     for which in ("3", "5", "7"):
         await saver.put_writes(config("t", "", which), [("n", which)], "task")
@@ -176,7 +176,7 @@ async def test_stray_writes_go_and_coming_ones_stay(saver: Face) -> None:
         ({"strategy": "delete", "older_than": timedelta(1)}, "delete"),
     ],
 )
-async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: str) -> None:
+async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said: str) -> None:
     await chain(saver, "t", 2)
     for threads in (["t"], []):
         with pytest.raises((ValueError, TypeError), match=said):
@@ -187,7 +187,7 @@ async def test_arguments_that_make_no_sense(saver: Face, arguments: Any, said: s
     assert await saver.prune([]) == Pruned()
 
 
-async def test_delete_for_runs(saver: Face, target: Target) -> None:
+async def test_delete_for_runs(saver: Uniform, target: Target) -> None:
     for thread in ("t", "u"):
         one = await put(
             saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"}
@@ -209,7 +209,7 @@ async def test_delete_for_runs(saver: Face, target: Target) -> None:
     assert target.keys() == []
 
 
-async def test_copy(saver: Face, target: Target) -> None:
+async def test_copy(saver: Uniform, target: Target) -> None:
     configs = await chain(saver, "source", 130, thread_id="source", run_id="r")
     await chain(saver, "source", 3, ns="sub")
     await saver.put_writes(configs[3], [("n", 1), (INTERRUPT, "?")], "task", "path")
@@ -242,7 +242,7 @@ async def test_copy(saver: Face, target: Target) -> None:
     await put(saver, config("target", "", "zz"), {"n": 1}, checkpoint_id="zzz")
 
 
-async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Face) -> None:
+async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Uniform) -> None:
     await chain(saver, "t", 2)
     before = await saver.list(config("t"))
     await saver.copy_thread("absent", "t")
@@ -252,7 +252,7 @@ async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Face) -> No
     assert await saver.list(config("other")) == []
 
 
-async def test_a_copy_goes_its_own_way(saver: Face) -> None:
+async def test_a_copy_goes_its_own_way(saver: Uniform) -> None:
     configs = await chain(saver, "source", 3)
     await saver.copy_thread("source", "target")
     await put(
@@ -263,7 +263,7 @@ async def test_a_copy_goes_its_own_way(saver: Face) -> None:
     assert len(await saver.list(config("target"))) == 4
 
 
-async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Face) -> None:
+async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> None:
     """Two processes on one thread: the put of the older id may come after the prune."""
     coming, newest = str(uuid6()), str(uuid6())
     long_ago = str(UUID(int=UUID(coming).int - ((2 * 3600 * 10**7 >> 12) << 80), version=6))
@@ -281,8 +281,8 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Face) -> None
 @pytest.mark.parametrize("before", [3, "promote"])
 async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
     """A failover or an eviction in the middle of a copy: the target never gets a part."""
-    face = target.face()
-    await chain(face, "source", 700)
+    uniform = target.uniform()
+    await chain(uniform, "source", 700)
     saver = RedisSaver(target.raw, prefix=target.prefix)
     seen: Counter[str] = Counter()
 
@@ -299,14 +299,14 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
     Around(saver, around)
     saver.driver.run(copy_thread(saver, "source", "target"))
     assert seen["lost"] == 1
-    assert ids(await face.list(config("target"))) == ids(await face.list(config("source")))
+    assert ids(await uniform.list(config("target"))) == ids(await uniform.list(config("source")))
     assert len([key for key in target.keys() if b"{target}" in key]) == 2
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Target) -> None:
-    face = target.face()
-    await chain(face, "t", 400)
+    uniform = target.uniform()
+    await chain(uniform, "t", 400)
     saver = RedisSaver(target.raw, prefix=target.prefix)
     removals = 0
 

@@ -12,6 +12,11 @@ RETIRED = """
     doubts? Doubt(s|ful)? put_in_doubt bury _?is_buried mend(s|ed|ing)? adopt(s|ed|ing|ions?)? sparing
     @home @whole @newest @pathless @gaps @dirty @stray @copied
     (doubt|trust|bury|take|settle|mend|lease|restore|adopt|lag|announce|read_references|runs|wipe|install|load|fetch|describe|expire)\\.lua
+    (drivers|instead|base|thread_methods|parts|cutting|known|frames|headers|surveying|expiry|pieces|chats|columns|road|compiled|lag|flusher|flushing|loads)\\.py
+    _a?exchange parted PartMissing Outline(?!s) Holdings holdings spine Survey Proof dumps_pieces loads_pieces Pieces Closed(Serializer)? closed_if_encrypted
+    (Our|Saver|Memory|Sqlite|Postgres)Place place_of Told Lag look_in_turn by_choice noting Moody moody faces? Face victims\\.py killing\\.py
+    (MOST|LONGEST|SHORTEST)(_[A-Z]+)+ [A-Z]+_A_(PAGE|PIPELINE|BATCH|SCAN|CHUNK|LIST|TURN|REPLY|STEP)
+    (parts|lib_parts|lib_frames|lib_behind)\\.lua
 """
 LOOKED_AT = (
     "redis_saver/**/*.py",

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 """Beside the leaves, which import only one another."""
-JOINTS = {"checkpoint": {"saver", "sync", "aio"}, "tiered": {"drivers", "flusher", "cold_connections"}}
+JOINTS = {"checkpoint": {"saver", "sync", "aio"}, "tiered": {"drivers", "flush.workers", "cold_connections"}}
 """Where operations and a client, or a value and its bytes, are joined: these may also import `client` and `serde`."""
 
 

@@ -19,7 +19,7 @@ import hypothesis.strategies as st
 import pytest
 from bench import graphs
 from bench.history import history, message
-from uniform import Face, Target
+from uniform import Uniform, Target
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from langchain_core.messages import HumanMessage
@@ -130,7 +130,7 @@ class TaskInfo:
 
     async def put(
         self,
-        face: Face,
+        uniform: Uniform,
         number: int,
         parent: int | None = None,
         *,
@@ -146,25 +146,25 @@ class TaskInfo:
         self.values[number], self.versions[number], self.parents[number] = all_said(values), versions, parent
         metadata = {"source": "loop", "step": number, "parents": {}, **({"run_id": run} if run else {})}
         where = config(self.thread, "", name(parent) if parent is not None else None)
-        await face.put(where, made, metadata, dict.fromkeys(new, number))
+        await uniform.put(where, made, metadata, dict.fromkeys(new, number))
 
     def forget(self, gone: Callable[[int], bool] = lambda number: True) -> None:
         for number in [number for number in self.values if gone(number)]:
             del self.values[number], self.versions[number], self.parents[number]
 
-    async def read(self, *faces: Face, thread: str | None = None) -> None:
+    async def read(self, *uniforms: Uniform, thread: str | None = None) -> None:
         """Each checkpoint is what was put, by get_tuple, list and history."""
-        for face in faces:
+        for uniform in uniforms:
             where = thread or self.thread
-            listed = await face.list(config(where))
+            listed = await uniform.list(config(where))
             assert ids(listed) == [name(number) for number in sorted(self.values, reverse=True)]
             for one in listed:
                 self.same(one)
             for number in sorted(self.values):
-                found = await face.get_tuple(config(where, "", name(number)))
+                found = await uniform.get_tuple(config(where, "", name(number)))
                 self.same(found)
-                await self.seeds(face, where, number)
-            newest = await face.get_tuple(config(where))
+                await self.seeds(uniform, where, number)
+            newest = await uniform.get_tuple(config(where))
             assert (newest is None) == (not self.values)
             if newest is not None:
                 assert newest.checkpoint["id"] == name(max(self.values))
@@ -175,10 +175,10 @@ class TaskInfo:
         assert all_said(found.checkpoint["channel_values"]) == self.values[number], f"checkpoint {number}"
         assert found.checkpoint["channel_versions"] == self.versions[number]
 
-    async def seeds(self, face: Face, thread: str, number: int) -> None:
+    async def seeds(self, uniform: Uniform, thread: str, number: int) -> None:
         channels = sorted(set().union(*self.values.values()))
         where = config(thread, "", name(number))
-        found = await face.get_delta_channel_history(config=where, channels=channels)
+        found = await uniform.get_delta_channel_history(config=where, channels=channels)
         for channel in channels:
             ancestor = self.parents[number]
             while ancestor in self.values and channel not in self.values[ancestor]:
@@ -187,10 +187,10 @@ class TaskInfo:
             seed = found[channel]
             assert (said(seed["seed"]) if "seed" in seed else None) == expected
 
-    async def check(self, *faces: Face, swept: bool = False) -> None:
+    async def check(self, *uniforms: Uniform, swept: bool = False) -> None:
         """Everything is there for those who know nothing, for some who may, and in a copy; and nothing else is."""
-        fresh = self.target.face()
-        await self.read(fresh, *faces)
+        fresh = self.target.uniform()
+        await self.read(fresh, *uniforms)
         if not self.values:
             assert self.target.raw.exists(key_of(self.target, self.thread)) == 0
             return
@@ -200,58 +200,58 @@ class TaskInfo:
             check_sound(self.target, self.thread)
         copied = f"a copy of {self.thread}"
         await fresh.copy_thread(self.thread, copied)
-        await self.read(self.target.face(), thread=copied)
+        await self.read(self.target.uniform(), thread=copied)
         check_sound(self.target, copied)
         check_chunks(self.target, copied, swept=True)
         await fresh.delete_thread(copied)
 
-    async def swept(self, face: Face) -> None:
+    async def swept(self, uniform: Uniform) -> None:
         """After a prune that removes no checkpoint, chunks are those that are referred to."""
-        await face.prune([self.thread], keep_last=len(self.values) or 1)
-        await self.check(face, swept=True)
+        await uniform.prune([self.thread], keep_last=len(self.values) or 1)
+        await self.check(uniform, swept=True)
 
 
 # -- 1. whatever a process believes
 
 
-async def grow(told: TaskInfo, face: Face, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
+async def grow(told: TaskInfo, uniform: Uniform, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
     """A chain in which `messages` grows by one each time, and `files` and `words` stay what the first one put."""
     for number in range(first, last + 1):
         messages = texts(start + number, seed)
         if number == 1:
-            await told.put(face, 1, messages=messages, files=FILES, words=texts(10, "words"))
+            await told.put(uniform, 1, messages=messages, files=FILES, words=texts(10, "words"))
         else:
             same = {"files": FILES, "words": texts(10, "words")}
             await told.put(
-                face, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages
+                uniform, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages
             )
 
 
 FILES = {f"/notes/{n:03}.md": text(("file", n), 400) for n in range(60)}
 
 
-async def deleted(told: TaskInfo, other: Face) -> None:
+async def deleted(told: TaskInfo, other: Uniform) -> None:
     await other.delete_thread(THREAD)
     told.forget()
 
 
-async def evicted(told: TaskInfo, other: Face) -> None:
+async def evicted(told: TaskInfo, other: Uniform) -> None:
     told.target.raw.delete(*Keyspace(told.target.prefix).keys(THREAD))
     told.forget()
 
 
-async def expired(told: TaskInfo, other: Face) -> None:
+async def expired(told: TaskInfo, other: Uniform) -> None:
     for key in Keyspace(told.target.prefix).keys(THREAD):
         told.target.raw.pexpire(key, 0)
     told.forget()
 
 
-async def grown(told: TaskInfo, other: Face) -> None:
+async def grown(told: TaskInfo, other: Uniform) -> None:
     """Another process wrote the last version."""
     await grow(told, other, 5, 6)
 
 
-async def cut_short(told: TaskInfo, other: Face) -> None:
+async def cut_short(told: TaskInfo, other: Uniform) -> None:
     """Another process wrote a last version that has nothing in common with what is known."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 5, 4, same=same, messages=texts(90, "other"))
@@ -259,24 +259,24 @@ async def cut_short(told: TaskInfo, other: Face) -> None:
     told.forget(lambda number: number < 5)
 
 
-async def pruned(told: TaskInfo, other: Face) -> None:
+async def pruned(told: TaskInfo, other: Uniform) -> None:
     await other.prune([THREAD])
     told.forget(lambda number: number < max(told.values))
 
 
-async def run_deleted(told: TaskInfo, other: Face) -> None:
+async def run_deleted(told: TaskInfo, other: Uniform) -> None:
     await other.delete_for_runs(["late"])
     told.forget(lambda number: number > 2)
 
 
-async def overwritten(told: TaskInfo, other: Face) -> None:
+async def overwritten(told: TaskInfo, other: Uniform) -> None:
     """The last checkpoint is put again, with other values under the same versions."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 4, 3, same=same, run="late", messages=texts(104, "overwritten"))
     await other.prune([THREAD], keep_last=10)
 
 
-async def anew(told: TaskInfo, other: Face) -> None:
+async def anew(told: TaskInfo, other: Uniform) -> None:
     """Another thread of that name, with the same versions of other values."""
     await other.delete_thread(THREAD)
     told.forget()
@@ -284,7 +284,7 @@ async def anew(told: TaskInfo, other: Face) -> None:
         await told.put(other, number, number - 1 or None, messages=texts(100 + number, "anew"))
 
 
-async def replaced(told: TaskInfo, other: Face) -> None:
+async def replaced(told: TaskInfo, other: Uniform) -> None:
     """A copy of another thread takes its place."""
     source = TaskInfo(told.target, "source")
     for number in range(1, 5):
@@ -293,7 +293,7 @@ async def replaced(told: TaskInfo, other: Face) -> None:
     told.values, told.versions, told.parents = source.values, source.versions, source.parents
 
 
-async def nothing(told: TaskInfo, other: Face) -> None:
+async def nothing(told: TaskInfo, other: Uniform) -> None:
     pass
 
 
@@ -305,15 +305,15 @@ HAPPENINGS = (
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("follows", ["append", "edit", "read first", "unchanged", "fork"])
 async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any, follows: str) -> None:
-    face, other, told = target.face(), target.face(), TaskInfo(target)
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, other, 1, 2)
-    await grow(told, face, 3, 4)
+    await grow(told, uniform, 3, 4)
     assert len(stored_chunks(fields_of(target))) > 30
-    await face.get_tuple(config("warm"))
+    await uniform.get_tuple(config("warm"))
     await happening(told, other)
     calls = Calls(target)
     if follows == "read first":
-        await face.get_tuple(config())
+        await uniform.get_tuple(config())
         assert calls.take() <= 2
     parent = max(told.values, default=None)
     if follows == "fork":
@@ -329,58 +329,58 @@ async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any,
         same["messages"] = _plain.loads_typed(told.values[parent]["messages"])
     else:
         new["messages"] = messages
-    await told.put(face, 10, parent, same=same, **new)
+    await told.put(uniform, 10, parent, same=same, **new)
     calls.take()
-    await face.get_tuple(config())
+    await uniform.get_tuple(config())
     assert calls.take() == 1
-    await told.put(face, 11, 10, same={"files": FILES}, messages=[*messages, "one more"])
+    await told.put(uniform, 11, 10, same={"files": FILES}, messages=[*messages, "one more"])
     assert calls.take() <= 2
     if happening is nothing:
-        await told.put(face, 12, 11, messages=[*messages, "one more", "and one more"])
+        await told.put(uniform, 12, 11, messages=[*messages, "one more", "and one more"])
         assert calls.take() == 1
-    await told.check(face, other)
+    await told.check(uniform, other)
     await told.swept(other)
     await other.prune([THREAD])
     told.forget(lambda number: number < max(told.values))
-    await told.check(face, other, swept=True)
+    await told.check(uniform, other, swept=True)
 
 
 @BOTH
 @pytest.mark.parametrize("gone", ["deleted", "expired"])
 async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> None:
     """The run goes on in a thread that went meanwhile: a checkpoint has all its values though only one is new."""
-    face, other, told = target.face(), target.face(), TaskInfo(target)
-    await grow(told, face, 1, 4)
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await grow(told, uniform, 1, 4)
     versions = told.versions[4]
     await {"deleted": deleted, "expired": expired}[gone](told, other)
     calls, new = Calls(target), texts(105)
     made = checkpoint(
         {"files": FILES, "words": texts(10, "words"), "messages": new}, {**versions, "messages": 5}, name(5)
     )
-    await face.put(config(THREAD, "", name(4)), made, {}, {"messages": 5})
+    await uniform.put(config(THREAD, "", name(4)), made, {}, {"messages": 5})
     assert calls.take() == 2
     told.values[5], told.versions[5], told.parents[5] = all_said(made["channel_values"]), made["channel_versions"], 4
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 async def test_another_value_in_the_place_of_the_one_that_is_known(target: Target) -> None:
     """The same channels and versions, so that nothing but the value itself tells that the thread is another one."""
-    face, other, told = target.face(), target.face(), TaskInfo(target)
-    await told.put(face, 1, v=BASE)
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=BASE)
     await other.delete_thread(THREAD)
     await told.put(other, 1, v=texts(150, "other"))
-    await told.put(face, 2, 1, v=[*BASE, "more"])
-    await told.check(face, other, swept=True)
+    await told.put(uniform, 2, 1, v=[*BASE, "more"])
+    await told.check(uniform, other, swept=True)
 
 
 @pytest.mark.parametrize("restored", ["dump", "fields"])
 async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> None:
-    face, told = target.face(), TaskInfo(target)
-    await grow(told, face, 1, 2)
+    uniform, told = target.uniform(), TaskInfo(target)
+    await grow(told, uniform, 1, 2)
     keys = Keyspace(target.prefix).keys(THREAD)
     dumps = [target.raw.dump(key) for key in keys]
     members, fields = target.raw.zrange(keys.index_key, 0, -1), fields_of(target)
-    await grow(told, face, 3, 6)
+    await grow(told, uniform, 3, 6)
     if restored == "dump":
         for key, dump in zip(keys, dumps, strict=True):
             target.raw.restore(key, 0, dump, replace=True)
@@ -390,14 +390,14 @@ async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> N
         target.raw.hset(keys.data_key, mapping=fields)
     told.forget(lambda number: number > 2)
     calls = Calls(target)
-    assert (await face.get_tuple(config())).checkpoint["id"] == name(2)
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == name(2)
     assert calls.take() == 1
     same = {"files": FILES, "words": texts(10, "words")}
-    await told.put(face, 7, 2, same=same, messages=texts(107))
+    await told.put(uniform, 7, 2, same=same, messages=texts(107))
     assert calls.take() <= 2
-    await told.put(face, 8, 7, same=same, messages=texts(108))
+    await told.put(uniform, 8, 7, same=same, messages=texts(108))
     assert calls.take() == 1
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 # -- 1. whatever a value is
@@ -463,39 +463,39 @@ EDITS: dict[str, Any] = {
 @pytest.mark.parametrize("knows", ["all", "nothing", "little", "of another"])
 async def test_every_edit_reads_back(target: Target, knows: str) -> None:
     """One thread whose value becomes this and that, with the first list in between; forks from the middle."""
-    told, other, client = TaskInfo(target), target.face(), target.client()
-    face = target.face(client=client, cache_bytes={"all": 2**26, "little": 30_000}.get(knows, 2**20))
+    told, other, client = TaskInfo(target), target.uniform(), target.client()
+    uniform = target.uniform(client=client, cache_bytes={"all": 2**26, "little": 30_000}.get(knows, 2**20))
     number = 1
-    await told.put(face, 1, v=BASE)
+    await told.put(uniform, 1, v=BASE)
     for chance in (1, 2):
         edits = list(EDITS.values())
         random.Random(chance).shuffle(edits)
         for edit in edits:
             number += 1
             if knows == "nothing":
-                face = target.face(client=client)
-            await told.put(other if knows == "of another" and number % 3 == 0 else face, number, number - 1, v=edit)
+                uniform = target.uniform(client=client)
+            await told.put(other if knows == "of another" and number % 3 == 0 else uniform, number, number - 1, v=edit)
             if number % 4 == 0:
                 number += 1
-                await told.put(face, number, 1, v=BASE)
-    await told.check(face, swept=True)
+                await told.put(uniform, number, 1, v=BASE)
+    await told.check(uniform, swept=True)
 
 
 @pytest.mark.parametrize("edit", [one for one in EDITS if one != "the same"])
 async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Target, edit: str) -> None:
     """Else processes that take turns share less. The roots of equal values are equal."""
-    face = target.face()
+    uniform = target.uniform()
     for number, value in enumerate((BASE, EDITS[edit], [*BASE[:80], text("big", 1500), *BASE[80:]], [*BASE, 1])):
         made = checkpoint({"v": value}, {"v": number}, name(number))
-        await face.put(config(), made, {}, {"v": number})
-        await target.face().put(config("fresh"), made, {}, {"v": number})
+        await uniform.put(config(), made, {}, {"v": number})
+        await target.uniform().put(config("fresh"), made, {}, {"v": number})
     mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
     assert mine == theirs
 
 
 async def test_elements_changed_in_place_between_puts(target: Target) -> None:
     """The same objects each time: nothing may be told from their identity, length or equality."""
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     value: dict[str, Any] = {
         "numbers": [1] * 2000,
         "nested": [[n, {"a": n, "b": text(n)}] for n in range(100)],
@@ -506,7 +506,7 @@ async def test_elements_changed_in_place_between_puts(target: Target) -> None:
 
     async def put() -> None:
         now = next(number)
-        await told.put(face, now, now - 1 or None, **value)
+        await told.put(uniform, now, now - 1 or None, **value)
 
     async def changes() -> None:
         await put()
@@ -539,11 +539,11 @@ async def test_elements_changed_in_place_between_puts(target: Target) -> None:
         await put()
 
     await changes()
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 async def test_files_of_which_one_changes(target: Target) -> None:
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
     steps: list[dict[str, str]] = [dict(files)]
     steps.append({**files, "/100.md": text("new", 2000)})
@@ -553,22 +553,22 @@ async def test_files_of_which_one_changes(target: Target) -> None:
     steps.append(dict(sorted(steps[-1].items(), reverse=True)))
     steps.append(dict(random.Random(1).sample(list(steps[-1].items()), len(steps[-1]))))
     for number, step in enumerate(steps, 1):
-        await told.put(face, number, number - 1 or None, files=step)
+        await told.put(uniform, number, number - 1 or None, files=step)
         assert len(stored_chunks(fields_of(target))) > 200
     sizes = size(fields_of(target))
     assert sizes < 410_000 * 1.4, "documents are stored once"
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 async def test_one_huge_element(target: Target) -> None:
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     huge = random.Random(1).randbytes(5_000_000)
-    await told.put(face, 1, v=["a", huge, "b"], w=[text(1), huge.hex()])
+    await told.put(uniform, 1, v=["a", huge, "b"], w=[text(1), huge.hex()])
     traffic = Traffic(target)
-    await told.put(face, 2, 1, v=["a", huge, "b", "c"])
+    await told.put(uniform, 2, 1, v=["a", huge, "b", "c"])
     assert traffic.take()[0] < 5_000
-    await told.put(face, 3, 2, v=["z", huge[:-1] + b"x", "b", "c"])
-    fresh = target.face()
+    await told.put(uniform, 3, 2, v=["z", huge[:-1] + b"x", "b", "c"])
+    fresh = target.uniform()
     for number in (1, 2, 3):
         told.same(await fresh.get_tuple(config(THREAD, "", name(number))))
     assert [one.checkpoint["id"] for one in await fresh.list(config())] == [name(3), name(2), name(1)]
@@ -577,56 +577,56 @@ async def test_one_huge_element(target: Target) -> None:
     check_sound(target, "copy")
     await fresh.prune([THREAD])
     told.forget(lambda number: number < 3)
-    await told.read(target.face())
+    await told.read(target.uniform())
     check_chunks(target, swept=True)
     assert size(fields_of(target)) < 5_010_000
 
 
 async def test_equal_elements_take_the_place_of_some(target: Target) -> None:
-    face, told = target.face(), TaskInfo(target)
-    await told.put(face, 1, v=[message(3)] * 2000)
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=[message(3)] * 2000)
     assert size(fields_of(target)) < len(said([message(3)] * 2000)[1]) / 20
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 @BOTH
 async def test_namespaces_and_channels_share(target: Target) -> None:
     """Equal values of two channels, or of two namespaces, are stored once, and none goes while another is there."""
-    face = target.face()
+    uniform = target.uniform()
     for ns in ("", "sub|1"):
         made = checkpoint({"a": BASE, "b": BASE}, {"a": "1", "b": "1"}, name(1))
-        await face.put(config(THREAD, ns), made, {"run_id": f"run of {ns}"}, {"a": "1", "b": "1"})
+        await uniform.put(config(THREAD, ns), made, {"run_id": f"run of {ns}"}, {"a": "1", "b": "1"})
     assert size(fields_of(target)) < 1.2 * len(said(BASE)[1])
-    await face.delete_for_runs(["run of "])
+    await uniform.delete_for_runs(["run of "])
     check_sound(target)
-    found = await target.face().get_tuple(config(THREAD, "sub|1"))
+    found = await target.uniform().get_tuple(config(THREAD, "sub|1"))
     assert found.checkpoint["channel_values"] == {"a": BASE, "b": BASE}
-    assert await target.face().get_tuple(config()) is None
+    assert await target.uniform().get_tuple(config()) is None
 
 
 async def test_threads_do_not_share(target: Target) -> None:
     """What is known of one thread says nothing of another."""
-    face = target.face()
+    uniform = target.uniform()
     for thread in ("a", "b"):
         made = checkpoint({"v": BASE}, {"v": 1}, name(1))
-        await face.put(config(thread), made, {}, {"v": 1})
-        found = await target.face().get_tuple(config(thread))
+        await uniform.put(config(thread), made, {}, {"v": 1})
+        found = await target.uniform().get_tuple(config(thread))
         assert found.checkpoint["channel_values"] == {"v": BASE}
-    await face.delete_thread("a")
-    await TaskInfo(target, "a").check(face)
-    assert (await target.face().get_tuple(config("b"))).checkpoint["channel_values"] == {"v": BASE}
+    await uniform.delete_thread("a")
+    await TaskInfo(target, "a").check(uniform)
+    assert (await target.uniform().get_tuple(config("b"))).checkpoint["channel_values"] == {"v": BASE}
 
 
 @pytest.mark.parametrize("prunes", [False, True])
 async def test_many_writers_from_several_processes(target: Target, prunes: bool) -> None:
     """Forks of one thread, by writers of which each has a part of the history in mind; maybe with removals in between."""
-    faces, chance = [target.face(cache_bytes=size) for size in (2**26, 2**26, 40_000, 0)], random.Random(1)
+    uniforms, chance = [target.uniform(cache_bytes=size) for size in (2**26, 2**26, 40_000, 0)], random.Random(1)
     writers, turns = 8, 6
     put: dict[int, tuple[str, bytes]] = {}
     done: list[int] = []
 
     async def write(number: int) -> None:
-        face, mine = faces[number % len(faces)], random.Random(number)
+        uniform, mine = uniforms[number % len(uniforms)], random.Random(number)
         value: list[Any] = texts(60, number % 2)
         try:
             for turn in range(turns):
@@ -635,8 +635,10 @@ async def test_many_writers_from_several_processes(target: Target, prunes: bool)
                 value[mine.randrange(60)] = f"{number} {turn}"
                 put[now] = said(value)
                 made = checkpoint({"v": value}, {"v": now}, name(now))
-                await face.put(config(THREAD, "", name(now - writers)), made, {"run_id": f"r{number % 3}"}, {"v": now})
-                found = await faces[turn % len(faces)].get_tuple(config())
+                await uniform.put(
+                    config(THREAD, "", name(now - writers)), made, {"run_id": f"r{number % 3}"}, {"v": now}
+                )
+                found = await uniforms[turn % len(uniforms)].get_tuple(config())
                 if found is not None:
                     assert said(found.checkpoint["channel_values"]["v"]) == put[int(found.checkpoint["id"][1:])]
                 else:
@@ -645,23 +647,23 @@ async def test_many_writers_from_several_processes(target: Target, prunes: bool)
             done.append(number)
 
     async def remove() -> None:
-        face, turn = target.face(), 0
+        uniform, turn = target.uniform(), 0
         while prunes and len(done) < writers:
             turn += 1
             try:
                 if turn % 7 == 3:
-                    await face.delete_thread(THREAD)
+                    await uniform.delete_thread(THREAD)
                 elif turn % 7 == 5:
-                    await face.delete_for_runs(["r1"])
+                    await uniform.delete_for_runs(["r1"])
                 else:
-                    assert isinstance(await face.prune([THREAD], keep_last=turn % 3 + 1), Pruned)
+                    assert isinstance(await uniform.prune([THREAD], keep_last=turn % 3 + 1), Pruned)
             except ThreadBusy:
                 pass
 
-    await together(faces[0], remove(), *(write(number) for number in range(writers))) if faces[0].native_async else (
-        await _each_in_a_thread(target, write, remove, writers)
-    )
-    fresh = target.face()
+    await together(uniforms[0], remove(), *(write(number) for number in range(writers))) if uniforms[
+        0
+    ].native_async else (await _each_in_a_thread(target, write, remove, writers))
+    fresh = target.uniform()
     listed = await fresh.list(config())
     assert len(listed) == writers * turns or prunes
     for one in listed:
@@ -706,8 +708,8 @@ class Machine(RuleBasedStateMachine):
         self.target.prefix = f"s{os.getpid()}-{next(self._counter)}"
         self.clients = [self.target.client() for _ in range(3)]
         limits = (2**26, 20_000, 2**26)
-        self.faces = [
-            self.target.face(client=one, cache_bytes=limit) for one, limit in zip(self.clients, limits, strict=True)
+        self.uniforms = [
+            self.target.uniform(client=one, cache_bytes=limit) for one, limit in zip(self.clients, limits, strict=True)
         ]
 
     def teardown(self) -> None:
@@ -718,7 +720,7 @@ class Machine(RuleBasedStateMachine):
         self.loop.close()
 
     def do(self, which: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self.loop.run_until_complete(getattr(self.faces[which], method)(*args, **kwargs))
+        return self.loop.run_until_complete(getattr(self.uniforms[which], method)(*args, **kwargs))
 
     def values(self, thread: str, number: int) -> dict[str, Any]:
         return {
@@ -811,7 +813,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), keeps=st.booleans())
     def lose_memory(self, which: int, keeps: bool) -> None:
-        saver = self.faces[which].saver
+        saver = self.uniforms[which].saver
         fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
         self.kept.append(saver.chunk_cache)
         saver.chunk_cache = fresh.known
@@ -819,7 +821,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:
         """What it knew some time ago, or what another process knows."""
-        saver = self.faces[which].saver
+        saver = self.uniforms[which].saver
         lock = saver.chunk_cache._lock
         del saver.chunk_cache._lock
         mine = copy.deepcopy(saver.chunk_cache)
@@ -849,7 +851,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def all_is_there(self) -> None:
-        if not hasattr(self, "faces"):
+        if not hasattr(self, "uniforms"):
             return
         for thread, there in self.checkpoints.items():
             if not there:
@@ -915,29 +917,29 @@ def test_random_histories_read_back(server: str, flavour: str) -> None:
 # -- 2. chunks that are missing, and garbage
 
 
-OPERATIONS: dict[str, Callable[[Face], Awaitable[Any]]] = {
-    "get_tuple": lambda face: face.get_tuple(config()),
-    "list": lambda face: face.list(config()),
-    "list all": lambda face: face.list(None),
-    "list filtered": lambda face: face.list(config(), filter={"step": 2}),
-    "history": lambda face: face.get_delta_channel_history(config=config(THREAD, "", name(3)), channels=["v"]),
-    "copy": lambda face: face.copy_thread(THREAD, "copied"),
+OPERATIONS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "list": lambda uniform: uniform.list(config()),
+    "list all": lambda uniform: uniform.list(None),
+    "list filtered": lambda uniform: uniform.list(config(), filter={"step": 2}),
+    "history": lambda uniform: uniform.get_delta_channel_history(config=config(THREAD, "", name(3)), channels=["v"]),
+    "copy": lambda uniform: uniform.copy_thread(THREAD, "copied"),
 }
 
 
 async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, bytes], None], *operations: str) -> None:
     """Spoil one part after the other of a thread's second checkpoint; each operation raises, or answers what was put."""
-    face, told = target.face(), TaskInfo(target)
-    await told.put(face, 1, v=texts(150, "first"))
-    await told.put(face, 2, 1, v=BASE, w={one[:20]: one for one in BASE[::-1]})
-    await told.put(face, 3, 2, n=1)
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=texts(150, "first"))
+    await told.put(uniform, 2, 1, v=BASE, w={one[:20]: one for one in BASE[::-1]})
+    await told.put(uniform, 3, 2, n=1)
     named = {links.names_chunk for links in all_links(fields_of(target)).values()}
     fields = fields_of(target)
     chosen = sorted(field for field in fields if field[:1] in [bytes([kind]) for kind in kinds] and field not in named)
     assert len(chosen) >= 2
     for field in chosen[:3] + chosen[-3:]:
         for operation in operations or OPERATIONS:
-            fresh = target.face()
+            fresh = target.uniform()
             await fresh.delete_thread("copied")
             spoil(field, fields[field])
             try:
@@ -952,7 +954,7 @@ async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, byte
                     assert said(answer["v"]["seed"]) == told.values[2]["v"]
                 if operation == "copy":
                     try:
-                        copied = await target.face().list(config("copied"))
+                        copied = await target.uniform().list(config("copied"))
                     except ThreadDamaged:
                         continue
                     assert len(copied) == 3
@@ -968,10 +970,10 @@ async def test_a_chunk_that_is_gone_is_never_passed_over(target: Target) -> None
 @BOTH
 async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
     """Each of them: a fresh process has nowhere to take it from."""
-    face, told = target.face(), TaskInfo(target)
-    await told.put(face, 1, v=BASE)
-    await told.put(face, 2, 1, same={"v": BASE}, n=1)
-    await told.put(face, 3, 2, n=1)
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=BASE)
+    await told.put(uniform, 2, 1, same={"v": BASE}, n=1)
+    await told.put(uniform, 3, 2, n=1)
     fields = fields_of(target)
     named = {links.names_chunk for links in all_links(fields).values()}
     chunks = sorted(stored_chunks(fields) - named)
@@ -979,30 +981,30 @@ async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
         assert target.raw.hdel(key_of(target), field) == 1
         before = fields_of(target)
         for operation in ("get_tuple of 2", *(one for one in OPERATIONS if one not in ("get_tuple", "list filtered"))):
-            call = OPERATIONS.get(operation, lambda face: face.get_tuple(config(THREAD, "", name(2))))
+            call = OPERATIONS.get(operation, lambda uniform: uniform.get_tuple(config(THREAD, "", name(2))))
             with pytest.raises(ThreadDamaged):
-                await call(target.face())
+                await call(target.uniform())
         assert fields_of(target) == before
         assert target.raw.exists(key_of(target, "copied")) == 0
         target.raw.hset(key_of(target), field, fields[field])
-    await told.check(face, swept=True)
+    await told.check(uniform, swept=True)
 
 
 @BOTH
 async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(target: Target) -> None:
-    face, told = target.face(), TaskInfo(target)
+    uniform, told = target.uniform(), TaskInfo(target)
     for field_at in range(4):
-        await face.delete_thread(THREAD)
+        await uniform.delete_thread(THREAD)
         told.forget()
-        await told.put(face, 1, v=BASE)
-        await told.put(face, 2, 1, v=texts(150, "second"))
+        await told.put(uniform, 1, v=BASE)
+        await told.put(uniform, 2, 1, v=texts(150, "second"))
         fields = fields_of(target)
         named = {links.names_chunk for links in all_links(fields).values()}
         chunks = sorted(stored_chunks(fields) - named)
         target.raw.hdel(key_of(target), chunks[field_at * (len(chunks) - 1) // 3])
         before = fields_of(target)
         try:
-            await target.face().prune([THREAD])
+            await target.uniform().prune([THREAD])
         except ThreadDamaged:
             assert fields_of(target) == before
         else:
@@ -1012,25 +1014,25 @@ async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(targ
 
 @pytest.mark.parametrize("kind", ["p", "n"])
 async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
-    told, face = TaskInfo(target), target.face()
-    await told.put(face, 1, v=BASE)
+    told, uniform = TaskInfo(target), target.uniform()
+    await told.put(uniform, 1, v=BASE)
     named = {links.names_chunk for links in all_links(fields_of(target)).values()}
     for number, field in enumerate(sorted(stored_chunks(fields_of(target)) - named), 2):
         if field[:1] != kind.encode():
             continue
-        for by in (face, target.face()):
+        for by in (uniform, target.uniform()):
             target.raw.hdel(key_of(target), field)
             await told.put(by, number, 1, v=[*BASE, "more"])
-            fresh = target.face()
+            fresh = target.uniform()
             try:
                 told.same(await fresh.get_tuple(config(THREAD, "", name(number))))
             except ThreadDamaged:
                 pass
             made = checkpoint({"v": BASE}, {"v": 1}, name(1))
-            await target.face(cache_bytes=0).put(config(), made, {}, {"v": 1})
-            await target.face(cache_bytes=0).put(config("other"), made, {}, {"v": 1})
+            await target.uniform(cache_bytes=0).put(config(), made, {}, {"v": 1})
+            await target.uniform(cache_bytes=0).put(config("other"), made, {}, {"v": 1})
             try:
-                told.same(await target.face().get_tuple(config(THREAD, "", name(1))))
+                told.same(await target.uniform().get_tuple(config(THREAD, "", name(1))))
             except ThreadDamaged:
                 other = fields_of(target, "other")
                 target.raw.hset(key_of(target), field, other[field])
@@ -1039,12 +1041,12 @@ async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
 async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Target) -> None:
     """The value is put again in whole: all that the server lacks of it is sent."""
     told = TaskInfo(target)
-    await told.put(target.face(), 1, v=BASE)
+    await told.put(target.uniform(), 1, v=BASE)
     named = {links.names_chunk for links in all_links(fields_of(target)).values()}
     for field in sorted(stored_chunks(fields_of(target)) - named):
         target.raw.hdel(key_of(target), field)
-        await told.put(target.face(), 1, v=BASE)
-        await told.read(target.face())
+        await told.put(target.uniform(), 1, v=BASE)
+        await told.read(target.uniform())
 
 
 # -- 3. what nothing refers to goes, and nothing else
@@ -1053,7 +1055,7 @@ async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Targ
 @BOTH
 async def test_overwritten_values_leave_nothing(target: Target) -> None:
     """Put again, with other values under the same versions, in and out of chunks."""
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     for value in (
         BASE,
         texts(150, "b"),
@@ -1064,37 +1066,37 @@ async def test_overwritten_values_leave_nothing(target: Target) -> None:
         [],
         {one[:9]: one for one in BASE},
     ):
-        await told.put(face, 1, v=value)
-        await told.check(face)
-    await told.put(face, 1, v="short")
-    await told.swept(face)
+        await told.put(uniform, 1, v=value)
+        await told.check(uniform)
+    await told.put(uniform, 1, v="short")
+    await told.swept(uniform)
     assert len(stored_chunks(fields_of(target))) == 1, "the names"
 
 
 @BOTH
 async def test_prune_counts_what_it_removes(target: Target) -> None:
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     now = datetime.now(timezone.utc)
     for number in range(1, 9):
         value = [*texts(100, number // 3), str(number)]
         made = checkpoint({"v": value}, {"v": number}, name(number))
         made["ts"] = (now - timedelta(days=20 - number)).isoformat()
-        await face.put(config(), made, {}, {"v": number})
+        await uniform.put(config(), made, {}, {"v": number})
         told.values[number], told.versions[number], told.parents[number] = {"v": said(value)}, {"v": number}, None
-    await told.put(face, 4, v=texts(100, "again"))
+    await told.put(uniform, 4, v=texts(100, "again"))
     made = checkpoint({"v": texts(100, "again")}, {"v": 4}, name(4))
     made["ts"] = (now - timedelta(days=16)).isoformat()
-    await face.put(config(), made, {}, {"v": 4})
+    await uniform.put(config(), made, {}, {"v": 4})
     for kept, left in (({"older_than": timedelta(days=17)}, 4), ({"keep_last": 3}, 6), ({}, 8)):
         before = fields_of(target)
-        would = await face.prune([THREAD], dry_run=True, **kept)
+        would = await uniform.prune([THREAD], dry_run=True, **kept)
         assert fields_of(target) == before
-        done = await face.prune([THREAD], **kept)
+        done = await uniform.prune([THREAD], **kept)
         assert would == done
         assert size(before) - size(fields_of(target)) == done.bytes > 0
         told.forget(lambda number: number < left)
-        await told.check(face, swept=True)
-        assert await face.prune([THREAD], **kept) == Pruned()
+        await told.check(uniform, swept=True)
+        assert await uniform.prune([THREAD], **kept) == Pruned()
 
 
 def _removal(saver: RedisSaver, operation: str) -> Any:
@@ -1109,70 +1111,70 @@ class Died(Exception):
 
 def furnished(target: Target) -> TaskInfo:
     """Values of several levels, of which some chunks live on and many do not; some are stray already."""
-    told, face = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).face()
+    told, uniform = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).uniform()
 
     async def fill() -> None:
         first = texts(400, "first")
-        await told.put(face, 1, run="doomed", v=first, w=texts(300, "w"))
-        await told.put(face, 1, run="doomed", v=[*first[:200], *texts(300, "again")], w=texts(300, "w"))
-        await told.put(face, 2, 1, run="doomed", v=texts(1200, "second"))
-        await told.put(face, 3, 2, run="doomed", v=[*texts(300, "third"), *first[:100]], w=texts(10))
-        await told.put(face, 4, 1, run="kept", v=[*first[:100], *texts(40, "last")])
+        await told.put(uniform, 1, run="doomed", v=first, w=texts(300, "w"))
+        await told.put(uniform, 1, run="doomed", v=[*first[:200], *texts(300, "again")], w=texts(300, "w"))
+        await told.put(uniform, 2, 1, run="doomed", v=texts(1200, "second"))
+        await told.put(uniform, 3, 2, run="doomed", v=[*texts(300, "third"), *first[:100]], w=texts(10))
+        await told.put(uniform, 4, 1, run="kept", v=[*first[:100], *texts(40, "last")])
 
     asyncio.run(fill())
     return told
 
 
 async def _finish(target: Target, told: TaskInfo) -> None:
-    face = Target(target.name, "sync", target.url, target.prefix).face()
-    listed = await face.list(config())
+    uniform = Target(target.name, "sync", target.url, target.prefix).uniform()
+    listed = await uniform.list(config())
     for one in listed:
         told.same(one)
     assert name(4) in ids(listed)
     fields = fields_of(target)
     check_counters(fields)
     before = size(fields)
-    would = await face.prune([THREAD], dry_run=True)
-    done = await face.prune([THREAD])
+    would = await uniform.prune([THREAD], dry_run=True)
+    done = await uniform.prune([THREAD])
     assert would == done
     assert before - size(fields_of(target)) == done.bytes
     check_sound(target)
     check_chunks(target, swept=True)
-    told.same(await face.get_tuple(config()))
+    told.same(await uniform.get_tuple(config()))
 
 
-def target_face(target: Target) -> Face:
-    return Target(target.name, "sync", target.url, target.prefix).face()
+def target_uniform(target: Target) -> Uniform:
+    return Target(target.name, "sync", target.url, target.prefix).uniform()
 
 
 # -- 4. what it costs
 
 
-async def invoke(graph: Any, face: Face, *args: Any, **kwargs: Any) -> Any:
-    return await graph.ainvoke(*args, **kwargs) if face.native_async else graph.invoke(*args, **kwargs)
+async def invoke(graph: Any, uniform: Uniform, *args: Any, **kwargs: Any) -> Any:
+    return await graph.ainvoke(*args, **kwargs) if uniform.native_async else graph.invoke(*args, **kwargs)
 
 
 async def test_a_put_costs_what_changed(target: Target) -> None:
     bytes_of: dict[int, list[int]] = {}
     for length in (100, 1000, 5000):
-        face, told, sent = target.face(), TaskInfo(target, f"of {length}"), []
+        uniform, told, sent = target.uniform(), TaskInfo(target, f"of {length}"), []
         messages = history(length)
-        await told.put(face, 1, messages=messages)
+        await told.put(uniform, 1, messages=messages)
         traffic, calls = Traffic(target), Calls(target)
         for number in range(2, 12):
             messages = [*messages, message(length + number)]
             traffic.take()
-            await told.put(face, number, number - 1, messages=messages)
+            await told.put(uniform, number, number - 1, messages=messages)
             sent.append(traffic.take()[0])
         assert calls.take() == 10
         bytes_of[length] = sent
-        await face.get_tuple(config(told.thread))
+        await uniform.get_tuple(config(told.thread))
         calls.take()
         traffic.take()
-        await face.get_tuple(config(told.thread))
+        await uniform.get_tuple(config(told.thread))
         assert traffic.take()[1] < 2_500, "the values are known"
         assert calls.take() == 1
-        told.same(await target.face().get_tuple(config(told.thread)))
+        told.same(await target.uniform().get_tuple(config(told.thread)))
     mean = {length: sum(sent) / len(sent) for length, sent in bytes_of.items()}
     print("a put:", mean)
     assert mean[1000] <= 2 * mean[100]
@@ -1181,10 +1183,10 @@ async def test_a_put_costs_what_changed(target: Target) -> None:
 
 async def test_a_process_without_memory_does_not_send_all(target: Target) -> None:
     told, messages = TaskInfo(target), history(1000)
-    await told.put(target.face(), 1, messages=messages)
+    await told.put(target.uniform(), 1, messages=messages)
     for number in range(2, 7):
         messages = [*messages, message(1000 + number)]
-        fresh = target.face()
+        fresh = target.uniform()
         traffic, calls = Traffic(target), Calls(target)
         await told.put(fresh, number, number - 1, messages=messages)
         took = traffic.take()[0]
@@ -1194,13 +1196,13 @@ async def test_a_process_without_memory_does_not_send_all(target: Target) -> Non
 
 
 async def test_one_of_many_files(target: Target) -> None:
-    told, face = TaskInfo(target), target.face()
+    told, uniform = TaskInfo(target), target.uniform()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
-    await told.put(face, 1, files=files)
+    await told.put(uniform, 1, files=files)
     for number in range(2, 7):
         files = {**files, f"/{number * 30:03}.md": text((number, "new"), 2000)}
         traffic = Traffic(target)
-        await told.put(face, number, number - 1, files=files)
+        await told.put(uniform, number, number - 1, files=files)
         took = traffic.take()[0]
         print("one file:", took)
         assert took < 10_000
@@ -1232,13 +1234,13 @@ def raw_bytes(target: Target) -> bytes:
 async def test_encrypted_values_are_whole_and_secret(target: Target, compression: str | None) -> None:
     """Chunks would show which elements are equal, and how long they are."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
-    face, told = target.face(serde=serde, compression=compression), TaskInfo(target)
+    uniform, told = target.uniform(serde=serde, compression=compression), TaskInfo(target)
     secret = [f"MARKER {n} " * 20 for n in range(300)]
     values = {"v": secret, "alike": list(secret), "d": {f"MARKER {n}": one for n, one in enumerate(secret)}}
-    await told.put(face, 1, **values)
-    await told.put(face, 2, 1, **{**values, "v": [*secret, "MARKER"]})
-    await face.put_writes(config(THREAD, "", name(2)), [("v", secret)], "task")
-    await told.read(target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), face)
+    await told.put(uniform, 1, **values)
+    await told.put(uniform, 2, 1, **{**values, "v": [*secret, "MARKER"]})
+    await uniform.put_writes(config(THREAD, "", name(2)), [("v", secret)], "task")
+    await told.read(target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), uniform)
     fields = fields_of(target)
     named = {links.names_chunk for links in all_links(fields).values()}
     assert stored_chunks(fields) == named
@@ -1250,17 +1252,17 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
     assert b"msgpack+aes" in everything
     assert b"MARKER" not in everything
     with pytest.raises(ThreadDamaged):
-        await target.face().get_tuple(config())
-    await face.copy_thread(THREAD, "copy")
-    await face.prune(["copy"])
-    told.same(await face.get_tuple(config("copy")))
+        await target.uniform().get_tuple(config())
+    await uniform.copy_thread(THREAD, "copy")
+    await uniform.prune(["copy"])
+    told.same(await uniform.get_tuple(config("copy")))
     assert b"MARKER" not in raw_bytes(target)
-    plain = target.face()
+    plain = target.uniform()
     await told.put(plain, 3, 2, v=secret)
     assert b"MARKER" in raw_bytes(target), "without encryption the scan finds them"
     with pytest.raises(PlainValueRefused):
-        await face.get_tuple(config())
-    told.same(await target.face(serde=serde, require_encryption=False).get_tuple(config()))
+        await uniform.get_tuple(config())
+    told.same(await target.uniform(serde=serde, require_encryption=False).get_tuple(config()))
 
 
 # -- what fails as this is written
@@ -1269,29 +1271,31 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("edit", [False, True])
 async def test_at_most_two_round_trips_whatever_is_known(target: Target, happening: Any, edit: bool) -> None:
-    face, other, told = target.face(), target.face(), TaskInfo(target)
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, other, 1, 2)
-    await grow(told, face, 3, 4)
-    await face.get_tuple(config("warm"))
+    await grow(told, uniform, 3, 4)
+    await uniform.get_tuple(config("warm"))
     await happening(told, other)
     calls, messages = Calls(target), texts(105)
     if edit:
         messages[40] = "something else"
-    await told.put(face, 10, max(told.values, default=None), messages=messages, files=FILES, words=texts(10, "words"))
+    await told.put(
+        uniform, 10, max(told.values, default=None), messages=messages, files=FILES, words=texts(10, "words")
+    )
     assert calls.take() <= 2
-    assert (await face.get_tuple(config())).checkpoint["id"] == name(10)
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == name(10)
     assert calls.take() == 1
 
 
 @BOTH
 async def test_a_header_put_again_with_other_names_leaves_nothing(target: Target) -> None:
     """The chunk with the names it had is nobody's then."""
-    face, told = target.face(), TaskInfo(target)
-    await told.put(face, 1, a=1)
-    await told.put(face, 1, a=1, b=2)
-    await told.put(face, 1, c=3)
-    await face.prune([THREAD])
-    assert (await target.face().get_tuple(config())).checkpoint["channel_values"] == {"c": 3}
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, a=1)
+    await told.put(uniform, 1, a=1, b=2)
+    await told.put(uniform, 1, c=3)
+    await uniform.prune([THREAD])
+    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"] == {"c": 3}
     check_sound(target)
     check_chunks(target, swept=True)
 
@@ -1328,21 +1332,23 @@ ROOT_GARBAGE = {
 @pytest.mark.parametrize("garbage", ROOT_GARBAGE)
 async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str) -> None:
     told = TaskInfo(target)
-    await told.put(target.face(), 1, v=texts(200, "first"))
-    await told.put(target.face(), 2, 1, v=BASE)
-    await told.put(target.face(), 3, 2, n=1)
+    await told.put(target.uniform(), 1, v=texts(200, "first"))
+    await told.put(target.uniform(), 2, 1, v=BASE)
+    await told.put(target.uniform(), 3, 2, n=1)
     fields = fields_of(target)
     for field in [field for field in fields if fields[field][:1] == b"n" and field[:1] == b"b"]:
         target.raw.hset(key_of(target), field, ROOT_GARBAGE[garbage](fields[field]))
         for number in (1, 2):
             try:
-                found = await target.face().get_tuple(config(THREAD, "", name(number)))
+                found = await target.uniform().get_tuple(config(THREAD, "", name(number)))
             except ThreadDamaged:
                 continue
             told.same(found)
         try:
-            listed = await target.face().list(config())
-            told_of = await target.face().get_delta_channel_history(config=config(THREAD, "", name(3)), channels=["v"])
+            listed = await target.uniform().list(config())
+            told_of = await target.uniform().get_delta_channel_history(
+                config=config(THREAD, "", name(3)), channels=["v"]
+            )
         except ThreadDamaged:
             pass
         else:
@@ -1389,7 +1395,7 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
     for steps in itertools.count(0):
         target.raw.delete(*(target.keys() or ["none"]))
         told, saver, done, put = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0, False
-        writer = Target(target.name, "sync", target.url, target.prefix).face()
+        writer = Target(target.name, "sync", target.url, target.prefix).uniform()
         if knows:
             asyncio.run(writer.list(config()))
             asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
@@ -1408,12 +1414,12 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
         Around(saver, around)
         saver.driver.run(_removal(saver, operation))
         if put:
-            found = asyncio.run(target_face(target).get_tuple(config(THREAD, "", name(5))))
+            found = asyncio.run(target_uniform(target).get_tuple(config(THREAD, "", name(5))))
             told.same(found)
-        for one in asyncio.run(target_face(target).list(config())):
+        for one in asyncio.run(target_uniform(target).list(config())):
             told.same(one)
         check_counters(fields_of(target))
-        asyncio.run(target_face(target).prune([THREAD]))
+        asyncio.run(target_uniform(target).prune([THREAD]))
         check_sound(target)
         check_chunks(target, swept=True)
         if not put:
@@ -1424,7 +1430,7 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
 @pytest.mark.parametrize("flavour", ["sync"])
 def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
     """In and out of chunks, before each step of the copy: what is copied is whole, and nothing is left over in it."""
-    other = target_face(target)
+    other = target_uniform(target)
     for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
         for steps in range(8):
             target.raw.delete(*(target.keys() or ["none"]))
@@ -1442,19 +1448,19 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
 
             Around(saver, around)
             saver.driver.run(copy_thread(saver, THREAD, "copy"))
-            (found,) = asyncio.run(target_face(target).list(config("copy")))
+            (found,) = asyncio.run(target_uniform(target).list(config("copy")))
             assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
             check_sound(target, "copy")
             check_chunks(target, "copy", swept=True)
 
 
 async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
-    face, thread = target.face(), config()
-    graph = graphs.chat(face.saver, asynchronous=face.native_async)
-    await invoke(graph, face, {"messages": history(100)}, config("warm"))
-    graph_update = graph.aupdate_state if face.native_async else graph.update_state
+    uniform, thread = target.uniform(), config()
+    graph = graphs.chat(uniform.saver, asynchronous=uniform.native_async)
+    await invoke(graph, uniform, {"messages": history(100)}, config("warm"))
+    graph_update = graph.aupdate_state if uniform.native_async else graph.update_state
     outcome = graph_update(thread, {"messages": history(100)}, as_node="agent")
-    if face.native_async:
+    if uniform.native_async:
         await outcome
 
     def memory() -> int:
@@ -1462,31 +1468,33 @@ async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
 
     before, traffic = memory(), Traffic(target)
     for turn in range(100):
-        await invoke(graph, face, {"messages": [message(100 + 4 * turn)]}, thread)
+        await invoke(graph, uniform, {"messages": [message(100 + 4 * turn)]}, thread)
     took, gave = traffic.take()
-    found = await target.face().get_tuple(thread)
+    found = await target.uniform().get_tuple(thread)
     assert len(found.checkpoint["channel_values"]["messages"]) == 500
     print("a turn: sent", took // 100, "received", gave // 100, "memory", memory() - before)
     assert memory() - before <= 1_500_000
     assert took <= 100 * 15_000
     assert gave <= 100 * 2_000
-    assert len(await target.face().list(thread)) >= 500
+    assert len(await target.uniform().list(thread)) >= 500
     check_sound(target)
 
 
 @pytest.mark.parametrize(("channels", "nodes", "most"), [(12, 8, 600), (3, 2, 400)])
 async def test_headers_are_short(target: Target, channels: int, nodes: int, most: int) -> None:
     """Of a checkpoint as LangGraph writes it, whose nodes have seen every channel."""
-    face = target.face()
+    uniform = target.uniform()
     names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
     for step in range(3):
         versions = {
-            channel: face.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)
+            channel: uniform.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)
         }
         made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
         made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
-        await face.put(config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions)
-        found = await target.face().get_tuple(config(THREAD, "", made["id"]))
+        await uniform.put(
+            config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions
+        )
+        found = await target.uniform().get_tuple(config(THREAD, "", made["id"]))
         assert found.checkpoint["versions_seen"] == made["versions_seen"]
     print("headers:", _header_sizes(target))
     assert max(_header_sizes(target)) <= most
@@ -1496,10 +1504,10 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
 @pytest.mark.parametrize("at", range(20, 60, 3))
 async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
     """A chunk may have ended because of the long element behind it; where that goes, it ends elsewhere."""
-    face = target.face()
+    uniform = target.uniform()
     for number, value in enumerate(([*BASE[:at], text("big", 1500), *BASE[at:]], [*BASE, 1])):
         made = checkpoint({"v": value}, {"v": number}, name(number))
-        await face.put(config(), made, {}, {"v": number})
-        await target.face().put(config("fresh"), made, {}, {"v": number})
+        await uniform.put(config(), made, {}, {"v": number})
+        await target.uniform().put(config("fresh"), made, {}, {"v": number})
     mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
     assert mine == theirs

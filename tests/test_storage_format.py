@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
@@ -37,7 +37,7 @@ def versions(number: int, *channels: str) -> dict[str, str]:
     return dict.fromkeys(channels, f"{number:032}.{number:020}")
 
 
-async def store(face: Face) -> None:
+async def store(uniform: Uniform) -> None:
     """Threads with each kind of stored thing."""
     history = [
         HumanMessage("Hello " * 40, id="h1"),
@@ -46,24 +46,26 @@ async def store(face: Face) -> None:
         *(AIMessage(f"answer {number} " * 30, id=f"a{number}") for number in range(2, 12)),
     ]
     where = await put(
-        face, config("chat"), {"messages": history[:8], "n": 1}, checkpoint_id="1", versions=versions(1, "messages", "n"), metadata=METADATA
+        uniform, config("chat"), {"messages": history[:8], "n": 1}, checkpoint_id="1", versions=versions(1, "messages", "n"), metadata=METADATA
     )  # fmt: skip
-    await face.put_writes(where, [("n", 2), ("messages", history[8])], "task-1", "~__pregel_pull, node")
-    await face.put_writes(where, [(INTERRUPT, "really?"), (ERROR, "no")], "task-2")
+    await uniform.put_writes(where, [("n", 2), ("messages", history[8])], "task-1", "~__pregel_pull, node")
+    await uniform.put_writes(where, [(INTERRUPT, "really?"), (ERROR, "no")], "task-2")
     where = await put(
-        face, where, {"messages": history, "n": 1}, checkpoint_id="2", versions={**versions(1, "n"), **versions(2, "messages")}, metadata=METADATA
+        uniform, where, {"messages": history, "n": 1}, checkpoint_id="2", versions={**versions(1, "n"), **versions(2, "messages")}, metadata=METADATA
     )  # fmt: skip
     await put(
-        face,
+        uniform,
         config("chat", "sub|graph:1"),
         {"text": "t" * 900, "none": None},
         checkpoint_id="1.5",
         versions={"text": 3, "none": 1.5},
     )
-    await put(face, config("a {strange} \0name%"), {"bytes": b"\0" * 4000, "big": list(range(2000))}, checkpoint_id="1")
-    await face.set_thread_ttl("chat", timedelta(days=30))
-    await put(face, config("pinned"), {"n": 1}, checkpoint_id="1")
-    await face.pin("pinned")
+    await put(
+        uniform, config("a {strange} \0name%"), {"bytes": b"\0" * 4000, "big": list(range(2000))}, checkpoint_id="1"
+    )
+    await uniform.set_thread_ttl("chat", timedelta(days=30))
+    await put(uniform, config("pinned"), {"n": 1}, checkpoint_id="1")
+    await uniform.pin("pinned")
 
 
 def stored(target: Target) -> dict[str, Any]:
@@ -79,8 +81,8 @@ def stored(target: Target) -> dict[str, Any]:
     return found
 
 
-async def told(face: Face) -> list[CheckpointTuple]:
-    return sorted(await face.list(None), key=lambda one: str(one.config))
+async def told(uniform: Uniform) -> list[CheckpointTuple]:
+    return sorted(await uniform.list(None), key=lambda one: str(one.config))
 
 
 def restore(target: Target, golden: dict[str, Any]) -> None:
@@ -94,13 +96,13 @@ def restore(target: Target, golden: dict[str, Any]) -> None:
             target.raw.zadd(key, {bytes.fromhex(member): 0 for member in holds})
 
 
-async def test_what_is_stored_today_is_what_the_format_says(saver: Face, target: Target) -> None:
+async def test_what_is_stored_today_is_what_the_format_says(saver: Uniform, target: Target) -> None:
     await store(saver)
     assert stored(target) == json.loads(GOLDEN.read_text())
 
 
-async def test_what_was_stored_is_read_and_goes_on(saver: Face, target: Target) -> None:
-    other = target.face(prefix=target.prefix + "-other")
+async def test_what_was_stored_is_read_and_goes_on(saver: Uniform, target: Target) -> None:
+    other = target.uniform(prefix=target.prefix + "-other")
     await store(other)
     restore(target, json.loads(GOLDEN.read_text()))
     assert await told(saver) == await told(other)
@@ -112,25 +114,25 @@ async def test_what_was_stored_is_read_and_goes_on(saver: Face, target: Target) 
         assert (await saver.get_thread_ttl(one.thread_id) is None) == (one.thread_id != "chat")
 
 
-CALLS: dict[str, Callable[[Face, dict[str, Any]], Awaitable[Any]]] = {
-    "put": lambda face, where: put(face, where, {"n": 2}),
-    "put_writes": lambda face, where: face.put_writes(where, [("n", 1)], "task"),
-    "get_tuple": lambda face, where: face.get_tuple(config()),
-    "get_tuple by id": lambda face, where: face.get_tuple(where),
-    "list": lambda face, where: face.list(config()),
-    "list all": lambda face, where: face.list(None),
-    "history": lambda face, where: face.get_delta_channel_history(config=where, channels=["n"]),
-    "delete_thread": lambda face, where: face.delete_thread("thread"),
-    "delete_for_runs": lambda face, where: face.delete_for_runs(["run"]),
-    "copy_thread": lambda face, where: face.copy_thread("thread", "other"),
-    "copy_thread onto": lambda face, where: face.copy_thread("sound", "thread"),
-    "prune": lambda face, where: face.prune(["thread"]),
+CALLS: dict[str, Callable[[Uniform, dict[str, Any]], Awaitable[Any]]] = {
+    "put": lambda uniform, where: put(uniform, where, {"n": 2}),
+    "put_writes": lambda uniform, where: uniform.put_writes(where, [("n", 1)], "task"),
+    "get_tuple": lambda uniform, where: uniform.get_tuple(config()),
+    "get_tuple by id": lambda uniform, where: uniform.get_tuple(where),
+    "list": lambda uniform, where: uniform.list(config()),
+    "list all": lambda uniform, where: uniform.list(None),
+    "history": lambda uniform, where: uniform.get_delta_channel_history(config=where, channels=["n"]),
+    "delete_thread": lambda uniform, where: uniform.delete_thread("thread"),
+    "delete_for_runs": lambda uniform, where: uniform.delete_for_runs(["run"]),
+    "copy_thread": lambda uniform, where: uniform.copy_thread("thread", "other"),
+    "copy_thread onto": lambda uniform, where: uniform.copy_thread("sound", "thread"),
+    "prune": lambda uniform, where: uniform.prune(["thread"]),
 }
-OURS: dict[str, Callable[[Face, dict[str, Any]], Awaitable[Any]]] = {
-    "threads": lambda face, where: face.threads(),
-    "set_thread_ttl": lambda face, where: face.set_thread_ttl("thread", timedelta(days=1)),
-    "get_thread_ttl": lambda face, where: face.get_thread_ttl("thread"),
-    "check": lambda face, where: face.check("thread"),
+OURS: dict[str, Callable[[Uniform, dict[str, Any]], Awaitable[Any]]] = {
+    "threads": lambda uniform, where: uniform.threads(),
+    "set_thread_ttl": lambda uniform, where: uniform.set_thread_ttl("thread", timedelta(days=1)),
+    "get_thread_ttl": lambda uniform, where: uniform.get_thread_ttl("thread"),
+    "check": lambda uniform, where: uniform.check("thread"),
 }
 
 
@@ -148,7 +150,7 @@ def make_newer(target: Target) -> None:
     target.raw.hset(key, "@state", b"%d of a shape that nobody knows today " % NEWER + rest)
 
 
-async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Face, target: Target) -> None:
+async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Uniform, target: Target) -> None:
     where = await put(saver, config(), {"n": 1})
     await put(saver, config("sound"), {"n": 1})
     make_newer(target)
@@ -162,18 +164,18 @@ async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Face, target: 
 
 
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-async def test_a_newer_format_is_refused_over_two_tiers(saver: Face, target: Target, mode: str) -> None:
+async def test_a_newer_format_is_refused_over_two_tiers(saver: Uniform, target: Target, mode: str) -> None:
     kind = AsyncTieredSaver if saver.native_async else TieredSaver
-    face = Face(kind(saver.saver, InMemorySaver(), mode=mode, flusher=False))  # type: ignore[arg-type]
-    where = await put(face, config(), {"n": 1})
-    assert await face.flush() == 0
-    assert await face.get_tuple(config())  # hot has it from now on
+    uniform = Uniform(kind(saver.saver, InMemorySaver(), mode=mode, flusher=False))  # type: ignore[arg-type]
+    where = await put(uniform, config(), {"n": 1})
+    assert await uniform.flush() == 0
+    assert await uniform.get_tuple(config())  # hot has it from now on
     make_newer(target)
     data = Keyspace(target.prefix).keys("thread").data_key
     before = target.raw.hgetall(data)
     for name in ("put", "put_writes", "get_tuple", "get_tuple by id", "delete_thread"):
         with pytest.raises(UnsupportedFormat):
-            print(name, await CALLS[name](face, where))
+            print(name, await CALLS[name](uniform, where))
         assert target.raw.hgetall(data) == before, name
 
 
@@ -181,7 +183,7 @@ if __name__ == "__main__":
 
     async def main() -> None:
         target = Target("redis", "sync", url_of("redis"), "golden")
-        await store(target.face())
+        await store(target.uniform())
         print(json.dumps(stored(target), indent=1))
 
     asyncio.run(main())

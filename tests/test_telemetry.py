@@ -18,7 +18,7 @@ from tiering import written
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver.client.clients import connect
 from redis_saver.telemetry import INSTRUMENTS, LAST_ERROR, RESULT, instrument
-from redis_saver.tiered.model import Stats
+from redis_saver.tiered.stats import Stats
 
 
 class Meters:
@@ -99,7 +99,7 @@ def test_kinds_and_units(meters: Meters) -> None:
 
 
 async def test_what_really_happens(meters: Meters) -> None:
-    from uniform import Face
+    from uniform import Uniform
 
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
     for saver in (
@@ -108,12 +108,12 @@ async def test_what_really_happens(meters: Meters) -> None:
     ):
         name = type(saver).__name__
         instrument(saver, meters.provider, {"kind": name})
-        face = Face(saver)
-        await written(face)
-        await face.get_tuple(config())
+        uniform = Uniform(saver)
+        await written(uniform)
+        await uniform.get_tuple(config())
         kind = ("kind", name)
         assert meters.points("redis_saver.tier.backlog.records")[(kind,)] == 6
-        await face.flush()
+        await uniform.flush()
         reads = meters.points("redis_saver.tier.reads")
         assert {key[1][1]: value for key, value in reads.items() if kind in key} == {"hit": 1, "miss": 1, "intent": 0}
         records = meters.points("redis_saver.tier.flush.records")
@@ -252,7 +252,7 @@ async def test_stats_of_flushing() -> None:
     """Turns, their time, and what waits, of which a saver that does not flush learns from those that do."""
     from datetime import datetime
 
-    from uniform import Face
+    from uniform import Uniform
 
     client = connect("memory://stats-of-flushing", asynchronous=False)
     cold = InMemorySaver()
@@ -261,7 +261,7 @@ async def test_stats_of_flushing() -> None:
     ]
     began = datetime.now()
     for name in ("a", "b"):
-        await written(Face(one), name)
+        await written(Uniform(one), name)
     assert other.stats() == Stats()
     assert one.flush(timeout=0) == 12  # it only looked
     stats = one.stats()

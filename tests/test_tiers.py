@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -31,12 +31,12 @@ from factories import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
 from wrappers import elsewhere
-from tiering import Moody, Tiers, between, plain, written
+from tiering import FlakySaver, Tiers, between, plain, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
 from redis_saver.engine import scripts
-from redis_saver.tiered import model, reading
+from redis_saver.tiered import context, reading
 from redis_saver.names import Keyspace
 
 
@@ -54,14 +54,14 @@ async def test_conformance_is_full(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
 async def test_what_hot_lost_is_brought_back(tiers: Tiers, lost: tuple[str, ...]) -> None:
-    face = await tiers.face()
-    made = await written(face)
-    before = plain(await face.get_tuple(config()))
-    assert face.saver.stats().hits == 1
+    uniform = await tiers.uniform()
+    made = await written(uniform)
+    before = plain(await uniform.get_tuple(config()))
+    assert uniform.saver.stats().hits == 1
     tiers.evict(*lost)
-    other = await tiers.face()
-    for face in (other, other, await tiers.face()):
-        assert plain(await face.get_tuple(config())) == before
+    other = await tiers.uniform()
+    for uniform in (other, other, await tiers.uniform()):
+        assert plain(await uniform.get_tuple(config())) == before
     assert (other.saver.stats().misses, other.saver.stats().hits, other.saver.stats().rehydrations) == (1, 1, 1)
     for old in made[:2]:
         found = await other.get_tuple(old)
@@ -76,111 +76,115 @@ async def test_what_hot_lost_is_brought_back(tiers: Tiers, lost: tuple[str, ...]
 
 async def test_writes_of_more_tasks_on_what_was_brought_back(tiers: Tiers) -> None:
     """Their order is that of their paths, though those of the first are not known any more."""
-    face, control = await tiers.face(), tiers.target.face(prefix=tiers.target.prefix + "control")
-    for each in (face, control):
+    uniform, control = await tiers.uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
+    for each in (uniform, control):
         made = await written(each)
     tiers.evict()
-    await face.get_tuple(config())
-    for each in (face, control):
+    await uniform.get_tuple(config())
+    for each in (uniform, control):
         last = (await each.get_tuple(config())).config
         await each.put_writes(last, [("n", [9])], "task-d", "path-00")
     wanted = (await control.get_tuple(config())).pending_writes
-    assert (await face.get_tuple(config())).pending_writes == wanted
-    assert (await face.get_tuple(config())).pending_writes == wanted
+    assert (await uniform.get_tuple(config())).pending_writes == wanted
+    assert (await uniform.get_tuple(config())).pending_writes == wanted
 
 
 async def test_cold_fails(tiers: Tiers) -> None:
-    moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap())
-    made = await written(face)
-    before = plain(await face.get_tuple(config()))
-    moody.fail = {"put", "put_writes"}
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap())
+    made = await written(uniform)
+    before = plain(await uniform.get_tuple(config()))
+    flaky.fail = {"put", "put_writes"}
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(psycopg.OperationalError):
-        await face.put(made[-1], new, {}, new["channel_versions"])
+        await uniform.put(made[-1], new, {}, new["channel_versions"])
     with pytest.raises(psycopg.OperationalError):
-        await face.put_writes(made[-1], [("n", [1])], "task-z")
-    moody.fail = set()
-    for each in (face, await tiers.face()):
+        await uniform.put_writes(made[-1], [("n", [1])], "task-z")
+    flaky.fail = set()
+    for each in (uniform, await tiers.uniform()):
         assert plain(await each.get_tuple(config())) == before
-    assert face.saver.stats().intents
-    moody.fail = {"get_tuple"}
+    assert uniform.saver.stats().intents
+    flaky.fail = {"get_tuple"}
     with pytest.raises(psycopg.OperationalError):
-        await face.get_tuple(config("never there"))
+        await uniform.get_tuple(config("never there"))
 
 
 async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
     """What it has is not believed before cold was asked, by this process and by others."""
-    face = await tiers.face(on_hot_error="bypass")
-    made = await written(face)
-    before = plain(await face.get_tuple(config()))
-    works = tiers.fails(face)
-    assert plain(await face.get_tuple(config())) == before
-    assert len(await face.list(config())) == 3
+    uniform = await tiers.uniform(on_hot_error="bypass")
+    made = await written(uniform)
+    before = plain(await uniform.get_tuple(config()))
+    works = tiers.fails(uniform)
+    assert plain(await uniform.get_tuple(config())) == before
+    assert len(await uniform.list(config())) == 3
     new = checkpoint({"n": [9], "whole": 1}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
     with pytest.raises(redis.ConnectionError):  # other processes cannot be told
-        await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+        await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
     works()
-    for each in (face, await tiers.cold_face()):
+    for each in (uniform, await tiers.cold_uniform()):
         assert plain(await each.get_tuple(config())) == before
-    works = tiers.fails(face, scripts.PUT_THROUGH)
-    stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    works = tiers.fails(uniform, scripts.PUT_THROUGH)
+    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
     works()
-    for each in (face, await tiers.face(), face, face):
+    for each in (uniform, await tiers.uniform(), uniform, uniform):
         found = await each.get_tuple(config())
         assert (found.config, found.checkpoint["channel_values"]["n"]) == (stored, [9])
-    assert face.saver.stats().bypasses == 3
+    assert uniform.saver.stats().bypasses == 3
 
 
 async def test_a_thread_that_hot_half_lost_and_cold_never_had(tiers: Tiers) -> None:
     """It is lost, and that is an error, not an empty thread."""
-    await written(tiers.target.face())
-    face = await tiers.face(on_hot_error="bypass")
+    await written(tiers.target.uniform())
+    uniform = await tiers.uniform(on_hot_error="bypass")
     tiers.evict("index")
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     for act in (
-        face.get_tuple(config()),
-        face.put(config(), new, {}, new["channel_versions"]),
-        face.get_tuple(config()),
+        uniform.get_tuple(config()),
+        uniform.put(config(), new, {}, new["channel_versions"]),
+        uniform.get_tuple(config()),
     ):
         with pytest.raises(ThreadDamaged):
             await act
-    await face.delete_thread("thread")
-    assert await face.get_tuple(config()) is None
+    await uniform.delete_thread("thread")
+    assert await uniform.get_tuple(config()) is None
 
 
 async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
     """Where a write could not begin in hot, cold has not got it either."""
-    face = await tiers.face()
-    made = await written(face)
-    works = tiers.fails(face)
+    uniform = await tiers.uniform()
+    made = await written(uniform)
+    works = tiers.fails(uniform)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-    for act in (face.put(made[-1], new, {}, new["channel_versions"]), face.get_tuple(config()), face.list(config())):
+    for act in (
+        uniform.put(made[-1], new, {}, new["channel_versions"]),
+        uniform.get_tuple(config()),
+        uniform.list(config()),
+    ):
         with pytest.raises(redis.ConnectionError):
             await act
     works()
-    assert len(await face.list(config())) == 3
-    works = tiers.fails(face, scripts.PUT_THROUGH)
+    assert len(await uniform.list(config())) == 3
+    works = tiers.fails(uniform, scripts.PUT_THROUGH)
     with pytest.raises(redis.ConnectionError):
-        await face.put(made[-1], new, {}, new["channel_versions"])
+        await uniform.put(made[-1], new, {}, new["channel_versions"])
     works()
-    for each in (await tiers.face(), face):  # cold has it
+    for each in (await tiers.uniform(), uniform):  # cold has it
         assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
 
 
 async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: Any) -> None:
-    face = await tiers.face()
-    made = await written(face)
-    works = tiers.fails(face, scripts.PUT_THROUGH)
+    uniform = await tiers.uniform()
+    made = await written(uniform)
+    works = tiers.fails(uniform, scripts.PUT_THROUGH)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(redis.ConnectionError):
-        await face.put(made[-1], new, {}, new["channel_versions"])
+        await uniform.put(made[-1], new, {}, new["channel_versions"])
     works()
-    other = await tiers.face()
+    other = await tiers.uniform()
     for _ in range(2):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().intents, other.saver.stats().rehydrations) == (2, 0)
-    monkeypatch.setattr(model, "WRITER_GONE", 0)
+    monkeypatch.setattr(context, "WRITER_GONE", 0)
     for _ in range(3):
         assert (await other.get_tuple(config())).checkpoint["id"] == new["id"]
     assert (other.saver.stats().intents, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
@@ -188,42 +192,42 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
 
 async def test_a_new_namespace_does_not_make_hot_forget_what_it_has_whole(tiers: Tiers) -> None:
     """As subgraphs that run side by side begin them: not each is looked at just before."""
-    face = await tiers.face()
-    made = await written(face)
+    uniform = await tiers.uniform()
+    made = await written(uniform)
     for ns in ("one:1", "two:2"):
         new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
-        await face.put(config(ns=ns), new, {}, new["channel_versions"])
-    before = face.saver.stats()
-    assert (await face.get_tuple(config())).config == made[-1]
-    assert (face.saver.stats().hits, face.saver.stats().misses) == (before.hits + 1, before.misses)
+        await uniform.put(config(ns=ns), new, {}, new["channel_versions"])
+    before = uniform.saver.stats()
+    assert (await uniform.get_tuple(config())).config == made[-1]
+    assert (uniform.saver.stats().hits, uniform.saver.stats().misses) == (before.hits + 1, before.misses)
 
 
 async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers) -> None:
     """Cold has nothing of what the run began with, so it gets all values of what comes next."""
-    face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
-    before = (await face.get_tuple((await written(face))[-1])).checkpoint
+    uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
+    before = (await uniform.get_tuple((await written(uniform))[-1])).checkpoint
     works = tiers.fails(other, scripts.ERASE)
     with pytest.raises(redis.ConnectionError):
         await other.delete_thread("thread")
     works()
     versions = {**before["channel_versions"], "n": f"{9:032}.1"}
     new = checkpoint({**before["channel_values"], "n": [9]}, versions)
-    stored = await face.put(config(checkpoint_id=before["id"]), new, {}, {"n": versions["n"]})
-    for each in (face, other, cold):
+    stored = await uniform.put(config(checkpoint_id=before["id"]), new, {}, {"n": versions["n"]})
+    for each in (uniform, other, cold):
         found = await each.get_tuple(config())
         assert (found.config, found.checkpoint["channel_values"]) == (stored, new["channel_values"])
 
 
 async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evicted(tiers: Tiers) -> None:
     """Cold has nothing of it any more, as hot's mark says; it is not lost, and may be begun anew."""
-    face = await tiers.face()
-    await written(face)
-    process = Process(face, tiers)
+    uniform = await tiers.uniform()
+    await written(uniform)
+    process = Process(uniform, tiers)
     process.meets(Accident("kill", 3, is_late=False))
     with pytest.raises(Killed):
-        await face.delete_thread("thread")
+        await uniform.delete_thread("thread")
     tiers.evict("data")
-    other = await tiers.face()
+    other = await tiers.uniform()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     stored = await other.put(config(), new, {}, new["channel_versions"])
     assert [one.config for one in await other.list(config())] == [stored]
@@ -233,37 +237,37 @@ async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evict
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(2, 6))
 async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_mended(tiers: Tiers, at: int) -> None:
-    face, other = await tiers.face(), await tiers.face()
-    await written(face)
+    uniform, other = await tiers.uniform(), await tiers.uniform()
+    await written(uniform)
     tiers.evict("data")
-    process = Process(face, tiers)
+    process = Process(uniform, tiers)
     process.meets(Accident("meanwhile", at, is_late=False), lambda: other.delete_thread("thread"))
-    await face.get_tuple(config())
+    await uniform.get_tuple(config())
     assert process.has_struck
-    assert await face.get_tuple(config()) is None
+    assert await uniform.get_tuple(config()) is None
 
 
 async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
-    moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap())
-    await written(face)
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap())
+    await written(uniform)
     tiers.evict()
-    moody.calls.clear()
+    flaky.calls.clear()
     if tiers.native_async:
-        found = await asyncio.gather(*(face.get_tuple(config()) for _ in range(100)))
+        found = await asyncio.gather(*(uniform.get_tuple(config()) for _ in range(100)))
     else:
         with ThreadPoolExecutor(30) as pool:
-            found = list(pool.map(lambda _: face.saver.get_tuple(config()), range(100)))
+            found = list(pool.map(lambda _: uniform.saver.get_tuple(config()), range(100)))
     assert all(plain(one) == plain(found[0]) for one in found)
     assert len({id(one.checkpoint["channel_values"]["whole"]) for one in found}) == 100
-    assert moody.calls.count("get_tuple") == 1
+    assert flaky.calls.count("get_tuple") == 1
 
 
 @pytest.mark.parametrize("what", ["put", "put_writes", "delete", "prune", "copy"])
 async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tiers, what: str) -> None:
-    moody = Moody(await tiers.cold())
-    face, other = await tiers.face(cold=moody.wrap()), await tiers.face()
-    made = await written(face)
+    flaky = FlakySaver(await tiers.cold())
+    uniform, other = await tiers.uniform(cold=flaky.wrap()), await tiers.uniform()
+    made = await written(uniform)
     await written(other, "another")
     tiers.evict()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
@@ -275,12 +279,12 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         "copy": lambda: other.copy_thread("another", "thread"),
     }
     if tiers.native_async:
-        moody.after["get_tuple"] = acts[what]
+        flaky.after["get_tuple"] = acts[what]
     else:
-        moody.after["get_tuple"] = lambda: elsewhere(acts[what])
-    await face.get_tuple(config())  # finds what was there before
-    cold = await tiers.cold_face()
-    for each in (face, await tiers.face(), face):
+        flaky.after["get_tuple"] = lambda: elsewhere(acts[what])
+    await uniform.get_tuple(config())  # finds what was there before
+    cold = await tiers.cold_uniform()
+    for each in (uniform, await tiers.uniform(), uniform):
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
     if what == "delete":
         assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith(b":lease")] == []
@@ -305,10 +309,10 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
 async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> None:
     """What happens while another writes leaves hot with nothing but what cold has, however it ends."""
-    face, other, cold = await tiers.face(), await tiers.face(), await tiers.cold_face()
-    made = [] if act == "first put" else await written(face)
+    uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
+    made = [] if act == "first put" else await written(uniform)
     if not made:
-        await face.get_tuple(config())
+        await uniform.get_tuple(config())
     last = made[-1] if made else config()
     if act.endswith("lost"):
         tiers.evict()
@@ -336,22 +340,22 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
     }[what]
     script = where
     if where == "before cold":
-        moody = Moody(await tiers.cold())
-        face = await tiers.face(cold=moody.wrap())
-        await face.get_tuple(config())
+        flaky = FlakySaver(await tiers.cold())
+        uniform = await tiers.uniform(cold=flaky.wrap())
+        await uniform.get_tuple(config())
         if act.endswith("lost"):
             tiers.evict()
-        moody.before[act.split()[-1] if act == "first put" else act.split()[0]] = (
+        flaky.before[act.split()[-1] if act == "first put" else act.split()[0]] = (
             happens if tiers.native_async else (lambda: elsewhere(happens))
         )
     else:
         script = scripts.PUT_WRITES_THROUGH if where is scripts.PUT_THROUGH and act.startswith("put_writes") else where
-        between(face, script, happens)
+        between(uniform, script, happens)
     if act.startswith("put_writes"):
-        await face.put_writes(last, [(INTERRUPT, ["mine"])], *write)
+        await uniform.put_writes(last, [(INTERRUPT, ["mine"])], *write)
     else:
-        await face.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
-    for each in (await tiers.face(), face):
+        await uniform.put(last, new, {"run_id": "run"}, {"n": f"{9:032}.1"})
+    for each in (await tiers.uniform(), uniform):
         for place in (
             *made,
             config(checkpoint_id=new["id"]),
@@ -365,35 +369,35 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
 
 async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
     """Only hot has it. Cold gets all of it, before it gets anything new."""
-    alone = tiers.target.face()
+    alone = tiers.target.uniform()
     made = await written(alone)
-    face, cold = await tiers.face(), await tiers.cold_face()
-    assert plain(await face.get_tuple(config())) == plain(await alone.get_tuple(config()))
+    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+    assert plain(await uniform.get_tuple(config())) == plain(await alone.get_tuple(config()))
     assert await cold.get_tuple(config()) is None
     new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
     listed = [plain(one) for one in await cold.list(config())]
     assert listed == [plain(one) for one in await alone.list(config())]
     assert len(listed) == 4
     tiers.evict()
-    found = await face.get_tuple(config())
+    found = await uniform.get_tuple(config())
     assert found.config == stored
     assert found.checkpoint["channel_values"] == new["channel_values"]
-    assert face.saver.stats().enrolled == 1
+    assert uniform.saver.stats().enrolled == 1
 
 
 async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers, monkeypatch: Any) -> None:
     """Hot is believed until cold has all of it, and keeps it as long."""
-    made = await written(tiers.target.face(ttl=timedelta(hours=1)))
-    moody = Moody(await tiers.cold())
-    face = await tiers.face(cold=moody.wrap())
-    before = plain(await face.get_tuple(config()))
-    moody.fail = {"put_writes"}
+    made = await written(tiers.target.uniform(ttl=timedelta(hours=1)))
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap())
+    before = plain(await uniform.get_tuple(config()))
+    flaky.fail = {"put_writes"}
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(psycopg.OperationalError):
-        await face.put(made[-1], new, {}, new["channel_versions"])
-    monkeypatch.setattr(model, "WRITER_GONE", 0)
-    other = await tiers.face()
+        await uniform.put(made[-1], new, {}, new["channel_versions"])
+    monkeypatch.setattr(context, "WRITER_GONE", 0)
+    other = await tiers.uniform()
     assert plain(await other.get_tuple(config())) == before
     assert len(await other.list(config())) == 3
     keys = Keyspace(tiers.target.prefix).tier_keys("thread")
@@ -405,77 +409,77 @@ async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers,
 
 
 async def test_all_threads_are_listed(tiers: Tiers) -> None:
-    await written(tiers.target.face(), "before")
-    face = await tiers.face()
-    await written(face, "thread")
+    await written(tiers.target.uniform(), "before")
+    uniform = await tiers.uniform()
+    await written(uniform, "thread")
     tiers.evict()
-    found = await face.list(None)
+    found = await uniform.list(None)
     assert {one.config["configurable"]["thread_id"] for one in found} == {"before", "thread"}
     assert len(found) == 6
 
 
 async def test_cold_gets_all_channels_of_a_thread_it_does_not_know(tiers: Tiers) -> None:
     """The thread expired in hot, and was never in cold: the next checkpoint is whole in both."""
-    alone = tiers.target.face()
+    alone = tiers.target.uniform()
     made = await written(alone)
     tiers.evict()
-    face = await tiers.face()
+    uniform = await tiers.uniform()
     new = checkpoint({"n": [9], "whole": {"a": 1}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    await face.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
-    for each in (face, await tiers.cold_face()):
+    await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    for each in (uniform, await tiers.cold_uniform()):
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == new["channel_values"]
 
 
 async def test_a_writer_that_goes_straight_to_cold(tiers: Tiers) -> None:
-    face, cold = await tiers.face(), await tiers.cold_face()
-    made = await written(face)
+    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+    made = await written(uniform)
     for mode, again in (("never", False), ("on_open", False), ("always", True)):
-        opened = await tiers.face(verify=mode)
+        opened = await tiers.uniform(verify=mode)
         await opened.get_tuple(config())
         new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
         await cold.put(made[-1], new, {}, new["channel_versions"])
         found = await opened.get_tuple(config())
         assert (found.checkpoint["id"] == new["id"]) == again
-        fresh = await tiers.face(verify="on_open")
+        fresh = await tiers.uniform(verify="on_open")
         assert (await fresh.get_tuple(config())).checkpoint["id"] == new["id"]
 
 
 async def test_nothing_is_left_behind(tiers: Tiers) -> None:
-    face, cold = await tiers.face(), await tiers.cold_face()
-    await written(face)
+    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+    await written(uniform)
     tiers.evict()
-    await face.get_tuple(config())
-    await face.copy_thread("thread", "copy")
-    assert [plain(one)[1:] for one in await face.list(config("copy"))] != []
-    await face.get_tuple(config("copy"))
+    await uniform.get_tuple(config())
+    await uniform.copy_thread("thread", "copy")
+    assert [plain(one)[1:] for one in await uniform.list(config("copy"))] != []
+    await uniform.get_tuple(config("copy"))
     for thread in ("thread", "copy", "never there"):
-        await face.delete_thread(thread)
-        assert await face.get_tuple(config(thread)) is None
+        await uniform.delete_thread(thread)
+        assert await uniform.get_tuple(config(thread)) is None
         assert await cold.get_tuple(config(thread)) is None
     left = tiers.target.keys()
-    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= model.FILL_LEASE for key in left)
+    assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= context.FILL_LEASE for key in left)
 
 
 async def test_deadlines(tiers: Tiers) -> None:
     """No key of an expiring thread stays longer than it, but for an intent, which has to."""
-    face = await tiers.face(hot={"ttl": timedelta(hours=1)})
-    made = await written(face)
+    uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)})
+    made = await written(uniform)
     tiers.evict()
-    await face.get_tuple(config())
+    await uniform.get_tuple(config())
     for key in tiers.target.keys():
         assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
-    tiers.fails(face, scripts.PUT_THROUGH)
+    tiers.fails(uniform, scripts.PUT_THROUGH)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     with pytest.raises(redis.ConnectionError):
-        await face.put(made[-1], new, {}, new["channel_versions"])
+        await uniform.put(made[-1], new, {}, new["channel_versions"])
     intents = [key for key in tiers.target.keys() if key.endswith(b":intents")]
     assert len(intents) == 1
-    assert 3_600_000 < tiers.target.raw.pttl(intents[0]) <= 3_600_000 + model.INTENTS_KEPT
+    assert 3_600_000 < tiers.target.raw.pttl(intents[0]) <= 3_600_000 + context.INTENTS_KEPT
 
 
 async def test_wrong_arguments(tiers: Tiers) -> None:
     cold = await tiers.cold()
-    hot = tiers.target.face().saver
+    hot = tiers.target.uniform().saver
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
     for error, given in (
         (TypeError, (cold, cold)),
@@ -526,7 +530,7 @@ async def test_killed_writers(tiers: Tiers) -> None:
     """What was acknowledged is in both, whatever was under way; hot never says less than cold."""
     chance, acknowledged = random.Random(1), [0]
     await tiers.cold()
-    cold = await tiers.cold_face()
+    cold = await tiers.cold_uniform()
     for _ in range(6):
         arguments = [sys.executable, "-c", WRITER, tiers.target.url, tiers.target.prefix, tiers.url]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parent) as writer:
@@ -536,11 +540,11 @@ async def test_killed_writers(tiers: Tiers) -> None:
             time.sleep(chance.random() / 100)
             writer.kill()
             acknowledged += map(int, writer.stdout.read().split(b"\n")[:-1])
-        found = await (await tiers.face()).get_tuple(config())
+        found = await (await tiers.uniform()).get_tuple(config())
         assert plain(found) == plain(await cold.get_tuple(config()))
         assert found.checkpoint["channel_values"]["n"][0] in (acknowledged[-1], acknowledged[-1] + 1)
         assert found.checkpoint["channel_values"]["text"] == ["x" * 5000]
-    listed = await (await tiers.face()).list(config())
+    listed = await (await tiers.uniform()).list(config())
     numbers = {one.checkpoint["channel_values"]["n"][0]: one for one in listed}
     assert list(numbers) == sorted(numbers, reverse=True)
     assert all(numbers[number].pending_writes for number in acknowledged[1:])
@@ -557,19 +561,19 @@ async def test_a_redis_that_is_killed(database: str, flavour: str) -> None:
     tiers = Tiers(target, database)
     client = target.client(socket_connect_timeout=1)
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
-    hot = target.face(client=client).saver
-    face = Face(kind(hot, await tiers.cold()))
-    bypassing = Face(kind(hot, await tiers.cold(), on_hot_error="bypass"))
-    await written(face)
-    before = plain(await face.get_tuple(config()))
+    hot = target.uniform(client=client).saver
+    uniform = Uniform(kind(hot, await tiers.cold()))
+    bypassing = Uniform(kind(hot, await tiers.cold(), on_hot_error="bypass"))
+    await written(uniform)
+    before = plain(await uniform.get_tuple(config()))
     server.kill()
     with pytest.raises((redis.ConnectionError, OSError)):
-        await face.get_tuple(config())
+        await uniform.get_tuple(config())
     assert plain(await bypassing.get_tuple(config())) == before
     server.start()
     for _ in range(2):
-        assert plain(await face.get_tuple(config())) == before
-    assert face.saver.stats().rehydrations == 1
+        assert plain(await uniform.get_tuple(config())) == before
+    assert uniform.saver.stats().rehydrations == 1
     await tiers.close()
     await target.close()
     server.stop()
@@ -600,8 +604,8 @@ async def test_a_graph_that_waits_while_hot_forgets(tiers: Tiers) -> None:
         assert [one.content for one in state["messages"][-3:]] == [f"question {turn}", "hm", f"you said yes {turn}"]
         tiers.evict()
     assert len(state["messages"]) == 9
-    saver = Face(await tiers.saver())
-    assert len(await saver.list(config())) == len(await (await tiers.cold_face()).list(config())) > 9
+    saver = Uniform(await tiers.saver())
+    assert len(await saver.list(config())) == len(await (await tiers.cold_uniform()).list(config())) > 9
 
 
 async def test_a_cold_saver_that_cannot_prune(tiers: Tiers) -> None:
@@ -611,9 +615,9 @@ async def test_a_cold_saver_that_cannot_prune(tiers: Tiers) -> None:
         prune = BaseCheckpointSaver.prune
         aprune = BaseCheckpointSaver.aprune
 
-    face = await tiers.face(cold=Plain())
-    await written(face)
+    uniform = await tiers.uniform(cold=Plain())
+    await written(uniform)
     with pytest.raises(NotImplementedError):
-        await face.prune(["thread"])
-    await face.get_tuple(config())
-    assert face.saver.stats().hits == 1
+        await uniform.prune(["thread"])
+    await uniform.get_tuple(config())
+    assert uniform.saver.stats().hits == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -45,12 +45,12 @@ def encrypting(**more: Any) -> dict[str, Any]:
     return {"serde": EncryptedSerializer.from_pycryptodome_aes(key=KEY), **more}
 
 
-async def thread(face: Face) -> dict[str, Any]:
+async def thread(uniform: Uniform) -> dict[str, Any]:
     """A thread of two checkpoints and a write to each. Answers the newer one's config."""
-    parent = await put(face, config(), {"n": 1}, checkpoint_id="1", versions={"n": "1"})
-    await face.put_writes(parent, [("n", "written")], "task")
-    where = await put(face, parent, {}, checkpoint_id="2", versions={"n": "2"})
-    await face.put_writes(where, [("n", "written")], "task")
+    parent = await put(uniform, config(), {"n": 1}, checkpoint_id="1", versions={"n": "1"})
+    await uniform.put_writes(parent, [("n", "written")], "task")
+    where = await put(uniform, parent, {}, checkpoint_id="2", versions={"n": "2"})
+    await uniform.put_writes(where, [("n", "written")], "task")
     return where
 
 
@@ -74,7 +74,7 @@ def framed(position: int, kind: bytes, data: bytes) -> Any:
 
 def in_chunks(target: Target) -> Any:
     """An edit: the root of a plain value that is in chunks, which are stored with it."""
-    made = codec.encode_value(target.face().saver, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n")
+    made = codec.encode_value(target.uniform().saver, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n")
     assert made.chunks
     target.raw.hset(key_of(target), mapping=dict(made.chunks))
     return lambda _: made.value
@@ -97,15 +97,15 @@ PLANTED: dict[str, Any] = {
 @pytest.mark.parametrize("what", PLANTED)
 async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
     """Whatever is read: the error says what and where, and comes before anything is decoded."""
-    where = await thread(target.face(**encrypting()))
+    where = await thread(target.uniform(**encrypting()))
     change(target, *PLANTED[what](target))
-    face = target.face(**encrypting())
+    uniform = target.uniform(**encrypting())
     history = {"config": where, "channels": ["n"]}
-    reads: list[Any] = [lambda: face.get_tuple(config(checkpoint_id="1")), lambda: face.list(config())]
+    reads: list[Any] = [lambda: uniform.get_tuple(config(checkpoint_id="1")), lambda: uniform.list(config())]
     if what not in ("the rest of a checkpoint", "metadata"):  # those a history does not look at
-        reads.append(lambda: face.get_delta_channel_history(**history))
+        reads.append(lambda: uniform.get_delta_channel_history(**history))
     if what == "metadata":
-        reads += [lambda: face.list(config(), filter={"step": 1}), lambda: face.copy_thread("thread", "copy")]
+        reads += [lambda: uniform.list(config(), filter={"step": 1}), lambda: uniform.copy_thread("thread", "copy")]
     for read in reads:
         with pytest.raises(
             PlainValueRefused, match="it is not encrypted.*'thread'|'thread'.*it is not encrypted"
@@ -114,7 +114,7 @@ async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: s
         assert isinstance(error.value, DecodeError)
         assert str(error.value).count("cannot decode") == 1
     assert ran == []
-    trusting = target.face(**encrypting(require_encryption=False))
+    trusting = target.uniform(**encrypting(require_encryption=False))
     if what in ("nothing", "bytes", "a value in chunks"):
         assert await trusting.get_tuple(config(checkpoint_id="1")) is not None
     else:
@@ -133,14 +133,14 @@ async def test_a_serializer_that_does_not_encrypt_everything(target: Target) -> 
             return self.serde.dumps_typed(value) if value == "plain" else super().dumps_typed(value)
 
     half = Half(EncryptedSerializer.from_pycryptodome_aes(key=KEY).cipher)
-    face = target.face(serde=half, require_encryption=True)
-    where = await put(face, config(), {"n": "x"})
+    uniform = target.uniform(serde=half, require_encryption=True)
+    where = await put(uniform, config(), {"n": "x"})
     keys = target.keys()
     before = {key: target.raw.dump(key) for key in keys} if target.name != "fakeredis" else fields_of(target)
     with pytest.raises(EncodeError, match="did not encrypt"):
-        await put(face, where, {"n": "plain"}, versions={"n": "2"})
+        await put(uniform, where, {"n": "plain"}, versions={"n": "2"})
     with pytest.raises(EncodeError, match="did not encrypt"):
-        await face.put_writes(where, [("n", "plain")], "task")
+        await uniform.put_writes(where, [("n", "plain")], "task")
     after = {key: target.raw.dump(key) for key in target.keys()} if target.name != "fakeredis" else fields_of(target)
     assert after == before
 
@@ -148,14 +148,14 @@ async def test_a_serializer_that_does_not_encrypt_everything(target: Target) -> 
 async def test_settings_that_contradict_each_other(target: Target) -> None:
     for serde in (None, FastSerializer(), JsonPlusSerializer()):
         with pytest.raises(ValueError, match="names no cipher.*EncryptedSerializer"):
-            target.face(serde=serde, require_encryption=True)
+            target.uniform(serde=serde, require_encryption=True)
     with pytest.raises(TypeError, match="require_encryption='yes'"):
-        target.face(require_encryption="yes")
+        target.uniform(require_encryption="yes")
     with pytest.raises(ValueError, match=r"strict=True.*EncryptedSerializer.*StrictSerializer"):
-        target.face(strict=True, serde=FastSerializer())
-    assert not target.face().saver.require_encryption
-    assert target.face(**encrypting()).saver.require_encryption
-    assert target.face(**encrypting()).saver.with_allowlist([("a", "B")]).require_encryption
+        target.uniform(strict=True, serde=FastSerializer())
+    assert not target.uniform().saver.require_encryption
+    assert target.uniform(**encrypting()).saver.require_encryption
+    assert target.uniform(**encrypting()).saver.with_allowlist([("a", "B")]).require_encryption
 
 
 # -- strict
@@ -163,13 +163,13 @@ async def test_settings_that_contradict_each_other(target: Target) -> None:
 
 async def test_strict_runs_nothing(target: Target) -> None:
     """A value that calls a function when it is decoded comes back as its data; one of a plain saver runs it."""
-    where = await thread(target.face())
+    where = await thread(target.uniform())
     change(target, b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE)
-    strict = target.face(strict=True)
+    strict = target.uniform(strict=True)
     found = await strict.get_tuple(config(checkpoint_id="1"))
     assert found.checkpoint["channel_values"] == {"n": ["hostile"]}
     assert ran == []
-    await target.face().get_tuple(config(checkpoint_id="1"))
+    await target.uniform().get_tuple(config(checkpoint_id="1"))
     assert ran == ["hostile"]
     for kind, data in ((b"pickle", b"cos\nsystem\n(S'true'\ntR."), (b"json", _json_object())):
         change(target, b"b", lambda _, kind=kind, data=data: framing.pack([kind]) + data)
@@ -188,7 +188,7 @@ def _json_object() -> bytes:
 async def test_strict_with_what_graphs_hold(target: Target) -> None:
     """Messages come back as they do without it, in chunks and fast; a class of the user's does if it is allowed."""
     messages = [HumanMessage(f"{n} {'x' * 900}", id=str(n)) for n in range(9)]
-    strict = target.face(strict=True)
+    strict = target.uniform(strict=True)
     where = await put(strict, config(), {"messages": messages, "point": Point(1)})
     assert any(field[:1] == b"p" for field, _ in fields_of(target).items())
     found = await strict.get_tuple(where)
@@ -196,8 +196,8 @@ async def test_strict_with_what_graphs_hold(target: Target) -> None:
         "messages": messages,
         "point": {"x": 1, "label": "MARKER of a dataclass", "inner": None},
     }
-    allowing = Face(strict.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
+    allowing = Uniform(strict.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
     assert (await allowing.get_tuple(where)).checkpoint["channel_values"]["point"] == Point(1)
-    both = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=KEY))
+    both = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=KEY))
     where = await put(both, config("both"), {"n": Point(1)})
     assert (await both.get_tuple(where)).checkpoint["channel_values"]["n"]["x"] == 1

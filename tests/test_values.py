@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import ormsgpack
 import pytest
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -253,17 +253,17 @@ def wrong(wanted: dict[str, Any], got: dict[str, Any]) -> list[str]:
     ]
 
 
-async def stored_everywhere(face: Any, values: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+async def stored_everywhere(uniform: Any, values: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Store values as channels, as writes, in special writes and in metadata.
 
     Returns:
         What comes back, by get_tuple and by list: of the channels and writes; of the special writes and the metadata.
     """
-    where = await put(face, config(), values, metadata={"source": "loop", "step": 0, **values}, checkpoint_id="id")
-    await face.put_writes(where, list(values.items()), "task", "path")
+    where = await put(uniform, config(), values, metadata={"source": "loop", "step": 0, **values}, checkpoint_id="id")
+    await uniform.put_writes(where, list(values.items()), "task", "path")
     for special in (ERROR, SCHEDULED, INTERRUPT, RESUME):
-        await face.put_writes(where, [(special, values)], f"special {special}", "z")
-    found = [await face.get_tuple(config()), await face.get_tuple(where), *await face.list(config())]
+        await uniform.put_writes(where, [(special, values)], f"special {special}", "z")
+    found = [await uniform.get_tuple(config()), await uniform.get_tuple(where), *await uniform.list(config())]
     assert len(found) == 3
     single, nested = [], []
     for one in found:
@@ -277,10 +277,10 @@ async def stored_everywhere(face: Any, values: dict[str, Any]) -> tuple[list[dic
 
 
 @pytest.mark.parametrize("kind", ["messages", "plain", "rich", "lossy"])
-async def test_values_come_back(saver: Face, kind: str) -> None:
+async def test_values_come_back(saver: Uniform, kind: str) -> None:
     values = {"messages": MESSAGES, "plain": PLAIN, "rich": RICH, "lossy": LOSSY}[kind]
     single, nested = await stored_everywhere(saver, values)
-    memory = Face(InMemorySaver())  # type: ignore[arg-type]
+    memory = Uniform(InMemorySaver())  # type: ignore[arg-type]
     for got, wanted in zip([*single, *nested], itertools.chain(*await stored_everywhere(memory, values)), strict=True):
         assert wrong(wanted, got) == [], "not what InMemorySaver answers"
     for got in single:
@@ -293,7 +293,7 @@ def split(stored: bytes) -> tuple[str, bytes]:
     return rest[: int(length)].decode(), rest[int(length) :]
 
 
-async def test_stored_bytes_are_the_serializers(saver: Face, target: Target) -> None:
+async def test_stored_bytes_are_the_serializers(saver: Uniform, target: Target) -> None:
     """The field of a channel version holds the type, then the serializer's bytes as they are, and nothing else."""
     await put(saver, config(), EVERYTHING, versions=dict.fromkeys(EVERYTHING, "7.x"))
     _, data = saver.saver.keyspace.keys("thread")
@@ -313,17 +313,17 @@ async def test_twenty_megabytes(size: str) -> None:
     big: Any = b"\0\xff:7" * 5_000_000 if size == "bytes" else [f"{number:0100}" for number in range(200_000)]
     for server, flavour in (("redis", "async"), ("redis62", "sync")):
         target = Target(server, flavour, url_of(server), f"big-{uuid4().hex}")
-        face = target.face()
-        where = await put(face, config(), {"big": big, "small": 1})
-        await face.put_writes(where, [("big", big)], "task")
-        found = await face.get_tuple(config())
+        uniform = target.uniform()
+        where = await put(uniform, config(), {"big": big, "small": 1})
+        await uniform.put_writes(where, [("big", big)], "task")
+        found = await uniform.get_tuple(config())
         assert found.checkpoint["channel_values"] == {"big": big, "small": 1}
         assert found.pending_writes == [("task", "big", big)]
-        await face.delete_thread("thread")
+        await uniform.delete_thread("thread")
         await target.close()
 
 
-async def test_values_are_taken_when_they_are_put(saver: Face) -> None:
+async def test_values_are_taken_when_they_are_put(saver: Uniform) -> None:
     """Changing a value after put, or one that was read, changes nothing that is stored."""
     value, raw = {"list": [1]}, bytearray(b"x")
     where = await put(saver, config(), {"value": value, "raw": raw})
@@ -358,19 +358,19 @@ REFUSED = {**STRANGE, "array of times": np.array(["2026-01-01"], dtype="datetime
 
 async def test_pickle_fallback(target: Target) -> None:
     serde = JsonPlusSerializer(pickle_fallback=True)
-    face = target.face(serde=serde)
+    uniform = target.uniform(serde=serde)
     values = {**STRANGE, "plain": [1]}
-    for got in itertools.chain(*await stored_everywhere(face, values)):
+    for got in itertools.chain(*await stored_everywhere(uniform, values)):
         assert got == values
-    _, data = face.saver.keyspace.keys("thread")
+    _, data = uniform.saver.keyspace.keys("thread")
     kinds = {split(raw)[0] for field, raw in target.raw.hgetall(data).items() if field[:1] == b"b"}
     assert kinds == {"pickle", "msgpack"}
     with pytest.raises(DecodeError, match="Unknown serialization type: pickle"):
-        await target.face().get_tuple(config())
+        await target.uniform().get_tuple(config())
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_values_the_serializer_refuses(saver: Face, target: Target, name: str) -> None:
+async def test_values_the_serializer_refuses(saver: Uniform, target: Target, name: str) -> None:
     """Refused as the serializer refuses them, and nothing at all is written."""
     bad = {"good": 1, "bad": [REFUSED[name]]}
     with pytest.raises(EncodeError, match="channel 'bad'"):
@@ -405,14 +405,14 @@ class Odd:
 
 
 async def test_odd_type_names(target: Target) -> None:
-    face = target.face(serde=Odd())
+    uniform = target.uniform(serde=Odd())
     for _ in range(2):
         values = {f"channel {number}": None if number % 5 == 0 else [number] for number in range(25)}
-        for got in itertools.chain(*await stored_everywhere(face, values)):
+        for got in itertools.chain(*await stored_everywhere(uniform, values)):
             assert got == values
-        await face.copy_thread("thread", "copy")
-        assert (await face.get_tuple(config("copy"))).checkpoint["channel_values"] == values
-        await face.delete_thread("thread")
+        await uniform.copy_thread("thread", "copy")
+        assert (await uniform.get_tuple(config("copy"))).checkpoint["channel_values"] == values
+        await uniform.delete_thread("thread")
 
 
 class Untyped:
@@ -426,7 +426,7 @@ class Untyped:
 
 
 async def test_serializer_without_types(target: Target) -> None:
-    for got in itertools.chain(*await stored_everywhere(target.face(serde=Untyped()), STRANGE)):
+    for got in itertools.chain(*await stored_everywhere(target.uniform(serde=Untyped()), STRANGE)):
         assert got == STRANGE
 
 
@@ -436,18 +436,18 @@ async def test_allowlist(target: Target, encrypted: bool) -> None:
     serde: Any = JsonPlusSerializer(allowed_msgpack_modules=None)
     if encrypted:
         serde = EncryptedSerializer.from_pycryptodome_aes(serde, key=b"0123456789abcdef")
-    face = target.face(serde=serde)
-    clone = Face(face.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
-    assert type(clone.saver) is type(face.saver)
-    assert clone.saver is not face.saver
-    assert clone.saver.driver is face.saver.driver
-    await put(face, config(), {"point": Point(1)})
+    uniform = target.uniform(serde=serde)
+    clone = Uniform(uniform.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
+    assert type(clone.saver) is type(uniform.saver)
+    assert clone.saver is not uniform.saver
+    assert clone.saver.driver is uniform.saver.driver
+    await put(uniform, config(), {"point": Point(1)})
     fields = {"x": 1, "label": "MARKER of a dataclass", "inner": None}
-    assert (await face.get_tuple(config())).checkpoint["channel_values"] == {"point": fields}
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"point": fields}
     assert (await clone.get_tuple(config())).checkpoint["channel_values"] == {"point": Point(1)}
     await put(clone, config(), {"point": Point(2)})
-    assert len(await face.list(config())) == 2
-    permissive = target.face().saver
+    assert len(await uniform.list(config())) == 2
+    permissive = target.uniform().saver
     assert permissive.with_allowlist([("x", "Y")]) is permissive, "it allows all types already"
 
 
@@ -471,54 +471,54 @@ def raw_bytes(target: Target) -> bytes:
 async def test_encrypted(target: Target) -> None:
     """Values come back; nothing of a value, a metadata value or a write can be found in Redis."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
-    face = target.face(serde=serde)
+    uniform = target.uniform(serde=serde)
     values = {name: value for name, value in EVERYTHING.items() if name != "long str"}
     marked = {**values, "dict": {"MARKER of a key": "MARKER of a value"}, "list": ["MARKER 1", [b"MARKER 2"]]}
-    memory = Face(InMemorySaver())  # type: ignore[arg-type]
+    memory = Uniform(InMemorySaver())  # type: ignore[arg-type]
     theirs = itertools.chain(*await stored_everywhere(memory, marked))
-    for got, wanted in zip(itertools.chain(*await stored_everywhere(face, marked)), theirs, strict=True):
+    for got, wanted in zip(itertools.chain(*await stored_everywhere(uniform, marked)), theirs, strict=True):
         assert wrong(wanted, got) == []
     user = {**config(who="MARKER of a user"), "metadata": {"tag": "MARKER of a tag"}}
-    await put(face, user, {"n": 1})
+    await put(uniform, user, {"n": 1})
     filters = [
         {"who": "MARKER of a user"},
         {"tag": {"$in": ["MARKER of a tag"]}},
         {"str": PLAIN["str"].replace("\0", "")},
         {"who": "nobody"},
     ]
-    assert [len(await face.list(config(), filter=wanted)) for wanted in filters] == [1, 1, 1, 0]
-    assert len(await face.list(None, filter={"who": "MARKER of a user"})) == 1
-    await face.copy_thread("thread", "copy")
-    await face.prune(["copy"], keep_last=1)
+    assert [len(await uniform.list(config(), filter=wanted)) for wanted in filters] == [1, 1, 1, 0]
+    assert len(await uniform.list(None, filter={"who": "MARKER of a user"})) == 1
+    await uniform.copy_thread("thread", "copy")
+    await uniform.prune(["copy"], keep_last=1)
 
     everything = raw_bytes(target)
     assert len(everything) > 10_000
     assert b"msgpack+aes" in everything, "the scan looks at the stored bytes"
     found = re.findall(rb"MARKER.{0,20}", everything, re.DOTALL)
     assert found == []
-    plainly = target.face(prefix=f"{target.prefix}-plain")
+    plainly = target.uniform(prefix=f"{target.prefix}-plain")
     await put(plainly, user, marked)
     assert len(re.findall(rb"MARKER", raw_bytes(target))) > 15, "without encryption the scan finds them"
 
 
 async def test_encrypted_with_another_key(target: Target) -> None:
-    where = await put(target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), config(), {"n": 1})
-    stranger = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY[::-1]))
+    where = await put(target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), config(), {"n": 1})
+    stranger = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY[::-1]))
     with pytest.raises(DecodeError):
         await stranger.get_tuple(where)
     with pytest.raises(DecodeError):
-        await target.face().get_tuple(where)
+        await target.uniform().get_tuple(where)
 
 
 async def test_encryption_taken_up_later(target: Target) -> None:
     """With require_encryption=False an encrypting saver reads what was stored before it; what it writes is encrypted."""
-    before = await put(target.face(), config(), {"n": 1, "s": "MARKER"}, versions={"n": "1", "s": "1"})
-    face = target.face(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY), require_encryption=False)
-    assert (await face.get_tuple(before)).checkpoint["channel_values"] == {"n": 1, "s": "MARKER"}
+    before = await put(target.uniform(), config(), {"n": 1, "s": "MARKER"}, versions={"n": "1", "s": "1"})
+    uniform = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY), require_encryption=False)
+    assert (await uniform.get_tuple(before)).checkpoint["channel_values"] == {"n": 1, "s": "MARKER"}
     after = checkpoint({"n": 2, "s": "MARKER"}, {"n": "2", "s": "1"})
-    where = await face.put(before, after, {"step": 1}, {"n": "2"})
-    assert (await face.get_tuple(where)).checkpoint["channel_values"] == {"n": 2, "s": "MARKER"}
-    assert len(await face.list(config())) == 2
+    where = await uniform.put(before, after, {"step": 1}, {"n": "2"})
+    assert (await uniform.get_tuple(where)).checkpoint["channel_values"] == {"n": 2, "s": "MARKER"}
+    assert len(await uniform.list(config())) == 2
 
 
 # -- names
@@ -550,11 +550,11 @@ def test_names_do_not_collide() -> None:
         assert names.component(two).startswith(names.component(one)) == (one == two)
 
 
-async def everything_in(face: Any, thread: str) -> list[Any]:
-    return [await face.get_tuple(config(thread)), *await face.list(config(thread, None))]
+async def everything_in(uniform: Any, thread: str) -> list[Any]:
+    return [await uniform.get_tuple(config(thread)), *await uniform.list(config(thread, None))]
 
 
-async def test_threads(saver: Face, target: Target) -> None:
+async def test_threads(saver: Uniform, target: Target) -> None:
     """Reading, listing, writing, pinning and deleting one thread is about this thread."""
     wanted = {}
     for position, name in enumerate(NAMES):
@@ -593,16 +593,16 @@ async def test_prefixes(target: Target) -> None:
     """A saver sees the threads of its own prefix, whatever characters that has."""
     prefixes = [target.prefix + end for end in ("", "*", "?", "[a]", "a", "\\", ":", ":x", "^", "é", "\0", "%", "**")]
     for prefix in prefixes:
-        await put(target.face(prefix=prefix), config(prefix), {"n": 1})
+        await put(target.uniform(prefix=prefix), config(prefix), {"n": 1})
     for prefix in prefixes:
-        face = target.face(prefix=prefix)
-        assert [one.thread_id for one in await face.threads()] == [prefix]
-        assert [one.config["configurable"]["thread_id"] for one in await face.list(None)] == [prefix]
-    await target.face(prefix=prefixes[1]).delete_thread(prefixes[1])
-    assert [len(await target.face(prefix=prefix).threads()) for prefix in prefixes] == [1, 0, *[1] * 11]
+        uniform = target.uniform(prefix=prefix)
+        assert [one.thread_id for one in await uniform.threads()] == [prefix]
+        assert [one.config["configurable"]["thread_id"] for one in await uniform.list(None)] == [prefix]
+    await target.uniform(prefix=prefixes[1]).delete_thread(prefixes[1])
+    assert [len(await target.uniform(prefix=prefix).threads()) for prefix in prefixes] == [1, 0, *[1] * 11]
 
 
-async def test_namespaces(saver: Face) -> None:
+async def test_namespaces(saver: Uniform) -> None:
     made = {name: await chain(saver, "thread", 2, name) for name in NAMES}
     for name in NAMES:
         await saver.put_writes(made[name][-1], [("n", name.encode("utf-8", "surrogatepass"))], "task")
@@ -624,7 +624,7 @@ async def test_namespaces(saver: Face) -> None:
     )
 
 
-async def test_channels(saver: Face) -> None:
+async def test_channels(saver: Uniform) -> None:
     """Values, versions and writes of each channel; the history of each delta channel."""
     values = {name: f"value {position}" for position, name in enumerate(NAMES)}
     versions = {name: f"{position:032}.{name}" for position, name in enumerate(NAMES)}
@@ -651,7 +651,7 @@ async def test_channels(saver: Face) -> None:
     assert await saver.get_delta_channel_history(config=new, channels=["b"]) == {"b": {"writes": []}}
 
 
-async def test_thousands_of_channels(saver: Face) -> None:
+async def test_thousands_of_channels(saver: Uniform) -> None:
     """New ones, unchanged ones, with and without a value, more of each than one call of a script takes."""
     count, whole = 4500, ["x" * 1200, "y" * 1200]
     values: dict[str, Any] = {f"c{n:04}": whole if n % 1500 == 0 else n for n in range(count)}
@@ -676,7 +676,7 @@ async def test_thousands_of_channels(saver: Face) -> None:
     assert len(await saver.list(config())) == 1
 
 
-async def test_tasks_and_paths(saver: Face) -> None:
+async def test_tasks_and_paths(saver: Uniform) -> None:
     """Writes of each task, regular and special, are its own; the order is by path and task."""
     where = await put(saver, config(), {"n": 0})
     writes = {}
@@ -692,7 +692,7 @@ async def test_tasks_and_paths(saver: Face) -> None:
     assert (await saver.get_tuple(where)).pending_writes == wanted
 
 
-async def test_checkpoint_ids(saver: Face) -> None:
+async def test_checkpoint_ids(saver: Uniform) -> None:
     """Each id is found by its name; the order of ids is the order of code points; writes go where they belong."""
     order = sorted(REAL)
     parents = dict(zip(REAL[1:], REAL, strict=False))
@@ -716,7 +716,7 @@ async def test_checkpoint_ids(saver: Face) -> None:
 
 
 @pytest.mark.parametrize("source", ["config", "metadata"])
-async def test_runs(saver: Face, source: str) -> None:
+async def test_runs(saver: Uniform, source: str) -> None:
     """delete_for_runs removes the checkpoints whose metadata name the run, and no others."""
     runs = [name for name in REAL if "\0" not in name]
     await started(saver, runs, source)
@@ -727,7 +727,7 @@ async def test_runs(saver: Face, source: str) -> None:
         assert {one.thread_id: one.checkpoints for one in await saver.threads()} == left, f"after deleting {name!r}"
 
 
-async def started(saver: Face, runs: list[str], source: str) -> None:
+async def started(saver: Uniform, runs: list[str], source: str) -> None:
     """A thread for each run, with a checkpoint of the run and one of no run."""
     for name in runs:
         said = {"run_id": name}
@@ -738,14 +738,14 @@ async def started(saver: Face, runs: list[str], source: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\0a", ""])
-async def test_runs_whose_name_metadata_change(saver: Face, name: str) -> None:
+async def test_runs_whose_name_metadata_change(saver: Uniform, name: str) -> None:
     """LangGraph leaves NUL out of metadata; a run is found by the id it was started with all the same."""
     await started(saver, [name], "config")
     await saver.delete_for_runs([name])
     assert [one.checkpoints for one in await saver.threads()] == [1]
 
 
-async def test_checkpoints_of_no_run_stay(saver: Face) -> None:
+async def test_checkpoints_of_no_run_stay(saver: Uniform) -> None:
     """No list of runs removes a checkpoint that belongs to none."""
     first = await put(saver, config(), {"n": 1})
     run = {**config(checkpoint_id=first["configurable"]["checkpoint_id"]), "metadata": {"run_id": "run"}}
@@ -756,7 +756,7 @@ async def test_checkpoints_of_no_run_stay(saver: Face) -> None:
     assert [one.config for one in await saver.list(config())] == [first]
 
 
-async def test_copies(saver: Face) -> None:
+async def test_copies(saver: Uniform) -> None:
     """Copying one thread onto another changes this other one alone."""
     content = {}
     for position, name in enumerate(NAMES):
@@ -774,7 +774,7 @@ async def test_copies(saver: Face) -> None:
     assert sorted(one.metadata["of"] for one in await saver.list(None)) == sorted([*range(20)] * 4)
 
 
-async def test_prune(saver: Face) -> None:
+async def test_prune(saver: Uniform) -> None:
     """Pruning a thread prunes this one."""
     for name in NAMES:
         await chain(saver, name, 3)
@@ -806,16 +806,16 @@ class Nothing(BaseCheckpointSaver[str]):
 async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
     """Forty of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
     limits = Limits(name_bytes=2**21)
-    face = target.face(cache_bytes=0, limits=limits)
-    tiers = Face(TieredSaver(target.face(limits=limits).saver, Nothing(), verify="on_open"))
+    uniform = target.uniform(cache_bytes=0, limits=limits)
+    tiers = Uniform(TieredSaver(target.uniform(limits=limits).saver, Nothing(), verify="on_open"))
 
     async def use(number: int) -> None:
         name = f"{number} " + "x" * 2**19
-        await face.get_tuple(config(name, name, name))
+        await uniform.get_tuple(config(name, name, name))
         await tiers.get_tuple(config(name, name))
         if number % 10 == 0:
-            await put(face, config(), {name: 1}, versions={name: "1" + name})
-            assert name in (await face.get_tuple(config())).checkpoint["channel_values"]
+            await put(uniform, config(), {name: 1}, versions={name: "1" + name})
+            assert name in (await uniform.get_tuple(config())).checkpoint["channel_values"]
 
     await use(0)
     gc.collect()

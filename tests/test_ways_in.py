@@ -16,7 +16,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from uniform import Face, Target
+from uniform import Uniform, Target
 from factories import chain, config, put
 from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver, UnsupportedServer
 from redis_saver.client import clients
@@ -34,20 +34,20 @@ def prefix() -> str:
 
 
 async def roundtrip(saver: Any) -> None:
-    face = Face(saver)
-    await face.setup()
-    configs = await chain(face, "é\ud800", 3)
-    await face.put_writes(configs[-1], [("n", b"\xff")], "task")
-    found = await face.get_tuple(config("é\ud800"))
+    uniform = Uniform(saver)
+    await uniform.setup()
+    configs = await chain(uniform, "é\ud800", 3)
+    await uniform.put_writes(configs[-1], [("n", b"\xff")], "task")
+    found = await uniform.get_tuple(config("é\ud800"))
     assert (found.config, found.pending_writes) == (configs[-1], [("task", "n", b"\xff")])
-    assert len(await face.list(None)) == 3
-    assert [info.thread_id for info in await face.threads()] == ["é\ud800"]
-    await face.delete_for_runs(["r"])
-    await face.copy_thread("é\ud800", "copy")
-    assert (await face.prune(["copy"])).checkpoints == 2
+    assert len(await uniform.list(None)) == 3
+    assert [info.thread_id for info in await uniform.threads()] == ["é\ud800"]
+    await uniform.delete_for_runs(["r"])
+    await uniform.copy_thread("é\ud800", "copy")
+    assert (await uniform.prune(["copy"])).checkpoints == 2
     for thread in ("copy", "é\ud800"):
-        await face.delete_thread(thread)
-    assert await face.threads() == []
+        await uniform.delete_thread(thread)
+    assert await uniform.threads() == []
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -93,7 +93,7 @@ async def test_urls(prefix: str) -> None:
             await roundtrip(asaver)
     for url, number in ((f"{server.url}/3", 3), (f"unix://{server.folder}/socket?db=2", 2)):
         with RedisSaver.from_conn_string(url) as saver:
-            await put(Face(saver), config("t"), {"n": 1})
+            await put(Uniform(saver), config("t"), {"n": 1})
         assert server.client(db=number).dbsize() == 2
     server.stop()
 
@@ -168,10 +168,10 @@ def test_tls_urls_make_tls_clients() -> None:
 
 def test_memory_urls() -> None:
     with RedisSaver.from_conn_string("memory://") as one, RedisSaver.from_conn_string("memory://") as two:
-        asyncio.run(put(Face(one), config("t"), {"n": 1}))
+        asyncio.run(put(Uniform(one), config("t"), {"n": 1}))
         assert two.get_tuple(config("t")) is None
     with RedisSaver.from_conn_string("memory://name") as one:
-        asyncio.run(put(Face(one), config("t"), {"n": 1}))
+        asyncio.run(put(Uniform(one), config("t"), {"n": 1}))
     with RedisSaver.from_conn_string("memory://name") as two:
         assert two.get_tuple(config("t")) is not None
 
@@ -233,7 +233,7 @@ def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
     saver = AsyncRedisSaver(passed_client(kind), prefix=prefix)
 
     async def main() -> None:
-        await put(Face(saver), config("t"), {"n": 1})
+        await put(Uniform(saver), config("t"), {"n": 1})
         found = await asyncio.to_thread(asyncio.run, saver.aget_tuple(config("t")))
         assert found.checkpoint["channel_values"] == {"n": 1}
         assert await asyncio.to_thread(lambda: len(list(saver.list(None)))) == 1
@@ -244,8 +244,8 @@ def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
 
 async def test_sync_methods_of_the_async_saver_work_from_another_thread(prefix: str) -> None:
     async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
-        face = Face(saver)
-        face.native_async = False
+        uniform = Uniform(saver)
+        uniform.native_async = False
         await asyncio.to_thread(asyncio.run, roundtrip_sync(saver))
 
 
@@ -328,9 +328,9 @@ def test_a_clone_has_the_serializer_it_was_given(prefix: str) -> None:
 
 
 async def test_setup(target: Target) -> None:
-    face = target.face()
-    await face.setup()
-    await face.setup()
+    uniform = target.uniform()
+    await uniform.setup()
+    await uniform.setup()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import redis
-from uniform import Face, Target
+from uniform import Uniform, Target
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -20,7 +20,7 @@ from redis_saver.names import Keyspace
 from wrappers import Around, Meanwhile
 
 
-class Moody:
+class FlakySaver:
     """A cold saver that can be made to fail, to wait, and that counts its calls."""
 
     def __init__(self, saver: Any) -> None:
@@ -33,15 +33,15 @@ class Moody:
 
     def wrap(self) -> Any:
         """A subclass's instance, as `cold` has to be a saver."""
-        moody, saver = self, self.saver
+        flaky, saver = self, self.saver
 
         class Wrapped(type(saver)):  # type: ignore[misc]
             def __init__(self) -> None:
                 self.__dict__.update(saver.__dict__)
 
         for method in ("get_tuple", "put", "put_writes", "delete_thread", "list"):
-            setattr(Wrapped, method, moody._sync(method))
-            setattr(Wrapped, "a" + method, moody._async("a" + method))
+            setattr(Wrapped, method, flaky._sync(method))
+            setattr(Wrapped, "a" + method, flaky._async("a" + method))
         return Wrapped()
 
     def _note(self, method: str) -> None:
@@ -105,15 +105,15 @@ class Tiers:
             saver = PostgresSaver(pool)
         return saver
 
-    async def cold_face(self) -> Any:
+    async def cold_uniform(self) -> Any:
         return Cold(await self.cold(), self.native_async)
 
     async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
         kind = AsyncTieredSaver if self.native_async else TieredSaver
-        return kind(self.target.face(**(hot or {})).saver, cold or await self.cold(), **settings)
+        return kind(self.target.uniform(**(hot or {})).saver, cold or await self.cold(), **settings)
 
-    async def face(self, **options: Any) -> Face:
-        return Face(await self.saver(**options))
+    async def uniform(self, **options: Any) -> Uniform:
+        return Uniform(await self.saver(**options))
 
     async def close(self) -> None:
         for pool in self.pools:
@@ -147,9 +147,9 @@ class Tiers:
                         tries, due, error = noted.split(b" ", 2)
                         raw.hset(key, field, b"%s %d %s" % (tries, int(due) - milliseconds, error))
 
-    def fails(self, face: Face, script: Any = None) -> Any:
+    def fails(self, uniform: Uniform, script: Any = None) -> Any:
         """Let hot fail, in all or from one script on, until the answer is called."""
-        hot, has_failed = face.saver.hot, script is None
+        hot, has_failed = uniform.saver.hot, script is None
         works = hot.driver
 
         def around(request: Any) -> Any:
@@ -176,8 +176,8 @@ class Clock:
         return time.monotonic() + self.tiers.passed
 
 
-class Cold(Face):
-    """A face of any saver."""
+class Cold(Uniform):
+    """A uniform of any saver."""
 
     def __init__(self, saver: Any, native_async: bool) -> None:
         self.saver, self.native_async = saver, native_async
@@ -188,10 +188,10 @@ def plain(one: Any) -> Any:
     return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
 
 
-async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
+async def written(uniform: Any, thread: str = "thread") -> list[dict[str, Any]]:
     """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
     look, as a graph takes it."""
-    assert await face.get_tuple(config(thread)) is None
+    assert await uniform.get_tuple(config(thread)) is None
     made, versions = [], {"whole": f"{1:032}.1"}
     for step in range(3):
         parent = made[-1]["configurable"]["checkpoint_id"] if made else None
@@ -200,17 +200,17 @@ async def written(face: Any, thread: str = "thread") -> list[dict[str, Any]]:
         values = {"n": [step], "whole": {"a": ["x" * 3000, "y"]}}
         one = checkpoint(values, versions)
         made.append(
-            await face.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
+            await uniform.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
         )
-    await face.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
-    await face.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
-    await face.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
+    await uniform.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
+    await uniform.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
+    await uniform.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
     return made
 
 
-def between(face: Face, script: Any, act: Any) -> None:
+def between(uniform: Uniform, script: Any, act: Any) -> None:
     """Let something happen elsewhere just before a saver calls a script, once."""
     left = [act]
     Meanwhile(
-        face.saver.hot, lambda request: left.pop() if left and getattr(request, "script", None) is script else None
+        uniform.saver.hot, lambda request: left.pop() if left and getattr(request, "script", None) is script else None
     )

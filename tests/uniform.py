@@ -1,4 +1,4 @@
-"""One face for both savers, so that each behaviour test is written once: its methods are all awaited."""
+"""One uniform for both savers, so that each behaviour test is written once: its methods are all awaited."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSav
 from redis_saver.client.clients import connect
 
 
-class Face:
-    """Calls a saver in its native flavour: `await face.put(...)` is `put` of a RedisSaver, `aput` of an AsyncRedisSaver.
+class Uniform:
+    """Calls a saver in its native flavour: `await uniform.put(...)` is `put` of a RedisSaver, `aput` of an AsyncRedisSaver.
 
     `list` and `threads` answer lists.
     """
@@ -50,10 +50,10 @@ class Target:
         self._clients.append(client)
         return client
 
-    def face(self, *, client: Any = None, **options: Any) -> Face:
+    def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
         """A saver; each one has a client of its own, as if it were in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
-        return Face(kind(client or self.client(), **{"prefix": self.prefix, **options}))
+        return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
 
     def keys(self) -> list[bytes]:
         """All keys of the test's prefix, on all nodes."""

@@ -53,13 +53,15 @@ def elsewhere(act: Any) -> None:
             pool.submit(lambda: asyncio.run(drive())).result()
 
 
-async def asked(face: Any, request: Any) -> Any:
+async def asked(uniform: Any, request: Any) -> Any:
     """What a saver's driver answers."""
-    return await face.saver.driver.arequest(request) if face.native_async else face.saver.driver.request(request)
+    return (
+        await uniform.saver.driver.arequest(request) if uniform.native_async else uniform.saver.driver.request(request)
+    )
 
 
-async def ran(face: Any, operation: Any) -> Any:
+async def ran(uniform: Any, operation: Any) -> Any:
     """What an operation returns."""
-    if face.native_async:
-        return await face.saver.driver.arun(operation)
-    return await asyncio.to_thread(face.saver.driver.run, operation)
+    if uniform.native_async:
+        return await uniform.saver.driver.arun(operation)
+    return await asyncio.to_thread(uniform.saver.driver.run, operation)

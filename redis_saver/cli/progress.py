@@ -9,7 +9,7 @@ import time
 
 from redis_saver.client.urls import without_password
 from redis_saver.display import printable
-from redis_saver.tiered.model import Stats
+from redis_saver.tiered.stats import Stats
 
 TOLD_EVERY = 10.0
 """Seconds between two lines with numbers, at the least."""

@@ -24,13 +24,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis_saver.client import clients, clusters
-from redis_saver.client.loads import BYTES_PER_PIPELINE, Waiting, loads, size
+from redis_saver.client.pending import BYTES_PER_PIPELINE, PendingRequest, pipelines, size
 from redis_saver.engine import wire
 from redis_saver.engine.requests import KEYS_PER_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import from_reply
 
-_BY_ITSELF: Any = object()
+_ALONE: Any = object()
 """The reply that tells a caller to send its request itself."""
 
 
@@ -46,14 +46,14 @@ class Batcher:
         self._patience = clusters.Patience(client, cluster_timeout)
         self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
         # After these, those of one caller, too, are sent by themselves.
-        self._settled_by_itself: tuple[type[Exception], ...] = (self._exceptions.ResponseError,)
+        self._retried_alone: tuple[type[Exception], ...] = (self._exceptions.ResponseError,)
         if self._cluster:
             self._failures += self._patience.errors
-            self._settled_by_itself += self._failures
+            self._retried_alone += self._failures
         self._options = clients.raw_options(client)
-        self._queue: list[Waiting] | None = None
-        self._under_way: dict[asyncio.Task[None], list[Waiting]] = {}
-        self._gates: dict[str | None, asyncio.Semaphore] = {}
+        self._queue: list[PendingRequest] | None = None
+        self._under_way: dict[asyncio.Task[None], list[PendingRequest]] = {}
+        self._limiters: dict[str | None, asyncio.Semaphore] = {}
 
     async def open(self) -> None:
         """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
@@ -86,16 +86,16 @@ class Batcher:
         if self._queue is None:
             reply = await self._lead(request)
         else:
-            waiting = self._waiting(request, request)
-            self._queue.append(waiting)
-            reply = await self._wait_for(waiting.future)
-        return await self._answer_by_itself(request) if reply is _BY_ITSELF else reply
+            pending = self._pending(request, request)
+            self._queue.append(pending)
+            reply = await self._wait_for(pending.future)
+        return await self._answer_alone(request) if reply is _ALONE else reply
 
     async def answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
         """The replies to requests that may travel together; the first error where one has one."""
         if not self._opened:
             await self.open()
-        mine = [self._waiting(request, requests) for request in requests]
+        mine = [self._pending(request, requests) for request in requests]
         if self._queue is not None:
             self._queue += mine
         else:
@@ -103,14 +103,14 @@ class Batcher:
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
-                for waiting in mine:
-                    waiting.future.cancel()
+                for pending in mine:
+                    pending.future.cancel()
                 raise
             finally:
-                self._depart()
-        replies = await self._wait_for(asyncio.gather(*(waiting.future for waiting in mine)))
-        again = [position for position, reply in enumerate(replies) if reply is _BY_ITSELF]
-        answers = await asyncio.gather(*(self._answer_by_itself(requests[position]) for position in again))
+                self._dispatch()
+        replies = await self._wait_for(asyncio.gather(*(pending.future for pending in mine)))
+        again = [position for position, reply in enumerate(replies) if reply is _ALONE]
+        answers = await asyncio.gather(*(self._answer_alone(requests[position]) for position in again))
         for position, answer in zip(again, answers, strict=True):
             replies[position] = answer
         return replies
@@ -143,11 +143,11 @@ class Batcher:
         if self._guard is not None:
             return await self._send_guarded(arguments)
         node = clients.node_named(self.client, name)
-        async with self._gate(node):
+        async with self._limiter(node):
             return await self.send(*arguments, **clients.target(node))
 
     async def _send_guarded(self, arguments: Sequence[Argument]) -> Any:
-        async with self._gate(None):
+        async with self._limiter(None):
             return wire.of_guarded(await self._on_one_connection(None, (self._guard or (), arguments)))
 
     async def _replicated(self, request: Replicated) -> Any:
@@ -157,7 +157,7 @@ class Batcher:
             node = self.client.get_node_from_key(request.call.keys[0])
         replies: list[Any] = []
         try:
-            async with self._gate(node):
+            async with self._limiter(node):
                 for command in (wire.as_command, wire.as_command_with_source):
                     replies = await self._on_one_connection(node, (command(request.call), *request.behind))
                     if not isinstance(replies[0], self._exceptions.NoScriptError):
@@ -178,7 +178,7 @@ class Batcher:
 
     # -- by itself
 
-    async def _answer_by_itself(self, request: Call | Command) -> Any:
+    async def _answer_alone(self, request: Call | Command) -> Any:
         if not self._cluster:
             return await self._answer_once(request)
         return await self.repeated(lambda: self._answer_once(request), key_of(request))
@@ -196,7 +196,7 @@ class Batcher:
             await asyncio.sleep(pause)
 
     async def _answer_once(self, request: Call | Command) -> Any:
-        async with self._gate(self._node_of(request)):
+        async with self._limiter(self._node_of(request)):
             try:
                 return await self._send_to_slot(request, wire.as_command(request))
             except self._exceptions.ResponseError as reply:
@@ -225,15 +225,15 @@ class Batcher:
 
     async def _lead(self, request: Call | Command) -> Any:
         """Be the first of a turn: send, at its end, what came after, and the own request with it, unless that is alone."""
-        followers: list[Waiting] = []
+        followers: list[PendingRequest] = []
         self._queue = followers
         try:
             await asyncio.sleep(0)
             if followers:
-                followers.insert(0, self._waiting(request, request))
+                followers.insert(0, self._pending(request, request))
         finally:
-            self._depart()
-        return await self._wait_for(followers[0].future) if followers else _BY_ITSELF
+            self._dispatch()
+        return await self._wait_for(followers[0].future) if followers else _ALONE
 
     async def _wait_for(self, future: asyncio.Future[T]) -> T:
         """Wait; whoever leaves as the last of a pipeline's callers stops it, so that nothing waits for a server that hangs."""
@@ -241,78 +241,80 @@ class Batcher:
             return await future
         except asyncio.CancelledError:
             for task, together in self._under_way.items():
-                if all(waiting.future.done() for waiting in together):
+                if all(pending.future.done() for pending in together):
                     task.cancel()
             raise
 
-    def _waiting(self, request: Call | Command, asked: object) -> Waiting:
+    def _pending(self, request: Call | Command, asked: object) -> PendingRequest:
         future = asyncio.get_running_loop().create_future()
-        return Waiting(request, asked, self._node_of(request), size(request), future)
+        return PendingRequest(request, asked, self._node_of(request), size(request), future)
 
-    def _depart(self) -> None:
+    def _dispatch(self) -> None:
         """Send what was asked in this turn: a task for each node."""
         queue, self._queue = self._queue, None
-        together: dict[str | None, list[Waiting]] = {}
-        for waiting in queue or ():
-            if waiting.future.done():  # its caller has gone
+        together: dict[str | None, list[PendingRequest]] = {}
+        for pending in queue or ():
+            if pending.future.done():  # its caller has gone
                 continue
-            if (self._cluster and waiting.node is None) or waiting.size > BYTES_PER_PIPELINE:
-                waiting.settle(_BY_ITSELF)
+            if (self._cluster and pending.node is None) or pending.size > BYTES_PER_PIPELINE:
+                pending.resolve(_ALONE)
             else:
-                together.setdefault(_name(waiting.node), []).append(waiting)
+                together.setdefault(_name(pending.node), []).append(pending)
         for some in together.values():
             if len(some) == 1:
-                some[0].settle(_BY_ITSELF)
+                some[0].resolve(_ALONE)
                 continue
-            task = asyncio.get_running_loop().create_task(self._carry(some))
+            task = asyncio.get_running_loop().create_task(self._send(some))
             self._under_way[task] = some
-            task.add_done_callback(self._arrived)
+            task.add_done_callback(self._on_done)
 
-    def _arrived(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         """See to it that nobody waits for a task that is over, should it have been cancelled or have failed."""
         error = None if task.cancelled() else task.exception()
-        for waiting in self._under_way.pop(task):
+        for pending in self._under_way.pop(task):
             if error is not None:
-                waiting.settle(error)
+                pending.resolve(error)
             else:
-                waiting.future.cancel()  # does nothing to one that has its reply
+                pending.future.cancel()  # does nothing to one that has its reply
 
-    async def _carry(self, together: Sequence[Waiting]) -> None:
-        for some in loads(together):
-            if unknown := await self._exchange(some):
-                await self._exchange(unknown, teaching=True)
+    async def _send(self, together: Sequence[PendingRequest]) -> None:
+        for some in pipelines(together):
+            if unknown := await self._send_pipeline(some):
+                await self._send_pipeline(unknown, with_source=True)
 
-    async def _exchange(self, together: Sequence[Waiting], *, teaching: bool = False) -> list[Waiting]:
+    async def _send_pipeline(
+        self, together: Sequence[PendingRequest], *, with_source: bool = False
+    ) -> list[PendingRequest]:
         """Send requests in one pipeline and settle them, save those whose script is unknown, which are answered."""
-        together = [waiting for waiting in together if not waiting.future.done()]
+        together = [pending for pending in together if not pending.future.done()]
         if not together:
             return []
-        neighbours = len({id(waiting.asked) for waiting in together}) > 1
+        neighbours = len({id(pending.asked) for pending in together}) > 1
         unknown = []
-        for waiting, reply in zip(together, await self._replies(together, teaching), strict=True):
+        for pending, reply in zip(together, await self._replies(together, with_source), strict=True):
             if not isinstance(reply, Exception):
-                waiting.settle(reply)
-            elif isinstance(reply, self._exceptions.NoScriptError) and not teaching:
-                unknown.append(waiting)
-            elif (ours := self._ours(waiting.request, reply)) is not None:
+                pending.resolve(reply)
+            elif isinstance(reply, self._exceptions.NoScriptError) and not with_source:
+                unknown.append(pending)
+            elif (ours := self._ours(pending.request, reply)) is not None:
                 ours.__cause__ = reply
-                waiting.settle(ours)
-            elif neighbours or isinstance(reply, self._settled_by_itself):
-                waiting.settle(_BY_ITSELF)
+                pending.resolve(ours)
+            elif neighbours or isinstance(reply, self._retried_alone):
+                pending.resolve(_ALONE)
             else:
-                waiting.settle(reply)
+                pending.resolve(reply)
         return unknown
 
-    async def _replies(self, together: Sequence[Waiting], teaching: bool) -> Sequence[Any]:
+    async def _replies(self, together: Sequence[PendingRequest], with_source: bool) -> Sequence[Any]:
         """The replies to requests of one node, error replies too; to each, what kept all of them from being answered."""
         node = together[0].node
         options = {**self._options, **clients.target(node)}
-        taught: set[Script] = set()
+        sent: set[Script] = set()
         try:
-            async with self._gate(node), self.client.pipeline(transaction=False) as pipeline:
+            async with self._limiter(node), self.client.pipeline(transaction=False) as pipeline:
                 for request, *_ in together:
-                    if teaching and isinstance(request, Call) and request.script not in taught:
-                        taught.add(request.script)
+                    if with_source and isinstance(request, Call) and request.script not in sent:
+                        sent.add(request.script)
                         pipeline.execute_command(*wire.as_command_with_source(request), **options)
                     else:
                         pipeline.execute_command(*wire.as_command(request), **options)
@@ -331,12 +333,12 @@ class Batcher:
         except self._failures:  # the slots are being learned anew
             return None
 
-    def _gate(self, node: Any) -> asyncio.Semaphore:
+    def _limiter(self, node: Any) -> asyncio.Semaphore:
         """What keeps a request waiting while all connections to its node are taken; the client would refuse it."""
         name = _name(node)
-        if name not in self._gates:
-            self._gates[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
-        return self._gates[name]
+        if name not in self._limiters:
+            self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
+        return self._limiters[name]
 
 
 def _name(node: Any) -> str | None:

@@ -15,7 +15,7 @@ from redis_saver.names import REPLICATED
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""What an operation asks for: a `Request`, and maybe more (`tiered/model.py`)."""
+"""What an operation asks for: a `Request`, and maybe more (`tiered/requests.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 

@@ -24,7 +24,7 @@ from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
 from redis_saver.migrate.endpoints import SaverEndpoint, special
-from redis_saver.migrate.records import Entry, Key, Outline, Task, TaskInfo
+from redis_saver.migrate.records import Entry, Key, ThreadOutline, Task, TaskInfo
 from redis_saver.storage import codec
 
 
@@ -55,10 +55,10 @@ class OurEndpoint(SaverEndpoint):
     def _threads(self) -> Iterable[str]:
         return self.saver.driver.stream(listing.scan_threads(self.saver))
 
-    def _outline(self, thread: str) -> Outline:
+    def _outline(self, thread: str) -> ThreadOutline:
         return self.saver.driver.run(self._survey(thread))
 
-    def _survey(self, thread: str) -> Operation[Outline]:
+    def _survey(self, thread: str) -> Operation[ThreadOutline]:
         seen = yield from read_references(self.saver, thread)
         if seen is None:
             return {}
@@ -111,8 +111,8 @@ class MemoryEndpoint(SaverEndpoint):
             )
         return threads
 
-    def _outline(self, thread: str) -> Outline:
-        outline: Outline = {}
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
         for ns, stored in self.saver.storage.get(thread, {}).items():
             for checkpoint_id, (_, _, parent) in stored.items():
                 tasks: dict[Task, TaskInfo] = {}
@@ -146,7 +146,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
     def _threads(self) -> Iterable[str]:
         return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
 
-    def _outline(self, thread: str) -> Outline:
+    def _outline(self, thread: str) -> ThreadOutline:
         of_thread = f"WHERE thread_id = {self._PARAMETER}"
         tasks: dict[Key, dict[Task, TaskInfo]] = {}
         path, table = self._path(), self._WRITES

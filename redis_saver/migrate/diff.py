@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis_saver.display import shown
-from redis_saver.migrate.records import Key, Outline, Record, Task
+from redis_saver.migrate.records import Key, ThreadOutline, Record, Task
 from redis_saver.storage.opaque import same
 
 Lacking = dict[Key, tuple[bool, set[Task]]]
@@ -19,7 +19,7 @@ def age(key: Key) -> tuple[str, str]:
     return key[1], key[0]
 
 
-def conflict(source: str, there: Outline, target: str, has: Outline) -> str:
+def conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
     """What a target has otherwise, in words with the names of both; nothing if it has a part of what the source has."""
     if more := sorted(has.keys() - there.keys(), key=age):
         return f"{target} has {len(more)} checkpoints that {source} has not, the newest {shown(more[-1][1])}"
@@ -31,7 +31,7 @@ def conflict(source: str, there: Outline, target: str, has: Outline) -> str:
     return ""
 
 
-def lacking_of(there: Outline, has: Outline, *, specials: bool) -> Lacking:
+def lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> Lacking:
     """What the target lacks, oldest first; writes to special channels that have another value, too, if these are looked at."""
     lacking: Lacking = {}
     for key in sorted(there, key=age):

@@ -36,7 +36,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver.display import printable, shown
 from redis_saver.errors import FileDamaged, moving
 from redis_saver.limits import Allowance, Limits
-from redis_saver.migrate.records import Entry, Key, Outline, Record, TaskInfo, Writes
+from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, TaskInfo, Writes
 from redis_saver.storage.opaque import fingerprint
 
 FIRST_LINE = b"redis-saver threads 1\n"
@@ -62,8 +62,8 @@ class Values:
         """Metadata come back as they are."""
         return metadata
 
-    def _outline(self, file: BinaryIO, thread: str) -> Outline:
-        outline: Outline = {}
+    def _outline(self, file: BinaryIO, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
         for raw, load in self._walk(file):
             with moving(_UNREADABLE, thread, self.name):
                 tasks = {}
@@ -159,7 +159,7 @@ class FileSource(Values):
         """The threads in it."""
         return list(self._places)
 
-    def outline(self, thread: str) -> Outline:
+    def outline(self, thread: str) -> ThreadOutline:
         """What there is of a thread."""
         if thread not in self._places:
             return {}

@@ -18,7 +18,7 @@ from redis_saver.display import error_text, printable
 from redis_saver.errors import EndpointError, ThreadMigrationError
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.migrate.new_files import NewFile
-from redis_saver.migrate.records import Entry, Key, Outline, Record, Task
+from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, Task
 from redis_saver.storage.chunks import digest
 
 
@@ -49,7 +49,7 @@ class FileTarget(Values):
         """The threads that were written."""
         return list(self._places)
 
-    def outline(self, thread: str) -> Outline:
+    def outline(self, thread: str) -> ThreadOutline:
         """What was written of a thread."""
         if thread not in self._places:
             return {}

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 from redis_saver import config
 from redis_saver.display import error_text, printable, shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
-from redis_saver.migrate.records import Entry, Key, Outline, Record, Task, TaskInfo, record
+from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, Task, TaskInfo, record
 from redis_saver.storage.opaque import fingerprint
 
 
@@ -25,7 +25,7 @@ class Source(Protocol):
     def threads(self) -> Iterable[str]:
         """The threads there are; one may be named twice."""
 
-    def outline(self, thread: str) -> Outline:
+    def outline(self, thread: str) -> ThreadOutline:
         """What there is of a thread; nothing where there is no such thread."""
 
     def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
@@ -70,13 +70,13 @@ class SaverEndpoint:
     def _threads(self) -> Iterable[str]:
         return (config.thread_id(found.config) for found in self.saver.list(None))
 
-    def outline(self, thread: str) -> Outline:
+    def outline(self, thread: str) -> ThreadOutline:
         """What there is of a thread."""
         with self._doing("it"):
             return self._outline(thread)
 
-    def _outline(self, thread: str) -> Outline:
-        outline: Outline = {}
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
         for found in self.saver.list({"configurable": {"thread_id": thread}}):
             one = record(found, {})
             tasks = {writes.task: TaskInfo(None, special(writes.task, writes.writes[-1][1])) for writes in one.writes}

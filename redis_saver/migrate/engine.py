@@ -23,7 +23,7 @@ from redis_saver.migrate import diff
 from redis_saver.migrate.adapters import endpoint_of
 from redis_saver.migrate.diff import Lacking
 from redis_saver.migrate.endpoints import Source, Target
-from redis_saver.migrate.records import Entry, Key, Outline, Record
+from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record
 from redis_saver.migrate.versions import Versions
 
 SAMPLE = 2
@@ -161,7 +161,7 @@ class _Move:
         else:
             self.report.moved += 1
 
-    def _copy(self, there: Outline, lacking: Lacking, chosen: set[Key]) -> None:
+    def _copy(self, there: ThreadOutline, lacking: Lacking, chosen: set[Key]) -> None:
         """Write what is lacking. What stands before it is read, too, as it says which values are there."""
         known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
         wanted = {key: there[key] for key in sorted(there, key=diff.age) if key in lacking or key not in known}

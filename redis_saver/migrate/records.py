@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     tasks: Mapping[Task, TaskInfo]
 
 
-Outline: TypeAlias = dict[Key, Entry]
+ThreadOutline: TypeAlias = dict[Key, Entry]
 
 
 class Writes(NamedTuple):

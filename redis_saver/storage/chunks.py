@@ -1,6 +1,6 @@
 """Long values in chunks, so that the versions of a value share what did not change.
 
-A serializer that offers `dumps_elements` says where the elements of a list or dict end, and `cutting.py` makes chunks of them. A chunk's field is
+A serializer that offers `dumps_elements` says where the elements of a list or dict end, and `chunking.py` makes chunks of them. A chunk's field is
 its kind and a digest of its bytes, so that equal chunks are stored once. The digests of a value are a list of chunks; while
 that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `docs/storage-format.md` shows the form.
 

@@ -17,14 +17,14 @@ So a write that hot cannot even be told of is not begun: other processes might s
 A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`enrolling.py`: all of it is noted, and flushed) before
 anything else is done with it but reading its newest checkpoint.
 
-Written behind, hot acknowledges and cold lags (`write_behind.py`, `lua/lib_behind.lua`):
+Written behind, hot acknowledges and cold lags (`write_behind.py`, `lua/lib_write_behind.lua`):
 
 - **Dirty.** What cold does not have is noted in the script that writes it, and the thread has no deadline until cold has it. A thread is dirty, or
   under a write intent, or neither: who is to write a dirty thread to cold first brings there what it lacks, and who finds an intent writes to
-  cold first, too. Whatever hot does not know to be complete goes that way. It is both only where a flusher or a writer came late: then what is
+  cold first, too. Whatever hot does not know to be complete goes that way. It is both only where a flusher or a writer was fenced: then what is
   written through is noted, too (`mark_again`), and nobody flushes before its writer is done, or gone.
-- **Flushers** (`flusher.py`, `flushing.py`) take turns at a thread. A record is struck off only as it was when it was taken, so what is written
-  again meanwhile stays. Whoever is late finds its turn taken by another, and has what it may have done to cold done again. Who meets an error releases its
-  turn, or goes on with it by its token (`leases.py`): `lag.CATCH_UP` and `lag.TAKE_OVER` say when cold has everything.
+- **Flushers** (`flush/`) claim a thread one after the other. A record is struck off only as it was when it was taken, so what is written
+  again meanwhile stays. A flusher that is fenced finds the claim taken by another, and has what it may have done to cold done again. Who meets an error releases its
+  claim, or goes on with it by its token (`leases.py`): `flush/queue.py`: `CATCH_UP` and `TAKE_OVER` say when cold has everything.
 - **Deletions** are records too, the first of their thread. Until cold has deleted it, what cold has is not believed.
 """

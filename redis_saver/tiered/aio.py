@@ -13,8 +13,8 @@ from redis_saver.engine.requests import T
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.drivers import AsyncTieredDriver
-from redis_saver.tiered.flusher import AsyncFlusher
-from redis_saver.tiered.model import Tiered, TieredRequest
+from redis_saver.tiered.flush.workers import AsyncFlusher
+from redis_saver.tiered.requests import Tiered, TieredRequest
 from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 

@@ -21,7 +21,8 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.migrate.diff import difference
 from redis_saver.migrate.records import record
 from redis_saver.storage import codec
-from redis_saver.tiered.model import Cold, Tiered, Tiers, newest_of
+from redis_saver.tiered.context import Tiers, newest_of
+from redis_saver.tiered.requests import ColdCall, Tiered
 
 _OUTSIDE = (
     "somebody wrote to one of the two and not through a TieredSaver. If cold is right, UNLINK the two keys of the thread, and the next read brings it "
@@ -49,7 +50,7 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, found: Find
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     for ns, checkpoint_id in newest.items():
         if now.is_whole or newest_of(ns) in held.marks:
-            there = yield Cold("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
+            there = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
             if there is not None and (other := there.checkpoint["id"]) > checkpoint_id:
                 text = f"it is the newest here, and cold has a newer one, {other!r}"
                 found.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
@@ -67,7 +68,7 @@ def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, fo
     except (ThreadDamaged, LimitExceeded) as error:
         found.add("warning", where, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
-    there = yield Cold("get_tuple", (config.to_config(thread, *place),))
+    there = yield ColdCall("get_tuple", (config.to_config(thread, *place),))
     if there is None:
         if not now.has_gaps:
             found.add("error", where, "cold does not have it", _LACKS)

@@ -8,10 +8,10 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite
 
 from redis_saver import config, names
-from redis_saver.tiered.model import Cold
+from redis_saver.tiered.requests import ColdCall
 
 
-def calls_for(one: CheckpointTuple, thread: str) -> Generator[Cold, Any, None]:
+def calls_for(one: CheckpointTuple, thread: str) -> Generator[ColdCall, Any, None]:
     """What puts a checkpoint with its writes into a thread of cold."""
     where = config.address(one.config)
     stored = config.to_config(thread, where.checkpoint_ns, where.checkpoint_id or "")
@@ -20,10 +20,10 @@ def calls_for(one: CheckpointTuple, thread: str) -> Generator[Cold, Any, None]:
         special = [write for write in writes if write[0] in WRITES_IDX_MAP]
         regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
         for some in filter(None, (regular, special)):
-            yield Cold("put_writes", (stored, some, task, f"{order:08}"))
+            yield ColdCall("put_writes", (stored, some, task, f"{order:08}"))
 
 
-def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> Cold:
+def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:
     """What puts a checkpoint into a thread of cold."""
     where = config.address(one.config)
     parent = config.address(one.parent_config).checkpoint_id if one.parent_config else ""
@@ -33,7 +33,7 @@ def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> 
     metadata = dict(one.metadata)
     if metadata.get("thread_id") == where.thread_id:
         metadata["thread_id"] = thread
-    return Cold("put", (target, one.checkpoint, metadata, new_versions))
+    return ColdCall("put", (target, one.checkpoint, metadata, new_versions))
 
 
 def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:

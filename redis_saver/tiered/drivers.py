@@ -22,7 +22,16 @@ from redis_saver.engine.runner import BlockingDriver, Driver
 from redis_saver.errors import LoopEnded
 from redis_saver.tiered import cold_connections, postgres_runs
 from redis_saver.tiered.capturing import capturing
-from redis_saver.tiered.model import Cold, HotFailed, Once, Pause, Tiered, TieredRequest, Tried, Try
+from redis_saver.tiered.requests import (
+    Attempt,
+    ColdCall,
+    HotFailed,
+    Outcome,
+    SingleFlight,
+    Sleep,
+    Tiered,
+    TieredRequest,
+)
 
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
@@ -65,7 +74,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         return self._generation != forks.generation
 
 
-class _SingleFlight:
+class _Flights:
     """What OS threads of this process do at this moment, which others wait for."""
 
     def __init__(self) -> None:
@@ -83,11 +92,11 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """As `TieredDriver`."""
         super().__init__(*arguments, **options)
-        self._single_flight = _SingleFlight()
+        self._single_flight = _Flights()
 
     async def arequest(self, request: TieredRequest) -> Any:
         """`request` for asyncio. To sleep takes no worker thread."""
-        if isinstance(request, Pause):
+        if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await super().arequest(request)
 
@@ -99,20 +108,20 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         """Answer a request."""
         if type(request) is Call:
             return self._ask_hot(request)
-        if isinstance(request, Cold):
+        if isinstance(request, ColdCall):
             return self._ask_cold(request, self.cold)
-        if isinstance(request, Try):
+        if isinstance(request, Attempt):
             reply = None
             with capturing() as captured:
                 reply = (
                     self._ask_cold(request.request, self._carrier_of_cold)
-                    if isinstance(request.request, Cold)
+                    if isinstance(request.request, ColdCall)
                     else self.request(request.request)
                 )
-            return Tried(reply, captured.error)
-        if isinstance(request, Once):
+            return Outcome(reply, captured.error)
+        if isinstance(request, SingleFlight):
             return self._once(request)
-        if isinstance(request, Pause):
+        if isinstance(request, Sleep):
             return time.sleep(request.seconds)
         return self._ask_hot(request)
 
@@ -124,7 +133,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
                 raise HotFailed from error
             raise
 
-    def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+    def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and cold_connections.is_renewable(cold):
             cold = cold_connections.renewed(cold)
         if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
@@ -132,7 +141,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
 
-    def _once(self, request: Once) -> Any:
+    def _once(self, request: SingleFlight) -> Any:
         flight = self._single_flight
         with flight.lock:
             under_way = flight.under_way.get(request.key)
@@ -203,20 +212,20 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return self.on_its_loop(lambda: self._answer(request))
 
     async def _answer(self, request: TieredRequest) -> Any:
-        if isinstance(request, Cold):
+        if isinstance(request, ColdCall):
             return await self._ask_cold(request, self.cold)
-        if isinstance(request, Try):
+        if isinstance(request, Attempt):
             reply = None
             with capturing() as captured:
                 reply = await (
                     self._ask_cold(request.request, self._carrier_of_cold)
-                    if isinstance(request.request, Cold)
+                    if isinstance(request.request, ColdCall)
                     else self.arequest(request.request)
                 )
-            return Tried(reply, captured.error)
-        if isinstance(request, Once):
+            return Outcome(reply, captured.error)
+        if isinstance(request, SingleFlight):
             return await self._once(request)
-        if isinstance(request, Pause):
+        if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await self._ask_hot(request)
 
@@ -228,7 +237,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
-    async def _ask_cold(self, request: Cold, cold: BaseCheckpointSaver[Any]) -> Any:
+    async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if not self._is_home(asyncio.get_running_loop()) and cold_connections.is_renewable(cold):
             cold = await cold_connections.arenewed(cold)
         if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
@@ -236,7 +245,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
         return [one async for one in answer] if request.method == "list" else await answer
 
-    async def _once(self, request: Once) -> Any:
+    async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
         if (under_way := self._under_way.get(key)) is not None:
             return await asyncio.shield(under_way)

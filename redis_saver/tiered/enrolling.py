@@ -5,8 +5,9 @@ from __future__ import annotations
 from redis_saver.checkpoint import listing
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
-from redis_saver.tiered.flushing import flush_now
-from redis_saver.tiered.model import Tiered, Tiers, by_choice
+from redis_saver.tiered.context import Tiers, best_effort
+from redis_saver.tiered.flush.run import flush_now
+from redis_saver.tiered.requests import Tiered
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
@@ -19,7 +20,7 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
             if (yield Call(scripts.ENROLL, (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush), ())):
                 yield from bring_enrolled(tiers, each)
 
-    yield from by_choice(tiers, bring())
+    yield from best_effort(tiers, bring())
 
 
 def bring_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:

@@ -12,17 +12,19 @@ from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 from redis_saver.storage.context import default_ttl
-from redis_saver.tiered import flushing, model
+from redis_saver.tiered import context
+from redis_saver.tiered.context import INTENTS_KEPT, Tiers, best_effort
 from redis_saver.tiered.enrolling import bring_enrolled
-from redis_saver.tiered.flushing import DELETIONS_KEPT, busy, flush_now
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.flush.run import DELETIONS_KEPT, busy, flush_now
 from redis_saver.tiered.leases import release
-from redis_saver.tiered.model import INTENTS_KEPT, Cold, HotFailed, Pause, Tiered, Tiers, Try, by_choice
+from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
 _UNKNOWN, _ALL, _CHUNK, _BEHIND, _NOTHING, _WAIT = range(6)
-"""What is in cold of a thread, as `lua/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what it was spared, or who knows,
-as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what it was spared and is to get,
+"""What is in cold of a thread, as `lua/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what was coalesced, or who knows,
+as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what was coalesced and is to get,
 which has to wait for others who are writing it."""
 _ASK_COLD = 0
 _ATTEMPTS = 3
@@ -56,7 +58,7 @@ def begin_intent(
         record: What is written.
         writes: The beginning of the members of a checkpoint's pending writes, if it is some of them.
         ns: The namespace it is in; None: all.
-        need: All: cold is brought first what it was spared, too. Nothing: the thread is going to be deleted, so what only hot has need not
+        need: All: cold is brought first what was coalesced, too. Nothing: the thread is going to be deleted, so what only hot has need not
             be brought, and what is damaged goes first.
 
     Raises:
@@ -67,7 +69,7 @@ def begin_intent(
     if known_empty and (ns is None or not known_empty.holds_for(ns)):
         known_empty = None
     granted = known_empty.token if known_empty else ""
-    arguments = (token, default_ttl(tiers.hot), INTENTS_KEPT, writes, granted, record, need, model.WRITER_GONE)
+    arguments = (token, default_ttl(tiers.hot), INTENTS_KEPT, writes, granted, record, need, context.WRITER_GONE)
     deadline = time.monotonic() + 2 * flushing.FLUSH_LEASE / 1000
     while True:
         try:
@@ -84,7 +86,7 @@ def begin_intent(
         elif in_cold == _WAIT:
             if time.monotonic() >= deadline:
                 raise busy(thread)
-            yield Pause(0.02)
+            yield Sleep(0.02)
         else:
             newest = known_empty.field if known_empty and nothing_since else b""
             return Intent(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
@@ -116,7 +118,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     if (yield Call(scripts.REPAIR, left, (b"0",))) == _ASK_COLD:
-        in_cold = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
         if answer == _ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
@@ -139,13 +141,13 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
         except Exception as error:
             if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
                 keys = tiers.hot.keyspace.tier_keys(thread)
-                yield Try(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE)))
+                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE)))
             raise
 
-    yield from by_choice(tiers, or_forget())
+    yield from best_effort(tiers, or_forget())
 
 
-def change(tiers: Tiers, thread: str, cold: Cold | None) -> Tiered[None]:
+def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[None]:
     """Change a thread in cold, and give it up in hot."""
     intent = yield from begin_intent(tiers, thread, ALL)
     if cold:

@@ -1,4 +1,4 @@
-"""What a process holds in hot for a while, a flusher's turn or the look at all keys, where it does not know how its last request ended.
+"""What a process holds in hot for a while, a flusher's claim or the look at all keys, where it does not know how its last request ended.
 
 A lease whose reply was lost is held by a token. Who asks again with that token goes on at once; with a new one it would have to wait until the lease runs out.
 """
@@ -10,7 +10,8 @@ from uuid import uuid4
 from redis_saver import forks, names
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
-from redis_saver.tiered.model import MAX_NOTED, Try
+from redis_saver.tiered.context import MAX_NOTED
+from redis_saver.tiered.requests import Attempt
 
 
 class Leases:
@@ -38,6 +39,6 @@ class Leases:
         self._tokens[key] = token
 
 
-def release(keys: names.TierKeys, token: str) -> Try:
+def release(keys: names.TierKeys, token: str) -> Attempt:
     """Release what a token holds of a thread, if hot can be told so now; else its time runs out."""
-    return Try(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))
+    return Attempt(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))

@@ -16,27 +16,23 @@ from redis_saver.engine.requests import Argument, Call, Command, Operation, Scan
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage import codec
 from redis_saver.storage.context import Context
-from redis_saver.tiered import model
+from redis_saver.tiered import context
 from redis_saver.tiered.cold_calls import by_task, writes_of
-from redis_saver.tiered.enrolling import enroll
-from redis_saver.tiered.flushing import flush_now, flush_what_goes
-from redis_saver.tiered.intents import change, repair
-from redis_saver.tiered.lag import look
-from redis_saver.tiered.model import (
+from redis_saver.tiered.context import (
     FILL_LEASE,
     MAX_NOTED,
     WHOLE,
-    Cold,
-    HotFailed,
     NegativeEntry,
-    Once,
-    Tiered,
     Tiers,
-    Try,
-    by_choice,
+    best_effort,
     for_cold,
     newest_of,
 )
+from redis_saver.tiered.enrolling import enroll
+from redis_saver.tiered.flush.queue import scan
+from redis_saver.tiered.flush.run import flush_now, flush_what_goes
+from redis_saver.tiered.intents import change, repair
+from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
@@ -66,13 +62,13 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
             tiers.counts.misses += 1
         except HotFailed:
             tiers.counts.bypasses += 1
-            return (yield Cold("get_tuple", (for_cold(given),)))  # type: ignore[no-any-return]
+            return (yield ColdCall("get_tuple", (for_cold(given),)))  # type: ignore[no-any-return]
         if damage:
-            yield from by_choice(tiers, repair(tiers, where.thread_id, damage))
+            yield from best_effort(tiers, repair(tiers, where.thread_id, damage))
         if waited:  # what was found by the first of those who waited was not brought back
             fetched = yield from _fetch(tiers, where, given)
         else:
-            fetched = yield Once((*where[:2], where.checkpoint_id or ""), lambda: _fetch(tiers, where, given))
+            fetched = yield SingleFlight((*where[:2], where.checkpoint_id or ""), lambda: _fetch(tiers, where, given))
         if fetched is not None:
             return fetched.found
         waited = True
@@ -83,13 +79,13 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     place = where[:2]
     if tiers.verify == "on_open" and place in tiers.verified:
         return True
-    newest = yield Cold("get_tuple", (for_cold(config.to_config(*place, "")),))
+    newest = yield ColdCall("get_tuple", (for_cold(config.to_config(*place, "")),))
     if sum(map(len, place)) <= names.MAX_CACHED_NAME:
         if len(tiers.verified) >= MAX_NOTED:
             tiers.verified.clear()
         tiers.verified.add(place)
     ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
-    if ours == its or (tiers.behind and (its is None or (ours is not None and its < ours))):  # cold may lag behind
+    if ours == its or (tiers.flush_queue and (its is None or (ours is not None and its < ours))):  # cold may lag behind
         return True
     yield from change(tiers, where.thread_id, None)
     return False
@@ -112,7 +108,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     )
     try:
         while (
-            leased := (yield Call(scripts.FILL_LEASE, keys.writing, (token, model.WRITER_GONE, FILL_LEASE, *wanted)))
+            leased := (yield Call(scripts.FILL_LEASE, keys.writing, (token, context.WRITER_GONE, FILL_LEASE, *wanted)))
         ) == _BEHIND:
             yield from flush_now(tiers, thread)
         if leased == _HERE:
@@ -120,9 +116,9 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     except HotFailed:
         leased = 0
         tiers.counts.bypasses += 1
-    found = yield Cold("get_tuple", (for_cold(given),))
+    found = yield ColdCall("get_tuple", (for_cold(given),))
     if found is None and leased and not where.checkpoint_id:
-        others = yield Cold("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         if len(thread) + len(where.checkpoint_ns) <= names.MAX_CACHED_NAME:
             if len(tiers.negative_cache) >= MAX_NOTED:
                 tiers.negative_cache.clear()
@@ -135,7 +131,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
             arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
         except LimitExceeded:  # it is too large for hot, and stays in cold alone
             return
-        back, error = yield Try(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
+        back, error = yield Attempt(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
             tiers.counts.rehydrations += back
         elif not isinstance(error, ThreadDamaged) and "OOM" not in str(
@@ -143,7 +139,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         ):  # the next to read repairs it; it does not fit
             raise error
 
-    yield from by_choice(tiers, restore())
+    yield from best_effort(tiers, restore())
     return _Fetched(found)
 
 
@@ -175,7 +171,7 @@ def list_checkpoints(
 ) -> Tiered[list[CheckpointTuple]]:
     """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
 
-    What cold was spared is in hot alone; of a thread with a write intent it is left out, as is all that hot says.
+    What was coalesced is in hot alone; of a thread with a write intent it is left out, as is all that hot says.
     """
     thread = None if given is None else config.thread_id(given)
     asked = listing.query(given, filter, before, limit)
@@ -183,7 +179,7 @@ def list_checkpoints(
     def by_hot() -> Operation[list[CheckpointTuple]]:
         return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
-    has_all, tombstones = tiers.behind is None or tiers.behind.history == "all", set[str]()
+    has_all, tombstones = tiers.flush_queue is None or tiers.flush_queue.history == "all", set[str]()
     yield from enroll(tiers, thread)  # first, as a thread that another brings there is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
@@ -196,7 +192,7 @@ def list_checkpoints(
     except HotFailed:  # counted by whoever asks hot next
         pass
     options = {"filter": filter, "before": before, "limit": limit}
-    in_cold = yield Cold("list", (given if given is None else for_cold(given, ns=False),), options)
+    in_cold = yield ColdCall("list", (given if given is None else for_cold(given, ns=False),), options)
     if has_all:
         return in_cold  # type: ignore[no-any-return]
     with_intents = yield from _with_intents(tiers, thread)
@@ -235,13 +231,13 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
             yield from flush_now(tiers, thread)
     except HotFailed:  # counted by whoever asks hot next
         pass
-    return (yield Cold("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
+    return (yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
 
 
 def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
     """The thread, if cold does not have all of it; None: all threads of which it does not."""
     if thread is None:
-        return (yield from look(tiers)).threads
+        return (yield from scan(tiers)).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
 
 

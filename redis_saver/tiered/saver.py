@@ -23,21 +23,13 @@ from redis_saver.engine.runner import DriverWrapper
 from redis_saver.errors import BacklogWarning
 from redis_saver.serde.serializer import safe
 from redis_saver.tiered import checking, operations, threads
+from redis_saver.tiered.context import ColdHistory, Mode, NegativeEntry, OnHotError, Verify
 from redis_saver.tiered.drivers import TieredDriver
-from redis_saver.tiered.lag import Lag, what_is_left
+from redis_saver.tiered.flush.opaque_copy import carriers
+from redis_saver.tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver.tiered.leases import Leases
-from redis_saver.tiered.model import (
-    ColdHistory,
-    HotFailed,
-    Mode,
-    NegativeEntry,
-    OnHotError,
-    Stats,
-    Tiered,
-    TieredRequest,
-    Verify,
-)
-from redis_saver.tiered.opaque_copy import carriers
+from redis_saver.tiered.requests import HotFailed, Tiered, TieredRequest
+from redis_saver.tiered.stats import Stats
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
@@ -133,9 +125,9 @@ class TwoTiers(Interface, Generic[Hot]):
         self.verified: set[tuple[str, str]] = set()
         self.negative_cache: dict[str, NegativeEntry] = {}
         self.flush_workers, self.flushes = flush_workers, flusher and mode == "write-behind"
-        self.behind: Lag | None = None
+        self.flush_queue: FlushQueue | None = None
         if mode == "write-behind":
-            self.behind = Lag(
+            self.flush_queue = FlushQueue(
                 self,
                 history=cold_history,
                 flush_interval=flush_interval,

@@ -15,8 +15,8 @@ from redis_saver.engine.requests import T
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.drivers import SyncTieredDriver
-from redis_saver.tiered.flusher import Flusher
-from redis_saver.tiered.model import Tiered, TieredRequest
+from redis_saver.tiered.flush.workers import Flusher
+from redis_saver.tiered.requests import Tiered, TieredRequest
 from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 
@@ -89,14 +89,14 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""
-        await self._wait_for_room()
+        await self._wait_for_capacity()
         return await super().aput(*arguments, **options)
 
     async def aput_writes(self, *arguments: Any, **options: Any) -> None:
         """`put_writes` for asyncio. Waits for room in the backlog without a worker thread."""
-        await self._wait_for_room()
+        await self._wait_for_capacity()
         await super().aput_writes(*arguments, **options)
 
-    async def _wait_for_room(self) -> None:
-        if self.behind:
-            await self.driver.arun_sleeping(self.behind.room())
+    async def _wait_for_capacity(self) -> None:
+        if self.flush_queue:
+            await self.driver.arun_sleeping(self.flush_queue.wait_for_capacity())

@@ -10,18 +10,19 @@ from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
 from redis_saver.tiered import write_behind
 from redis_saver.tiered.cold_calls import calls_for
+from redis_saver.tiered.context import Tiers
 from redis_saver.tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up
 from redis_saver.tiered.leases import release
-from redis_saver.tiered.model import Cold, Tiered, Tiers
 from redis_saver.tiered.reading import list_checkpoints
+from redis_saver.tiered.requests import ColdCall, Tiered
 
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
-    if tiers.behind and (yield from write_behind.delete_thread(tiers, tiers.behind, thread)):
+    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread)):
         return
     intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
-    yield Cold("delete_thread", (thread,))
+    yield ColdCall("delete_thread", (thread,))
     yield from end(tiers, thread, intent, erased(tiers, thread, intent))
 
 
@@ -33,7 +34,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     if not found:
         return
     intent = yield from begin_intent(tiers, target, ALL, need="nothing")
-    yield Cold("delete_thread", (target,))
+    yield ColdCall("delete_thread", (target,))
     for one in reversed(found):
         yield from calls_for(one, target)
     yield from end(tiers, target, intent, given_up(tiers, target, intent))
@@ -43,33 +44,35 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them.
 
     Raises:
-        ThreadBusy: Cold was spared checkpoints of such a thread, and could not get them first, as others were writing it all the time.
+        ThreadBusy: ColdCall was coalesced checkpoints of such a thread, and could not get them first, as others were writing it all the time.
     """
     members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
     for run in run_ids:  # of threads, too, that may be on their way back to hot
-        found = yield Cold("list", (None,), {"filter": {"run_id": run}})
+        found = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(one.config) for one in found)
     for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
         if thread not in concerned and (yield Call(scripts.HAS_RUNS, tiers.hot.keyspace.keys(thread), members)):
             concerned.add(thread)
     try:
         for thread in sorted(concerned):
-            intent = yield from begin_intent(tiers, thread, ALL, need="all")  # what is left may be what cold was spared
+            intent = yield from begin_intent(tiers, thread, ALL, need="all")  # what is left may be what was coalesced
             intents.append((thread, intent))
     except Exception:
         for thread, intent in intents:
             yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
         raise
-    yield Cold("delete_for_runs", (run_ids,))
+    yield ColdCall("delete_for_runs", (run_ids,))
     for thread, intent in intents:
         yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None]:
     """Prune threads in cold; hot gives them up."""
-    yield Cold("prune", ([],), {"strategy": strategy})  # so that a saver that cannot says so before anything is done
+    yield ColdCall(
+        "prune", ([],), {"strategy": strategy}
+    )  # so that a saver that cannot says so before anything is done
     for thread in thread_ids:
         if strategy in ("delete", "delete_all"):
             yield from delete_thread(tiers, thread)
             continue
-        yield from change(tiers, thread, Cold("prune", ([thread],), {"strategy": strategy}))
+        yield from change(tiers, thread, ColdCall("prune", ([thread],), {"strategy": strategy}))

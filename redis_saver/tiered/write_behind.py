@@ -1,6 +1,6 @@
 """Write-behind: what hot acknowledges before cold has it.
 
-That is done only where the scripts know that nothing is missing (`lua/lib_behind.lua`): hot has all of the thread, or what is
+That is done only where the scripts know that nothing is missing (`lua/lib_write_behind.lua`): hot has all of the thread, or what is
 newest in the namespace and the parent. Where it has not, cold is read once, which brings that back; what is refused then, too, goes to cold
 first, as write-through does.
 """
@@ -19,16 +19,18 @@ from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Operation
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import ThreadDamaged
-from redis_saver.tiered import flushing, instead, reading
+from redis_saver.tiered import instead, reading
 from redis_saver.tiered.cold_calls import writes_of
-from redis_saver.tiered.model import Behind, Tiered, Tiers
+from redis_saver.tiered.context import Queue, Tiers
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.requests import Tiered
 
 _REFUSED = {scripts.PUT_BEHIND: 0, scripts.PUT_WRITES_BEHIND: -1}
 
 
 def put(
     tiers: Tiers,
-    behind: Behind,
+    queue: Queue,
     given: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
@@ -38,12 +40,12 @@ def put(
     where = config.address(given)
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
     operation = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
-    return (yield from _store(tiers, behind, where, operation, scripts.PUT_BEHIND, parent))
+    return (yield from _store(tiers, queue, where, operation, scripts.PUT_BEHIND, parent))
 
 
 def put_writes(
     tiers: Tiers,
-    behind: Behind,
+    queue: Queue,
     given: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
@@ -52,30 +54,30 @@ def put_writes(
     """Store the pending writes of a task in hot; False where they have to go to cold first."""
     where = config.address(given)
     operation = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
-    return (yield from _store(tiers, behind, where, operation, scripts.PUT_WRITES_BEHIND, writes_of(where)))
+    return (yield from _store(tiers, queue, where, operation, scripts.PUT_WRITES_BEHIND, writes_of(where)))
 
 
 def _store(
     tiers: Tiers,
-    behind: Behind,
+    queue: Queue,
     where: config.Address,
     operation: Callable[[], Operation[Any]],
     script: Script,
     last: bytes,
 ) -> Tiered[bool]:
     """Run an operation that stores a record, by the script that notes it, too."""
-    yield from behind.room()
+    yield from queue.wait_for_capacity()
     try:
         stored = yield from _brought_back_and_tried(tiers, where, operation, script, last)
     except BaseException:
-        behind.note(where.thread_id, 0)  # it may be there all the same
+        queue.note(where.thread_id, 0)  # it may be there all the same
         raise
     finally:
         tiers.negative_cache.pop(where.thread_id, None)
     if stored is None:
         tiers.counts.written_through += 1
         return False
-    behind.note(where.thread_id, stored)
+    queue.note(where.thread_id, stored)
     return True
 
 
@@ -111,13 +113,13 @@ def _tried(
     return 0 if reply is None else 1
 
 
-def delete_thread(tiers: Tiers, behind: Behind, thread: str) -> Tiered[bool]:
+def delete_thread(tiers: Tiers, queue: Queue, thread: str) -> Tiered[bool]:
     """Delete a thread in hot; False where it has to be deleted in cold first."""
     try:
         if not (yield from flushing.put_tombstone(tiers, thread)):
             return False
     except BaseException:
-        behind.note(thread, 0)  # it may be so all the same
+        queue.note(thread, 0)  # it may be so all the same
         raise
-    behind.note(thread, 1)
+    queue.note(thread, 1)
     return True

@@ -17,8 +17,9 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage.chunks import digest
 from redis_saver.tiered import instead, write_behind
 from redis_saver.tiered.cold_calls import versions_of_values, writes_of
+from redis_saver.tiered.context import WHOLE, Tiers, for_cold
 from redis_saver.tiered.intents import NOWHERE, begin_intent, end, end_intent
-from redis_saver.tiered.model import WHOLE, Cold, Tiered, Tiers, for_cold
+from redis_saver.tiered.requests import ColdCall, Tiered
 
 
 def put(
@@ -31,13 +32,15 @@ def put(
     """Store a checkpoint."""
     where = config.address(given)
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
-    if tiers.behind and (yield from write_behind.put(tiers, tiers.behind, given, checkpoint, metadata, new_versions)):
+    if tiers.flush_queue and (
+        yield from write_behind.put(tiers, tiers.flush_queue, given, checkpoint, metadata, new_versions)
+    ):
         return stored
     in_it = versions_of_values(checkpoint)
 
-    def cold(*, has_all: bool) -> Cold:
-        # Of a thread that hot does not know, and of one whose checkpoints cold was spared, cold may lack anything.
-        return Cold(
+    def cold(*, has_all: bool) -> ColdCall:
+        # Of a thread that hot does not know, and of one of which checkpoints were coalesced, cold may lack anything.
+        return ColdCall(
             "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
         )
 
@@ -53,9 +56,11 @@ def put_writes(
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
     where = config.address(given)
-    if tiers.behind and (yield from write_behind.put_writes(tiers, tiers.behind, given, writes, task_id, task_path)):
+    if tiers.flush_queue and (
+        yield from write_behind.put_writes(tiers, tiers.flush_queue, given, writes, task_id, task_path)
+    ):
         return
-    cold = Cold("put_writes", (for_cold(given), writes, task_id, task_path))
+    cold = ColdCall("put_writes", (for_cold(given), writes, task_id, task_path))
     hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
@@ -64,7 +69,7 @@ def put_writes(
 def _write(
     tiers: Tiers,
     where: config.Address,
-    cold: Callable[..., Cold],
+    cold: Callable[..., ColdCall],
     hot: Callable[[], Operation[Any]],
     script: Script,
     record: bytes,

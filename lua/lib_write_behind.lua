@@ -44,7 +44,7 @@ local function mark(index, data, lease, dirty, members, ttl, field)
   redis.call('UNLINK', lease)
 end
 
--- Notes what was written through, where cold is to get the thread once more: a flusher that came late may have deleted it there. Takes what
+-- Notes what was written through, where cold is to get the thread once more: a fenced flusher may have deleted it there. Takes what
 -- `mark` does.
 local function mark_again(index, data, lease, dirty, flush, members, ttl)
   if redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1 then mark(index, data, lease, dirty, members, ttl, '@cold_backed') end

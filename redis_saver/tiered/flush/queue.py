@@ -18,26 +18,28 @@ from redis_saver.display import error_text, shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Batch, Call, Command, Operation, Scan
 from redis_saver.errors import BacklogFull
-from redis_saver.tiered.model import MAX_NOTED, ColdHistory, Pause, Stats, Tiered, Tiers, Try
+from redis_saver.tiered.context import MAX_NOTED, ColdHistory, Tiers
+from redis_saver.tiered.requests import Attempt, Sleep, Tiered
+from redis_saver.tiered.stats import Stats
 
-LOOK_EVERY = 5.0
+SCAN_INTERVAL = 5.0
 """Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
-MAX_LOOK = 20_000
+SCAN_LEASE = 20_000
 """Milliseconds for which no other process looks, should the one that does die. While it lives it says now and then that it goes on."""
 PUBLISHED_FOR = 3_600_000
 """Milliseconds for which the result of a look is kept for other processes."""
 MAX_BACKOFF = 10.0
 """Seconds between two tries, at the most, while cold takes nothing at all."""
-CATCH_UP = MAX_BACKOFF + LOOK_EVERY
+CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
 """Seconds, and three times `flush_interval` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
 calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
 TAKE_OVER = 30.0
-"""Seconds more where a process died in the middle of a turn or a look: the longest of their leases."""
+"""Seconds more where a process died in the middle of a claim or a scan: the longest of their leases."""
 THREADS_PER_BATCH = 500
 
 
-class Lag:
-    """What a saver knows of its own write-behind (`model.Behind`)."""
+class FlushQueue:
+    """What a saver knows of its own write-behind (`context.Queue`)."""
 
     def __init__(
         self,
@@ -63,10 +65,10 @@ class Lag:
         self._refused: set[str] = set()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._outages, self._not_before, self._looked = 0, 0.0, -math.inf
+        self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str, records: int) -> None:
-        """Records of a thread were written that cold does not have: it is its turn `flush_interval` seconds after the first."""
+        """Records of a thread were written that cold does not have: it is due `flush_interval` seconds after the first."""
         with self._lock:
             self._tiers.counts.backlog += records
             if self._flushes:
@@ -79,7 +81,7 @@ class Lag:
                 self._wait(thread, 0.0)
 
     def due(self) -> str | None:
-        """The thread whose turn it is, if there is one; it is noted no more."""
+        """The thread that is due, if there is one; it is noted no more."""
         now = time.monotonic()
         with self._lock:
             while self._order and now >= self._not_before and self._order[0][0] <= now:
@@ -90,24 +92,24 @@ class Lag:
             return None
 
     def _wait(self, thread: str, at: float) -> None:
-        """Let it be a thread's turn at a time, or sooner if it is to be sooner already."""
+        """Let a thread be due at a time, or sooner if it is due sooner already."""
         if at < self._waiting.get(thread, math.inf):
             self._waiting[thread] = at
             heapq.heappush(self._order, (at, thread))
 
-    def is_time_to_look(self) -> bool:
+    def is_time_to_scan(self) -> bool:
         """Whether to look for what others left: once in `flush_interval` seconds, by one of those who ask."""
         now = time.monotonic()
         with self._lock:
-            if now - self._looked < self.flush_interval:
+            if now - self._scanned < self.flush_interval:
                 return False
-            self._looked = now
+            self._scanned = now
             return True
 
     def after_claim(
         self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
     ) -> None:
-        """A turn at a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
+        """A claim of a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
 
         The first and the last of such an outage are logged, and a thread of which cold refuses a record while it takes others; not each try.
         """
@@ -138,7 +140,7 @@ class Lag:
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
-    def room(self) -> Tiered[None]:
+    def wait_for_capacity(self) -> Tiered[None]:
         """Wait while there is too much that cold does not have.
 
         Raises:
@@ -159,7 +161,7 @@ class Lag:
                     f"{self._backlog_timeout} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
                     "(flusher=True, or redis-saver flush)"
                 )
-            yield Pause(_LOOK_AGAIN)
+            yield Sleep(_ASK_AGAIN)
 
     def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
         """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
@@ -182,7 +184,7 @@ class Lag:
 _MAX_BYTES = 32 * 2**20
 """Of memory, about, for the channel versions that are known."""
 _OUTAGE, _DOUBLINGS = 3, 10
-_LOOK_AGAIN = 0.05
+_ASK_AGAIN = 0.05
 _LOG = logging.getLogger("redis_saver")
 
 
@@ -200,7 +202,7 @@ def _size(versions: Mapping[str, Any]) -> int:
     return sum(map(len, versions)) + 200 * len(versions)
 
 
-class Found(NamedTuple):
+class Backlog(NamedTuple):
     """What a look found."""
 
     threads: list[str]
@@ -209,7 +211,7 @@ class Found(NamedTuple):
     set_aside: int
 
 
-def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
+def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
     """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is.
 
     Args:
@@ -219,8 +221,8 @@ def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
     keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
     threads: dict[str, None] = {}
     while True:
-        if is_in_turn and time.monotonic() - told > MAX_LOOK / 4000:
-            yield Command(("PEXPIRE", keyspace.scanning, MAX_LOOK))
+        if is_in_turn and time.monotonic() - told > SCAN_LEASE / 4000:
+            yield Command(("PEXPIRE", keyspace.scanning, SCAN_LEASE))
             told = time.monotonic()
         position, keys = yield Scan(keyspace.dirty_pattern, position)
         threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
@@ -236,25 +238,25 @@ def look(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Found]:
     text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
     yield Call(scripts.PUBLISH, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
     tiers.counts.learn(text)
-    return Found(found, records, oldest, aside)
+    return Backlog(found, records, oldest, aside)
 
 
-def look_in_turn(tiers: Tiers) -> Tiered[list[str]]:
+def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     """As `look`, if it is time for that and no other process does it. Who meets an error lets others look, and does so itself when it asks again."""
     keyspace, began = tiers.hot.keyspace, time.monotonic()
     token, is_looking = tiers.leases.token(keyspace.scanning), False
     try:
-        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, MAX_LOOK, b"1"))))
+        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, SCAN_LEASE, b"1"))))
         if not is_looking:
             yield from read_published(tiers)
             return []
-        found = yield from look(tiers, is_in_turn=True)
-        pause = max(LOOK_EVERY, 20 * (time.monotonic() - began))
+        found = yield from scan(tiers, is_in_turn=True)
+        pause = max(SCAN_INTERVAL, 20 * (time.monotonic() - began))
         yield Call(scripts.PUBLISH, (keyspace.scanning,), (b"", int(1000 * pause), b""))
     except BaseException as error:
         tiers.leases.keep(keyspace.scanning, token)
         if is_looking and isinstance(error, Exception):
-            yield Try(Command(("UNLINK", keyspace.scanning)))
+            yield Attempt(Command(("UNLINK", keyspace.scanning)))
         raise
     return found.threads
 

@@ -9,7 +9,7 @@ from bench.contestants import BEHIND, LATEST, MEMORY, OURS, POSTGRES, THROUGH
 from bench.workloads.reads import THREADS
 
 Rows = list[dict[str, Any]]
-Floor = dict[str, Any]
+Budget = dict[str, Any]
 
 
 def ours(rows: Rows, field: str, **wanted: Any) -> float | None:
@@ -25,15 +25,15 @@ def of(rows: Rows, saver: str, field: str, **wanted: Any) -> float | None:
     return None
 
 
-def judge(rows: Rows) -> list[Floor]:
-    """Each floor, what was measured, and whether it is met (None: not measured)."""
-    floors: list[Floor] = []
+def judge(rows: Rows) -> list[Budget]:
+    """Each budget, what was measured, and whether it is met (None: not measured)."""
+    budgets: list[Budget] = []
 
-    def floor(what: str, measured: float | None, limit: float, *, most: bool = True) -> None:
+    def budget(what: str, measured: float | None, limit: float, *, most: bool = True) -> None:
         met = None if measured is None else (measured <= limit if most else measured >= limit)
         said = f"{'<=' if most else '>='} {limit:g}"
         shown = None if measured is None else round(measured, 3)
-        floors.append({"floor": what, "limit": said, "measured": shown, "met": met})
+        budgets.append({"budget": what, "limit": said, "measured": shown, "met": met})
 
     def against_memory(**wanted: Any) -> float | None:
         return ours(rows, "of_memory", **wanted)
@@ -45,28 +45,28 @@ def judge(rows: Rows) -> list[Floor]:
         wanted = {"workload": "chat", "metric": "turn", "messages": messages, "flavour": "sync", "start": "warm"}
         for durability in ("sync", "async"):
             measured = against_memory(**wanted, durability=durability)
-            floor(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
-    floor(
+            budget(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
+    budget(
         f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False
     )
     for flavour in ("sync", "async"):
         for operation, raw in (("put", "SET"), ("get_tuple", "GET")):
             wanted = {"workload": "operations", "flavour": flavour, "metric": operation}
             measured = ours(rows, "of_raw", **wanted)
-            floor(f"{operation}, small, {flavour}, p50: x raw {raw}", measured, 2)
-    floor("server memory grown over 100 turns, MB", cost("memory grown"), 1.5)
-    floor("sent a turn on average of 100, kB", cost("sent on average"), 15)
-    floor("server time a call on average of 100 turns, us", cost("server time a call"), 40)
+            budget(f"{operation}, small, {flavour}, p50: x raw {raw}", measured, 2)
+    budget("server memory grown over 100 turns, MB", cost("memory grown"), 1.5)
+    budget("sent a turn on average of 100, kB", cost("sent on average"), 15)
+    budget("server time a call on average of 100 turns, us", cost("server time a call"), 40)
     few, many = (
         ours(rows, "median", workload="growth", metric="sent by put", messages=messages) for messages in (100, 1000)
     )
     measured = many / few if few and many else None
-    floor("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
-    judge_tiers(rows, floor)
-    return floors
+    budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
+    judge_tiers(rows, budget)
+    return budgets
 
 
-def judge_tiers(rows: Rows, floor: Callable[..., None]) -> None:
+def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:
     """Those of two tiers."""
 
     def median(saver: str, **wanted: Any) -> float | None:
@@ -80,10 +80,10 @@ def judge_tiers(rows: Rows, floor: Callable[..., None]) -> None:
             for flavour in ("sync", "async"):
                 wanted = {"workload": "reads", "checkpoint": checkpoint, "flavour": flavour}
                 measured = of(rows, saver, "of_ours", **wanted)
-                floor(f"{saver}, get_tuple, {checkpoint}, {flavour}: x {OURS}", measured, 1.1)
+                budget(f"{saver}, get_tuple, {checkpoint}, {flavour}: x {OURS}", measured, 1.1)
     turn = {"workload": "tiers", "metric": "turn"}
     for saver in (BEHIND, LATEST):
-        floor(f"{saver}, turn: x {OURS}", times(median(saver, **turn), median(OURS, **turn)), 1.25)
+        budget(f"{saver}, turn: x {OURS}", times(median(saver, **turn), median(OURS, **turn)), 1.25)
     sent = {"workload": "tiers", "metric": "statements to Postgres, a turn"}
     measured = times(median(POSTGRES, **sent), median(LATEST, **sent))
-    floor(f"statements of {POSTGRES}: x those of {LATEST}", measured, 4, most=False)
+    budget(f"statements of {POSTGRES}: x those of {LATEST}", measured, 4, most=False)

@@ -13,7 +13,7 @@ BYTES_PER_PIPELINE = 256_000
 """What holds more bytes than this goes by itself, beside the others, so that it keeps none of them waiting."""
 
 
-class Waiting(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request, what its caller asked for in all, where it goes, its bytes, and the future that its caller waits on."""
 
     request: Call | Command
@@ -22,7 +22,7 @@ class Waiting(NamedTuple):
     size: int
     future: asyncio.Future[Any]
 
-    def settle(self, reply: Any) -> None:
+    def resolve(self, reply: Any) -> None:
         """Hand over a reply, or an error, unless the caller has gone."""
         if self.future.done():
             return
@@ -37,14 +37,14 @@ def size(request: Call | Command) -> int:
     return sum(len(argument) for argument in request.arguments if not isinstance(argument, int))
 
 
-def loads(together: Sequence[Waiting]) -> Iterator[list[Waiting]]:
+def pipelines(together: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:
     """Divide requests into what one pipeline takes."""
-    load: list[Waiting] = []
+    load: list[PendingRequest] = []
     room = BYTES_PER_PIPELINE
-    for waiting in together:
-        if load and (len(load) == REQUESTS_PER_PIPELINE or waiting.size > room):
+    for pending in together:
+        if load and (len(load) == REQUESTS_PER_PIPELINE or pending.size > room):
             yield load
             load, room = [], BYTES_PER_PIPELINE
-        load.append(waiting)
-        room -= waiting.size
+        load.append(pending)
+        room -= pending.size
     yield load

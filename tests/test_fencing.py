@@ -1,4 +1,4 @@
-"""Flushers that come late: what they do to cold when their turn is over, while others flush, write and delete; and who deletes side by side."""
+"""Flushers that come late: what they do to cold when their claim is over, while others flush, write and delete; and who deletes side by side."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from uniform import Face
+from uniform import Uniform
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
 from factories import checkpoint, config
 from test_behind import BEHIND, drained, keys_of, stalled
 from wrappers import Around, Meanwhile
-from tiering import Moody, Tiers, between, plain, written
+from tiering import FlakySaver, Tiers, between, plain, written
 
 from redis_saver.engine import scripts
-from redis_saver.tiered import flushing, model, operations
+from redis_saver.tiered import context, operations
+from redis_saver.tiered.flush import run as flushing
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -32,25 +33,25 @@ def new() -> Any:
 class Stage:
     """Two that flush, one that looks at cold alone; the first is late."""
 
-    def __init__(self, tiers: Tiers, face: Face, other: Face, through: Face, cold: Any) -> None:
-        self.tiers, self.face, self.other, self.through, self.cold = tiers, face, other, through, cold
+    def __init__(self, tiers: Tiers, uniform: Uniform, other: Uniform, through: Uniform, cold: Any) -> None:
+        self.tiers, self.uniform, self.other, self.through, self.cold = tiers, uniform, other, through, cold
         self.late: Any = None
         self.last: dict[str, Any] = {}
 
     async def take(self) -> None:
-        """The first takes what is dirty, and its turn is over before it gives that to cold."""
-        self.late = await stalled(self.tiers, self.face)
+        """The first takes what is dirty, and its claim is over before it gives that to cold."""
+        self.late = await stalled(self.tiers, self.uniform)
         self.tiers.target.raw.hset(keys_of(self.tiers).flush, "until", 0)
 
     async def begin_anew(self, *, late_with: str) -> None:
         """The thread is deleted and written again, all of which cold has; the late one has taken what was there before, or the deletion."""
-        await written(self.face)
+        await written(self.uniform)
         if late_with == "checkpoints":
             await self.take()
             await self.other.delete_thread("thread")
         else:
-            await drained(self.face)
-            await self.face.delete_thread("thread")
+            await drained(self.uniform)
+            await self.uniform.delete_thread("thread")
             await self.take()
         await drained(self.other)
         self.last = (await written(self.other))[-1]
@@ -62,14 +63,14 @@ class Stage:
 
     async def newest(self) -> list[Any]:
         """By those who go by hot, by hot alone, by cold alone."""
-        faces = (self.other, self.through, self.tiers.target.face(), self.cold)
-        return [plain(await each.get_tuple(config())) for each in faces]
+        uniforms = (self.other, self.through, self.tiers.target.uniform(), self.cold)
+        return [plain(await each.get_tuple(config())) for each in uniforms]
 
 
 @pytest.fixture
 async def stage(tiers: Tiers) -> Stage:
-    faces = [await tiers.face(**BEHIND), await tiers.face(**BEHIND), await tiers.face()]
-    return Stage(tiers, *faces, await tiers.cold_face())
+    uniforms = [await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.uniform()]
+    return Stage(tiers, *uniforms, await tiers.cold_uniform())
 
 
 @pytest.mark.parametrize("act", ["late", "late_and_flushed"])
@@ -95,7 +96,7 @@ async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind:
 @pytest.mark.parametrize("then", ["nothing", "begun anew"])
 async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, then: str) -> None:
     """Who deletes it there has not said so yet."""
-    await written(stage.face)
+    await written(stage.uniform)
     await stage.take()
     await stage.other.delete_thread("thread")
     if then == "begun anew":
@@ -122,9 +123,9 @@ async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) ->
 @pytest.mark.parametrize("looks", [False, True])
 async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stage: Stage, looks: bool) -> None:
     """Hot has nothing of the thread, so only the writer can say that it is to be brought there again."""
-    await written(stage.face)
-    await drained(stage.face)
-    await stage.face.delete_thread("thread")
+    await written(stage.uniform)
+    await drained(stage.uniform)
+    await stage.uniform.delete_thread("thread")
     await stage.take()
     await drained(stage.other)
     if looks:
@@ -137,7 +138,7 @@ async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stag
 
 
 async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage: Stage) -> None:
-    last = (await written(stage.face))[-1]
+    last = (await written(stage.uniform))[-1]
     await stage.take()
     await drained(stage.other)
     between(stage.through, scripts.PUT_WRITES_THROUGH, stage.late_and_flushed)
@@ -149,8 +150,8 @@ async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage:
 
 async def test_it_spares_cold_nothing_that_it_wrote_over(tiers: Tiers) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
-    stage = Stage(tiers, *[await tiers.face(**settings) for _ in range(3)], await tiers.cold_face())
-    last = (await written(stage.face))[-1]
+    stage = Stage(tiers, *[await tiers.uniform(**settings) for _ in range(3)], await tiers.cold_uniform())
+    last = (await written(stage.uniform))[-1]
     await stage.take()
     await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
@@ -161,8 +162,8 @@ async def test_it_spares_cold_nothing_that_it_wrote_over(tiers: Tiers) -> None:
 
 
 async def test_the_thread_was_copied_into_meanwhile(stage: Stage) -> None:
-    await written(stage.face, "source")
-    await written(stage.face)
+    await written(stage.uniform, "source")
+    await written(stage.uniform)
     await stage.take()
     await stage.other.delete_thread("thread")
     await drained(stage.other)
@@ -175,7 +176,7 @@ async def test_the_thread_was_copied_into_meanwhile(stage: Stage) -> None:
 @pytest.mark.parametrize("at", ["before", "between"])
 async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
     """It does not come back; before the late one goes on, or while."""
-    await written(stage.face)
+    await written(stage.uniform)
     await stage.take()
     await drained(stage.other)
     if at == "between":
@@ -185,24 +186,24 @@ async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
         await stage.late()
     await drained(stage.other)
     assert await stage.cold.list(config()) == []
-    for each in (stage.face, stage.other, stage.through):
+    for each in (stage.uniform, stage.other, stage.through):
         assert await each.get_tuple(config()) is None
 
 
 async def test_a_write_that_went_past_hot_is_not_deleted(stage: Stage) -> None:
     await stage.begin_anew(late_with="checkpoints")
-    bypassing = await stage.tiers.face(on_hot_error="bypass")
+    bypassing = await stage.tiers.uniform(on_hot_error="bypass")
     stage.tiers.fails(bypassing, scripts.PUT_THROUGH)
     stored = await bypassing.put(stage.last, new(), {}, VERSIONS)
     await stage.late()
-    stage.tiers.later(model.WRITER_GONE + 1)
+    stage.tiers.later(context.WRITER_GONE + 1)
     await drained(stage.other)
     for each in (stage.other, stage.through, stage.cold):
         assert (await each.get_tuple(config())).config == stored
 
 
 async def test_it_says_so_on_a_full_server(stage: Stage) -> None:
-    last = (await written(stage.face))[-1]
+    last = (await written(stage.uniform))[-1]
     await stage.take()
     await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
@@ -235,32 +236,32 @@ async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) ->
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
 
-async def two_runs(face: Face, thread: str = "thread", of: str = "") -> None:
+async def two_runs(uniform: Uniform, thread: str = "thread", of: str = "") -> None:
     """Of one checkpoint each: run-1, and run-2."""
     first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
-    await face.get_tuple(config(thread))
-    stored = await face.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
-    await face.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])
+    await uniform.get_tuple(config(thread))
+    stored = await uniform.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
+    await uniform.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])
 
 
 @pytest.mark.parametrize("what", ["run", "thread", "thread past hot"])
 async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str) -> None:
     """What the other one deleted in cold is not brought back there from hot, which does not know yet."""
-    face, other, cold = await tiers.face(on_hot_error="bypass"), await tiers.face(), await tiers.cold_face()
-    await two_runs(face)
+    uniform, other, cold = await tiers.uniform(on_hot_error="bypass"), await tiers.uniform(), await tiers.cold_uniform()
+    await two_runs(uniform)
 
     async def another() -> None:
         await other.delete_for_runs(["run-2"])
 
     if what == "run":
-        between(face, scripts.DELETE_THREAD, another)
-        await face.delete_for_runs(["run-1"])
+        between(uniform, scripts.DELETE_THREAD, another)
+        await uniform.delete_for_runs(["run-1"])
     elif what == "thread":
-        between(face, scripts.ERASE, another)
-        await face.delete_thread("thread")
+        between(uniform, scripts.ERASE, another)
+        await uniform.delete_thread("thread")
     else:
-        works = tiers.fails(face, scripts.ERASE)
-        await face.delete_thread("thread")
+        works = tiers.fails(uniform, scripts.ERASE)
+        await uniform.delete_thread("thread")
         works()
         await another()
     assert await cold.list(config()) == []
@@ -269,27 +270,27 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("what", ["list", "delete_for_runs"])
 async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str) -> None:
-    """What hot had is not in cold again after the deletion: neither a thread from before there were tiers, nor what cold was spared. Between any
+    """What hot had is not in cold again after the deletion: neither a thread from before there were tiers, nor what was coalesced. Between any
     two requests of who brings it."""
     settings = {**BEHIND, "cold_history": "latest"}
-    face, cold, alone = await tiers.face(**settings), await tiers.cold_face(), tiers.target.face()
-    other = await tiers.face(**({} if what == "list" else settings))
+    uniform, cold, alone = await tiers.uniform(**settings), await tiers.cold_uniform(), tiers.target.uniform()
+    other = await tiers.uniform(**({} if what == "list" else settings))
     at, is_over = 0, list[Any]()
     while not is_over:
         thread = f"thread {at}"
-        await two_runs(alone if what == "list" else face, thread, of=f"{thread} ")
+        await two_runs(alone if what == "list" else uniform, thread, of=f"{thread} ")
         await other.flush()
         first, second = {
             "list": lambda: (
-                operations.list_checkpoints(face.saver, config(thread), None, None, None),
+                operations.list_checkpoints(uniform.saver, config(thread), None, None, None),
                 operations.delete_thread(other.saver, thread),
             ),
             "delete_for_runs": lambda: (
-                operations.delete_for_runs(face.saver, [f"{thread} run-1"]),
+                operations.delete_for_runs(uniform.saver, [f"{thread} run-1"]),
                 operations.delete_for_runs(other.saver, [f"{thread} run-2"]),
             ),
         }[what]()
-        bringing = UnderWay(face.saver, "", first, is_over.append, thread)
+        bringing = UnderWay(uniform.saver, "", first, is_over.append, thread)
         for _ in range(at):
             if not is_over:
                 bringing.step()
@@ -311,13 +312,13 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
 async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers, again: str) -> None:
     """Cold does not tell their indexes, and one that stood behind a special one has another there than here."""
     settings = {**BEHIND, "cold_history": "latest"}
-    face, other, cold = await tiers.face(**settings), await tiers.face(**settings), await tiers.cold_face()
-    await face.get_tuple(config())
-    last = await face.put(config(), new(), {"run_id": "run-1"}, VERSIONS)
-    await drained(face)
-    await face.put_writes(last, [("n", 1), (INTERRUPT, 2), ("n", 3)], "task")
+    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
+    last = await uniform.put(config(), new(), {"run_id": "run-1"}, VERSIONS)
+    await drained(uniform)
+    await uniform.put_writes(last, [("n", 1), (INTERRUPT, 2), ("n", 3)], "task")
     if again == "late":
-        late = await stalled(tiers, face)
+        late = await stalled(tiers, uniform)
         tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
     await drained(other)
     tiers.evict()
@@ -338,24 +339,24 @@ async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers,
 
 
 async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:
-    """The first one failed while cold got what it had been spared."""
+    """The first one failed while cold got what it had been coalesced."""
     settings = {**BEHIND, "cold_history": "latest"}
-    face, cold, moody = await tiers.face(**settings), await tiers.cold_face(), Moody(await tiers.cold())
-    await two_runs(face)
-    await drained(face)
+    uniform, cold, flaky = await tiers.uniform(**settings), await tiers.cold_uniform(), FlakySaver(await tiers.cold())
+    await two_runs(uniform)
+    await drained(uniform)
     assert len(await cold.list(config())) == 1
-    moody.fail = {"put"}
+    flaky.fail = {"put"}
     with pytest.raises(psycopg.OperationalError):
-        await (await tiers.face(cold=moody.wrap(), **settings)).delete_for_runs(["run-2"])
-    await face.delete_for_runs(["run-2"])
+        await (await tiers.uniform(cold=flaky.wrap(), **settings)).delete_for_runs(["run-2"])
+    await uniform.delete_for_runs(["run-2"])
     assert [one.metadata["run_id"] for one in await cold.list(config())] == ["run-1"]
-    assert (await face.get_tuple(config())).metadata["run_id"] == "run-1"
+    assert (await uniform.get_tuple(config())).metadata["run_id"] == "run-1"
 
 
 async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Stage) -> None:
     """As a client does that saw no reply."""
-    await written(stage.face)
-    await drained(stage.face)
+    await written(stage.uniform)
+    await drained(stage.uniform)
     made = list[Any]()
 
     async def begin_anew() -> None:
@@ -381,11 +382,11 @@ async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Sta
 
 async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(stage: Stage, monkeypatch: Any) -> None:
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
-    last = (await written(stage.face))[-1]
+    last = (await written(stage.uniform))[-1]
 
     async def flushed_and_begins_an_intent() -> None:
         await drained(stage.other)
-        dies = await stage.tiers.face()
+        dies = await stage.tiers.uniform()
         stage.tiers.fails(dies, scripts.PUT_WRITES_THROUGH)
         with pytest.raises(redis.ConnectionError):
             await dies.put_writes(last, [("n", 1)], "task-y")

@@ -1,6 +1,6 @@
 """Who brings to cold what only hot has: threads of the process, or tasks of its event loop.
 
-Each takes the conversation whose turn it is, brings it to cold, and takes the next, so one that takes long keeps no other; one of them also looks, now and
+Each takes the conversation that is due, brings it to cold, and takes the next, so one that takes long keeps no other; one of them also looks, now and
 then, for what other processes left. What goes wrong is counted (`Stats.last_error`) and tried again: nobody waits for it whom an error
 could be raised to.
 """
@@ -22,9 +22,9 @@ from redis_saver import forks
 from redis_saver.client import loops
 from redis_saver.display import error_text
 from redis_saver.errors import LoopEnded
-from redis_saver.tiered import lag
 from redis_saver.tiered.capturing import capturing
-from redis_saver.tiered.flushing import Flushed, flush
+from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.flush.run import Flushed, flush
 
 if TYPE_CHECKING:
     from redis_saver.tiered.aio import AsyncTieredSaver
@@ -38,24 +38,24 @@ _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 
 _TO_END = 1.0
 """Seconds that are left to end what was begun when the time is up."""
-_LOOKS = 3
+_SCANS = 3
 """How often in a row hot may fail to say what is left, before a drain gives up."""
 
 
 def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
-    """Note what came of a turn at a thread; answers how many records cold need not get any more."""
+    """Note what came of a claim of a thread; answers how many records cold need not get any more."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
         saver.counts.last_error = error_text(failed)
     acked = done.brought + done.coalesced if done else 0
-    if saver.behind:  # else it flushes, when asked to, what others left
-        saver.behind.after_claim(
+    if saver.flush_queue:  # else it flushes, when asked to, what others left
+        saver.flush_queue.after_claim(
             thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
         )
     return acked
 
 
-class _Looks:
+class _Scans:
     """Looks of a drain, one after the other, of which some may fail."""
 
     def __init__(self, saver: Any, left: Callable[[], float]) -> None:
@@ -70,7 +70,7 @@ class _Looks:
         self._failed = self._failed + 1 if error else 0
         if error:
             self._saver.counts.last_error = error_text(error)
-            if self._failed == _LOOKS or not self._left():
+            if self._failed == _SCANS or not self._left():
                 raise error
         return bool(error)
 
@@ -160,13 +160,13 @@ class Flusher:
             thread.join(left() + _TO_END)
 
     def _work(self, stopped: threading.Event) -> None:
-        while not stopped.is_set() and (saver := self._saver()) is not None and saver.behind:
-            if saver.behind.is_time_to_look():
+        while not stopped.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
+            if saver.flush_queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.behind.found(saver.driver.run(lag.look_in_turn(saver)))
+                    saver.flush_queue.found(saver.driver.run(flush_queue.scan_in_turn(saver)))
                 if captured.error:
                     saver.counts.last_error = error_text(captured.error)
-            thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
+            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
             del saver
@@ -181,12 +181,12 @@ class Flusher:
         return _settle(saver, thread, done, captured.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
+        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
+        looks, found = _Scans(saver, left), flush_queue.Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = saver.driver.run(lag.look(saver))
+                found = saver.driver.run(flush_queue.scan(saver))
             if not looks.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and self._bring_all(saver, found.threads, left):
@@ -283,13 +283,13 @@ class AsyncFlusher:
                 self._stopped, self._loop = False, None
 
     async def _work(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set() and (saver := self._saver()) is not None and saver.behind:
-            if saver.behind.is_time_to_look():
+        while not stopping.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
+            if saver.flush_queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.behind.found(await saver.driver.arun(lag.look_in_turn(saver)))
+                    saver.flush_queue.found(await saver.driver.arun(flush_queue.scan_in_turn(saver)))
                 if captured.error:
                     saver.counts.last_error = error_text(captured.error)
-            thread, pause = saver.behind.due(), saver.behind.flush_interval / _STEPS
+            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
             del saver
@@ -305,12 +305,12 @@ class AsyncFlusher:
         return _settle(saver, thread, done, captured.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up. No turn is begun then."""
+        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        looks, found = _Looks(saver, left), lag.Found([], 0, 0, 0)
+        looks, found = _Scans(saver, left), flush_queue.Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = await saver.driver.arun(lag.look(saver))
+                found = await saver.driver.arun(flush_queue.scan(saver))
             if not looks.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and await self._bring_all(saver, found.threads, left):

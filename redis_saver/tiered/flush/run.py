@@ -2,7 +2,7 @@
 
 A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
 cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
-written last. One flusher at a time works on a thread; one that takes longer than its turn (it was stopped, or its machine slept) finds out when it is done,
+written last. One flusher at a time works on a thread; one that takes longer than its claim (it was stopped, or its machine slept) finds out when it is done,
 and what it may have done to cold is done again (`lua/ack.lua`).
 """
 
@@ -24,17 +24,20 @@ from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
 from redis_saver.storage import codec
 from redis_saver.storage.opaque import OpaqueSerializer
-from redis_saver.tiered import coalescing, model
+from redis_saver.tiered import context
 from redis_saver.tiered.cold_calls import calls_for, to_put, versions_of_values
+from redis_saver.tiered.context import Tiers
+from redis_saver.tiered.flush import coalescing
+from redis_saver.tiered.flush.opaque_copy import opened
 from redis_saver.tiered.leases import release
-from redis_saver.tiered.model import Cold, HotFailed, Pause, Record, Tiered, Tiers, Try
-from redis_saver.tiered.opaque_copy import opened
+from redis_saver.tiered.records import Record
+from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
 
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
 """Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
 DELETIONS_KEPT = 3_600_000
-"""Milliseconds for which a deletion is remembered, for flushers that come late."""
+"""Milliseconds for which a deletion is remembered, for flushers that are fenced."""
 MAX_PAUSE = 10
 """Seconds after which what cold would not take is tried again, at the latest."""
 _FENCED = -1
@@ -77,7 +80,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
             deadline = deadline or now + 2 * FLUSH_LEASE / 1000
             if now >= deadline:
                 raise busy(thread)
-            yield Pause(0.02)
+            yield Sleep(0.02)
             continue
         if done.failed:
             raise done.failed[0]
@@ -87,7 +90,7 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def busy(thread: str) -> ThreadBusy:
-    """What to raise when others have been at a thread for two turns."""
+    """What to raise when others have been at a thread for the length of two claims."""
     return ThreadBusy(
         f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000} seconds; try again"
     )
@@ -104,7 +107,7 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
         if done is None:
             if time.monotonic() >= deadline:
                 return False
-            yield Pause(0.02)
+            yield Sleep(0.02)
         elif not done.left:
             return True
         elif not done.brought + done.coalesced:
@@ -114,8 +117,8 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
     """Bring some of what cold does not have of a thread there. None: another flusher is at it, or a writer that goes to cold first.
 
-    Where hot fails, the turn is released, and the next attempt of this process goes on with it in any case. Where this is stopped in the middle of a call
-    of cold, nobody knows when that is over: then the turn has to run out.
+    Where hot fails, the claim is released, and the next attempt of this process goes on with it in any case. Where this is stopped in the middle of a call
+    of cold, nobody knows when that is over: then the claim has to run out.
 
     Args:
         tiers: The saver.
@@ -142,7 +145,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     claimed = yield Call(
         scripts.CLAIM,
         (keys.data_key, keys.dirty, keys.flush, keys.intents),
-        (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", model.WRITER_GONE),
+        (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
     )
     if claimed == 1:
         return None
@@ -154,9 +157,9 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     if not raw:
         return Flushed(there, 0, 0, ())
     seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest is for the last call of cold
-    spares = tiers.behind is not None and tiers.behind.history == "latest" and not unacked
+    coalesces = tiers.flush_queue is not None and tiers.flush_queue.history == "latest" and not unacked
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
-    yield from claim.run(*until, spares=spares)
+    yield from claim.run(*until, coalesces=coalesces)
     brought = [argument for record in claim.done for argument in (record.member, record.score)]
     failed: list[Argument] = []
     for record, error in claim.failed:
@@ -170,12 +173,12 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     )
     try:
         left = yield ack
-    except Exception:  # noqa: BLE001 - who came late must not miss that. Where it was settled, and that is not known, all of this turn is done again
+    except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was settled, and that is not known, all of this claim is done again
         left = yield ack
-    if left != _FENCED and tiers.behind:
+    if left != _FENCED and tiers.flush_queue:
         for escaped, (raw_id, versions) in claim.latest.items():
             place = (thread, names.name_of(escaped))
-            tiers.behind.remember(place, names.name_of(raw_id), versions)
+            tiers.flush_queue.remember(place, names.name_of(raw_id), versions)
     counts = tiers.counts
     counts.flushes += 1
     counts.flushed += len(claim.done) - claim.coalesced
@@ -190,7 +193,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
 
 
 class _Claim:
-    """One flusher's turn at a thread."""
+    """One flusher's claim of a thread."""
 
     def __init__(self, tiers: Tiers, thread: str) -> None:
         self.tiers, self.thread = tiers, thread
@@ -213,13 +216,13 @@ class _Claim:
         self.failed = [(record, problem) for record, problem in problems if problem is not None]
         self._bases = bases
 
-    def run(self, until: float, until_by_clock: float, *, spares: bool) -> Tiered[None]:
+    def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
         """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
 
-        It spares cold what it may only where the turn before was settled: else cold may have half of that already.
+        It coalesces what it may only where the claim before was settled: else cold may have half of that already.
         """
         plan = coalescing.Plan({}, set())
-        if spares:
+        if coalesces:
             plan = yield from coalescing.plan(self.tiers, self.thread, self.records)
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
@@ -260,17 +263,17 @@ class _Claim:
         """Delete the thread in cold: what that had got is no base any more."""
         self._bases = {}
         self.latest.clear()
-        return (yield from self._ask_cold(Cold("delete_thread", (self.thread,))))
+        return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
 
-    def _ask_cold(self, call: Cold) -> Tiered[Exception | None]:
+    def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
         """Let cold do something; answers the error, if there is one."""
         self.is_asking_cold = True
-        error = (yield Try(call)).error
+        error = (yield Attempt(call)).error
         self.is_asking_cold = False
         return error  # type: ignore[no-any-return]
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
-        """Give cold what it was spared of a namespace, and that is needed now."""
+        """Give cold what was coalesced of a namespace, and that is needed now."""
         hot, data = self.tiers.carrier, self.tiers.hot.keyspace.keys(self.thread).data_key
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
@@ -312,7 +315,7 @@ class _Claim:
             return {}
         with decoding("what cold got last of thread {!r}", self.thread):
             base_id = names.name_of(base)
-        known = self.tiers.behind.versions((self.thread, ns), base_id) if self.tiers.behind else None
+        known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if known is None:
             found = yield from reading.get_tuple(self.tiers.carrier, config.to_config(self.thread, ns, base_id))
             known = versions_of_values(found.checkpoint) if found else {}
@@ -331,7 +334,7 @@ class _Claim:
             allowance.unfold("writes", writes[-1].idx)
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
             given = yield from self._filled(record.member, writes, given)
-        return (yield from self._ask_cold(Cold("put_writes", (where, given, task, writes[0].task_path))))
+        return (yield from self._ask_cold(ColdCall("put_writes", (where, given, task, writes[0].task_path))))
 
     def _filled(
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from redis_saver import config, names
 from redis_saver.checkpoint import reading
 from redis_saver.errors import RedisSaverError
-from redis_saver.tiered.model import HotFailed, Record, Tiered, Tiers
+from redis_saver.tiered.context import Tiers
+from redis_saver.tiered.records import Record
+from redis_saver.tiered.requests import HotFailed, Tiered
 
 _DELTA = "counters_since_delta_snapshot"
 """What LangGraph notes in the metadata of a checkpoint whose `DeltaChannel`s are made of writes to its ancestors."""
@@ -22,7 +24,7 @@ class Plan(NamedTuple):
     """Members that cold need not get: of checkpoints that are not the newest of their namespace, and of their writes; and the member of the
     newest, which it has to get for that."""
     whole: set[str]
-    """Namespaces of which none is spared, as the newest needs its ancestors: a `DeltaChannel` is made of the writes to them."""
+    """Namespaces of which none is coalesced, as the newest needs its ancestors: a `DeltaChannel` is made of the writes to them."""
 
 
 def plan(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:

@@ -1,0 +1,1 @@
+"""Flushing: bringing to cold what only hot has."""
