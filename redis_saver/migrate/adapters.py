@@ -24,7 +24,7 @@ from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
 from redis_saver.migrate.endpoints import SaverEndpoint, special
-from redis_saver.migrate.records import Entry, Key, ThreadOutline, Task, TaskInfo
+from redis_saver.migrate.records import Entry, Key, Task, TaskInfo, ThreadOutline
 from redis_saver.storage import codec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis_saver.display import shown
-from redis_saver.migrate.records import Key, ThreadOutline, Record, Task
+from redis_saver.migrate.records import Key, Record, Task, ThreadOutline
 from redis_saver.storage.opaque import same
 
 Lacking = dict[Key, tuple[bool, set[Task]]]

@@ -36,7 +36,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver.display import printable, shown
 from redis_saver.errors import FileDamaged, moving
 from redis_saver.limits import Allowance, Limits
-from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, TaskInfo, Writes
+from redis_saver.migrate.records import Entry, Key, Record, TaskInfo, ThreadOutline, Writes
 from redis_saver.storage.opaque import fingerprint
 
 FIRST_LINE = b"redis-saver threads 1\n"

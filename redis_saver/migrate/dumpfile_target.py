@@ -18,7 +18,7 @@ from redis_saver.display import error_text, printable
 from redis_saver.errors import EndpointError, ThreadMigrationError
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, Values, checksum
 from redis_saver.migrate.new_files import NewFile
-from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, Task
+from redis_saver.migrate.records import Entry, Key, Record, Task, ThreadOutline
 from redis_saver.storage.chunks import digest
 
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_
 from redis_saver import config
 from redis_saver.display import error_text, printable, shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
-from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record, Task, TaskInfo, record
+from redis_saver.migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, record
 from redis_saver.storage.opaque import fingerprint
 
 

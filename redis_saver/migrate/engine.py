@@ -23,7 +23,7 @@ from redis_saver.migrate import diff
 from redis_saver.migrate.adapters import endpoint_of
 from redis_saver.migrate.diff import Lacking
 from redis_saver.migrate.endpoints import Source, Target
-from redis_saver.migrate.records import Entry, Key, ThreadOutline, Record
+from redis_saver.migrate.records import Entry, Key, Record, ThreadOutline
 from redis_saver.migrate.versions import Versions
 
 SAMPLE = 2
