@@ -16,7 +16,7 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Returns what put.lua does; 0 where cold has to be written first: then nothing was done.
+-- Returns what put.lua does; -1 where cold has to be written first: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib_thread
@@ -31,7 +31,7 @@ local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#AR
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
-if not field then return 0 end
+if not field then return -1 end
 local missing = put_checkpoint(index, data, ARGV, true)
 if missing.err or #missing > 0 then return missing end
 mark(index, data, lease, dirty, { checkpoint }, default, field)

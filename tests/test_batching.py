@@ -25,11 +25,11 @@ from servers import Cluster, Server, url_of
 from test_ways_in import sentinel  # noqa: F401
 
 from redis_saver import AsyncRedisSaver, KeyConflict
-from redis_saver.client import clusters, connections, loads
+from redis_saver.client import clusters, connections, pending
 from redis_saver.engine.requests import Batch, Call, Command
 from redis_saver.engine.scripts import Script
 
-EACH = loads.REQUESTS_PER_PIPELINE
+EACH = pending.REQUESTS_PER_PIPELINE
 
 
 class Relay:
@@ -213,11 +213,11 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
         await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
 
     sent = Sent(monkeypatch)
-    third = loads.BYTES_PER_PIPELINE // 3
+    third = pending.BYTES_PER_PIPELINE // 3
     await asyncio.gather(*(write(third + number) for number in range(5)))
     assert sent.calls == [2, 2, 1]
     sent.writes.clear()
-    await asyncio.gather(write(10), write(loads.BYTES_PER_PIPELINE), write(20))
+    await asyncio.gather(write(10), write(pending.BYTES_PER_PIPELINE), write(20))
     assert sorted(sent.calls) == [1, 2]
 
 

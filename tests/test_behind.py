@@ -40,6 +40,7 @@ from redis_saver.serde.serializer import FastSerializer
 from redis_saver.tiered import context
 from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.requests import Attempt
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
 """Nothing is brought to cold before a test says so."""
@@ -383,7 +384,7 @@ async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
     saver = uniform.saver
     operation = flushing.flush(saver, "thread")
     request = next(operation)
-    while not isinstance(request, flushing.Try):
+    while not isinstance(request, Attempt):
         answer = await asked(uniform, request)
         request = operation.send(answer)
 
@@ -440,10 +441,10 @@ async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
 
 
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
-    behind = (await tiers.saver(**BEHIND)).behind
+    queue = (await tiers.saver(**BEHIND)).flush_queue
     for number in range(2000):
-        behind.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
-    assert behind.due() is None
+        queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
+    assert queue.due() is None
 
 
 async def test_a_late_flusher_leaves_the_deadline(tiers: Tiers) -> None:

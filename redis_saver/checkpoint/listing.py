@@ -165,17 +165,20 @@ def scan_threads(context: Context) -> Stream[str]:
 def collect(stream: Stream[T]) -> Operation[list[T]]:
     """All results of a stream."""
     items: list[T] = []
-    reply = None
+    step, given = stream.send, None
     while True:
         try:
-            step = stream.send(reply)
+            asked = step(given)
         except StopIteration:
             return items
-        if isinstance(step, Page):
-            items += step.items
-            reply = None
-        else:
-            reply = yield step
+        step, given = stream.send, None
+        if isinstance(asked, Page):
+            items += asked.items
+            continue
+        try:
+            given = yield asked
+        except Exception as error:  # noqa: BLE001 - it is raised in there
+            step, given = stream.throw, error
 
 
 class _Newest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -14,7 +15,7 @@ from redis_saver.engine.runner import DriverWrapper
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.drivers import AsyncTieredDriver
 from redis_saver.tiered.flush.workers import AsyncFlusher
-from redis_saver.tiered.requests import Tiered, TieredRequest
+from redis_saver.tiered.requests import Tiered, TieredRequest, TieredStream
 from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 
@@ -71,3 +72,14 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         if self.flushes and not self._flusher.is_at_work:
             await self.driver.on_its_loop(self._flusher.run)
         return await self.driver.arun(with_own_errors(operation))
+
+    def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
+        if self.flushes and not self._flusher.is_at_work:
+            self.driver.call(self._flusher.run)
+        return self.driver.stream(with_own_errors(operation))
+
+    async def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
+        if self.flushes and not self._flusher.is_at_work:
+            await self.driver.on_its_loop(self._flusher.run)
+        async for one in self.driver.astream(with_own_errors(operation)):
+            yield one

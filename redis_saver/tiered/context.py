@@ -82,6 +82,8 @@ class Tiers(Protocol):
     hot: Context
     carrier: Context
     """Hot, as it is read to bring to cold what it has."""
+    lists_by_id: bool
+    """Whether cold is known to list by descending id, whatever it is asked for."""
     verify: Verify
     negative_cache: dict[str, NegativeEntry]
     """Threads in which nothing was found."""

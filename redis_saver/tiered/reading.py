@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver import config, names
 from redis_saver.checkpoint import listing, reading, writing
 from redis_saver.engine import scripts
-from redis_saver.engine.requests import Argument, Call, Command, Operation, Scan, T
+from redis_saver.engine.requests import Argument, Call, Command, Operation, Page, Scan, T
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage import codec
 from redis_saver.storage.context import Context
@@ -32,7 +32,7 @@ from redis_saver.tiered.enrolling import enroll
 from redis_saver.tiered.flush.queue import scan
 from redis_saver.tiered.flush.run import flush_now, flush_what_goes
 from redis_saver.tiered.intents import change, repair
-from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered
+from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered, TieredRequest, TieredStream
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
@@ -168,43 +168,126 @@ def list_checkpoints(
     filter: Mapping[str, Any] | None,
     before: RunnableConfig | None,
     limit: int | None,
-) -> Tiered[list[CheckpointTuple]]:
-    """What both have, newest first. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
+) -> TieredStream[CheckpointTuple]:
+    """What both have, newest first, in pages. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
 
-    What was coalesced is in hot alone; of a thread with a write intent it is left out, as is all that hot says.
+    What was coalesced is in hot alone. Where both have to be asked all is gathered; a thread with a write intent is left out then of what hot says.
     """
-    thread = None if given is None else config.thread_id(given)
-    asked = listing.query(given, filter, before, limit)
+    return _list(tiers, listing.query(given, filter, before, limit), filter, _Listed(before, limit))
 
-    def by_hot() -> Operation[list[CheckpointTuple]]:
-        return listing.collect(listing.list_checkpoints(tiers.hot, asked))
 
+def _list(
+    tiers: Tiers, asked: listing.Query, filter: Mapping[str, Any] | None, listed: _Listed
+) -> TieredStream[CheckpointTuple]:
+    if asked.limit == 0:
+        return
+    given, thread = asked.config, None if asked.config is None else config.thread_id(asked.config)
     has_all, tombstones = tiers.flush_queue is None or tiers.flush_queue.history == "all", set[str]()
     yield from enroll(tiers, thread)  # first, as a thread that another brings there is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
-            if thread is not None and (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
-                return found
+            if thread is not None and (yield from _list_by_hot_alone(tiers, thread, asked, listed)):
+                return
             if not (yield from flush_what_goes(tiers, each)):
                 has_all = False
                 if (yield from _has_tombstone(tiers.hot.keyspace.tier_keys(each))):
                     tombstones.add(each)
     except HotFailed:  # counted by whoever asks hot next
         pass
-    options = {"filter": filter, "before": before, "limit": limit}
-    in_cold = yield ColdCall("list", (given if given is None else for_cold(given, ns=False),), options)
+    cold = ColdCall("list", (given if given is None else for_cold(given, ns=False),), {"filter": filter})
     if has_all:
-        return in_cold  # type: ignore[no-any-return]
+        yield from _list_by_cold(tiers, cold, listed)
+        return
+    in_cold = yield cold.with_options(before=listed.before)
     with_intents = yield from _with_intents(tiers, thread)
     try:
-        in_hot = yield from by_hot()
+        in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(asked)))
     except ThreadDamaged:  # the next to read repairs it
         in_hot = []
     believed = [one for one in in_cold if config.thread_id(one.config) not in tombstones]
     believed += [one for one in in_hot if config.thread_id(one.config) not in with_intents]
     both = {config.address(one.config): one for one in believed}
-    newest_first = sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True)
-    return newest_first[:limit]
+    yield listed.page(sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True))
+
+
+class _Listed:
+    """How far a list has got, so that another store can go on with it: below an id, but for what has been listed of the last one."""
+
+    def __init__(self, before: RunnableConfig | None, limit: int | None) -> None:
+        self.before, self.left = before, limit
+        self._last_id: str | None = None
+        self._at_last = set[config.Address]()
+
+    @property
+    def more(self) -> int:
+        """So many that are below `before` were listed already."""
+        return len(self._at_last)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more are wanted."""
+        return self.left is not None and self.left <= 0
+
+    def page(self, found: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
+        """Those of the next that were not listed yet."""
+        new = [one for one in found if config.address(one.config) not in self._at_last][: self.left]
+        for one in new:
+            if (checkpoint_id := one.checkpoint["id"]) != self._last_id:
+                if self._last_id is not None:
+                    self.before = config.to_config("", "", self._last_id)
+                self._last_id = checkpoint_id
+                self._at_last.clear()
+            self._at_last.add(config.address(one.config))
+        if self.left is not None:
+            self.left -= len(new)
+        return Page(new)
+
+    def rest_of(self, asked: listing.Query) -> listing.Query:
+        """What is still wanted, and maybe `more`."""
+        before = None if self.before is None else config.checkpoint_id(self.before)
+        return asked._replace(before=before, limit=None if self.left is None else self.left + self.more)
+
+
+def _list_by_hot_alone(
+    tiers: Tiers, thread: str, asked: listing.Query, listed: _Listed
+) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
+    """List a dirty thread by hot, as long as hot has all of it; whether it did to the end."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    if not (yield from _is_whole(keys)):
+        return False
+    stream, reply = listing.list_checkpoints(tiers.hot, asked), None
+    while True:
+        try:
+            step: Any = stream.send(reply)
+        except StopIteration:
+            return (yield from _is_whole(keys))
+        if not isinstance(step, Page):
+            reply = yield step
+        elif (yield from _is_whole(keys)):
+            reply = yield listed.page(step.items)
+        else:
+            return False
+
+
+PER_PAGE = 100
+"""How many checkpoints cold is asked for at once."""
+
+
+def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
+    """List by cold, each page a call: one that is left open would keep a connection of cold while the caller works.
+
+    A page goes on below the last, so that is done only where cold is known to list by id.
+    """
+    while not listed.is_done:
+        limit = listed.left
+        if tiers.lists_by_id:
+            limit = PER_PAGE if limit is None else min(PER_PAGE, limit)
+        if limit is not None:
+            limit += listed.more
+        found = yield cold.with_options(before=listed.before, limit=limit)
+        yield listed.page(found)
+        if not tiers.lists_by_id or len(found) < (limit or 0):
+            return
 
 
 def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:

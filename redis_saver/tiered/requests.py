@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver.engine.requests import Call, Command, Request, T
+from redis_saver.engine.requests import Call, Command, Page, Request, T
 from redis_saver.errors import RedisSaverError
 
 
@@ -15,6 +15,10 @@ class ColdCall(NamedTuple):
     method: str
     arguments: Sequence[Any] = ()
     options: Mapping[str, Any] = {}
+
+    def with_options(self, **more: Any) -> ColdCall:
+        """The call with more options."""
+        return self._replace(options={**self.options, **more})
 
 
 class Attempt(NamedTuple):
@@ -45,6 +49,7 @@ class SingleFlight(NamedTuple):
 
 TieredRequest: TypeAlias = "Request | ColdCall | Attempt | Sleep | SingleFlight"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
+TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 
 class HotFailed(RedisSaverError):

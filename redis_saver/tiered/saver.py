@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -18,7 +18,7 @@ from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.interface import Interface, Operations
 from redis_saver.checkpoint.sync import RedisSaver
 from redis_saver.display import error_text, kind_of, shown
-from redis_saver.engine.requests import T
+from redis_saver.engine.requests import R, T
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.errors import BacklogWarning
 from redis_saver.serde.serializer import safe
@@ -28,7 +28,7 @@ from redis_saver.tiered.drivers import TieredDriver
 from redis_saver.tiered.flush.opaque_copy import carriers
 from redis_saver.tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver.tiered.leases import Leases
-from redis_saver.tiered.requests import HotFailed, Tiered, TieredRequest
+from redis_saver.tiered.requests import HotFailed, TieredRequest
 from redis_saver.tiered.stats import Stats
 
 CLOSE_TIMEOUT = 10.0
@@ -120,6 +120,10 @@ class TwoTiers(Interface, Generic[Hot]):
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.carrier, carrier_of_cold = carriers(hot, cold)
         self.driver = self._driver_class(hot, cold, carrier_of_cold, bypasses=on_hot_error == "bypass")
+        modules = [kind.__module__ for kind in type(cold).__mro__]
+        self.lists_by_id = any(
+            one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
+        )
         self.counts, self.leases = Stats(), Leases()
         forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
@@ -165,13 +169,6 @@ class TwoTiers(Interface, Generic[Hot]):
         elif left and error is None:
             warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
 
-    def _stream(self, operation: Tiered[list[T]]) -> Iterator[T]:  # type: ignore[override]
-        yield from self._run(operation)
-
-    async def _astream(self, operation: Tiered[list[T]]) -> AsyncIterator[T]:  # type: ignore[override]
-        for one in await self._arun(operation):
-            yield one
-
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
 
@@ -200,7 +197,7 @@ class TwoTiers(Interface, Generic[Hot]):
         await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
 
 
-def with_own_errors(operation: Tiered[T]) -> Tiered[T]:
+def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
     """An operation that ends with hot's own error, where that was not bypassed."""
     try:
         return (yield from operation)

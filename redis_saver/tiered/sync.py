@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -16,7 +17,7 @@ from redis_saver.engine.runner import DriverWrapper
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.drivers import SyncTieredDriver
 from redis_saver.tiered.flush.workers import Flusher
-from redis_saver.tiered.requests import Tiered, TieredRequest
+from redis_saver.tiered.requests import Tiered, TieredRequest, TieredStream
 from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 
@@ -86,6 +87,16 @@ class TieredSaver(TwoTiers[RedisSaver]):
         if self.flushes:
             self._flusher.start()
         return await self.driver.arun(with_own_errors(operation))
+
+    def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
+        if self.flushes:
+            self._flusher.start()
+        return self.driver.stream(with_own_errors(operation))
+
+    def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
+        if self.flushes:
+            self._flusher.start()
+        return self.driver.astream(with_own_errors(operation))
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""

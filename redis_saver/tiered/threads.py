@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import config, names
 from redis_saver.checkpoint import listing
@@ -30,7 +33,8 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     """Make the target what the source is, in cold; hot gives the target up."""
     if source == target:
         return
-    found = yield from list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
+    stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
+    found: list[CheckpointTuple] = yield from listing.collect(stream)
     if not found:
         return
     intent = yield from begin_intent(tiers, target, ALL, need="nothing")
@@ -44,7 +48,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them.
 
     Raises:
-        ThreadBusy: ColdCall was coalesced checkpoints of such a thread, and could not get them first, as others were writing it all the time.
+        ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, as others were writing it all the time.
     """
     members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
     for run in run_ids:  # of threads, too, that may be on their way back to hot

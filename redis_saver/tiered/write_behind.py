@@ -8,24 +8,26 @@ first, as write-through does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver import config, names
 from redis_saver.checkpoint import writing
+from redis_saver.checkpoint.writing import Variant
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Operation
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import ThreadDamaged
-from redis_saver.tiered import instead, reading
+from redis_saver.tiered import reading
 from redis_saver.tiered.cold_calls import writes_of
 from redis_saver.tiered.context import Queue, Tiers
 from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.requests import Tiered
 
-_REFUSED = {scripts.PUT_BEHIND: 0, scripts.PUT_WRITES_BEHIND: -1}
+Store: TypeAlias = Callable[[Variant], Operation[bool]]
+"""An operation that stores a record in hot, by a variant of its script; False: that refused it."""
 
 
 def put(
@@ -39,8 +41,11 @@ def put(
     """Store a checkpoint in hot; False where it has to go to cold first."""
     where = config.address(given)
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
-    operation = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
-    return (yield from _store(tiers, queue, where, operation, scripts.PUT_BEHIND, parent))
+
+    def store(variant: Variant) -> Operation[bool]:
+        return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
+
+    return (yield from _store(tiers, queue, where, store, scripts.PUT_BEHIND, parent))
 
 
 def put_writes(
@@ -53,64 +58,63 @@ def put_writes(
 ) -> Tiered[bool]:
     """Store the pending writes of a task in hot; False where they have to go to cold first."""
     where = config.address(given)
-    operation = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
-    return (yield from _store(tiers, queue, where, operation, scripts.PUT_WRITES_BEHIND, writes_of(where)))
+
+    def store(variant: Variant) -> Operation[bool]:
+        return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
+
+    return (yield from _store(tiers, queue, where, store, scripts.PUT_WRITES_BEHIND, writes_of(where)))
 
 
 def _store(
-    tiers: Tiers,
-    queue: Queue,
-    where: config.Address,
-    operation: Callable[[], Operation[Any]],
-    script: Script,
-    last: bytes,
+    tiers: Tiers, queue: Queue, where: config.Address, store: Store, script: Script, last: bytes
 ) -> Tiered[bool]:
-    """Run an operation that stores a record, by the script that notes it, too."""
+    """Store a record by a script that notes it, too.
+
+    Args:
+        tiers: The saver.
+        queue: Its flush queue.
+        where: The checkpoint.
+        store: The operation.
+        script: The variant of its script.
+        last: What that takes last.
+    """
     yield from queue.wait_for_capacity()
     try:
-        stored = yield from _brought_back_and_tried(tiers, where, operation, script, last)
+        is_stored = yield from _fill_and_try(tiers, where, store, script, last)
     except BaseException:
         queue.note(where.thread_id, 0)  # it may be there all the same
         raise
     finally:
         tiers.negative_cache.pop(where.thread_id, None)
-    if stored is None:
+    if is_stored:
+        queue.note(where.thread_id, 1)
+    else:
         tiers.counts.written_through += 1
-        return False
-    queue.note(where.thread_id, stored)
-    return True
+    return is_stored
 
 
-def _brought_back_and_tried(
-    tiers: Tiers, where: config.Address, operation: Callable[[], Operation[Any]], script: Script, last: bytes
-) -> Tiered[int | None]:
-    """As `_tried`; where that is refused, once more after what hot lacks was brought back."""
-    if (stored := (yield from _tried(tiers, where, operation(), script, last))) is None:
-        wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
-        if where.checkpoint_id:
-            wanted.append(config.to_config(*where[:2], where.checkpoint_id))
-        for one in wanted:
-            yield from reading.get_tuple(tiers, one)
-        stored = yield from _tried(tiers, where, operation(), script, last)
-    return stored
+def _fill_and_try(tiers: Tiers, where: config.Address, store: Store, script: Script, last: bytes) -> Tiered[bool]:
+    """As `_try`; where that is refused, once more after what hot lacks was brought back."""
+    if (yield from _try(tiers, where, store, script, last)):
+        return True
+    wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
+    if where.checkpoint_id:
+        wanted.append(config.to_config(*where[:2], where.checkpoint_id))
+    for one in wanted:
+        yield from reading.get_tuple(tiers, one)
+    return (yield from _try(tiers, where, store, script, last))
 
 
-def _tried(
-    tiers: Tiers, where: config.Address, operation: Operation[Any], script: Script, last: bytes
-) -> Tiered[int | None]:
-    """How many records were stored; None: it was refused."""
-    keys = tiers.hot.keyspace.tier_keys(where.thread_id).writing
+def _try(tiers: Tiers, where: config.Address, store: Store, script: Script, last: bytes) -> Tiered[bool]:
+    """Whether hot takes the record."""
     known_empty = tiers.negative_cache.get(where.thread_id)
     more: tuple[Argument, ...] = ("", "", last)
     if known_empty and known_empty.holds_for(where.checkpoint_ns):
         more = (known_empty.token, known_empty.field, last)
     try:
-        reply = yield from instead.by(operation, script, keys, more)
+        return (yield from store(Variant(script, tiers.hot.keyspace.tier_keys(where.thread_id).writing, more)))
     except ThreadDamaged:  # cold may have it
-        return None
-    if reply == _REFUSED[script]:
-        return None
-    return 0 if reply is None else 1
+        return False
 
 
 def delete_thread(tiers: Tiers, queue: Queue, thread: str) -> Tiered[bool]:

@@ -10,12 +10,13 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 
 from redis_saver import config, names
 from redis_saver.checkpoint import writing
+from redis_saver.checkpoint.writing import Variant
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Operation
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage.chunks import digest
-from redis_saver.tiered import instead, write_behind
+from redis_saver.tiered import write_behind
 from redis_saver.tiered.cold_calls import versions_of_values, writes_of
 from redis_saver.tiered.context import WHOLE, Tiers, for_cold
 from redis_saver.tiered.intents import NOWHERE, begin_intent, end, end_intent
@@ -44,7 +45,9 @@ def put(
             "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
         )
 
-    hot = lambda: writing.put(tiers.hot, given, checkpoint, metadata, new_versions)  # noqa: E731
+    def hot(variant: Variant) -> Operation[bool]:
+        return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
+
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
     yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
@@ -61,7 +64,10 @@ def put_writes(
     ):
         return
     cold = ColdCall("put_writes", (for_cold(given), writes, task_id, task_path))
-    hot = lambda: writing.put_writes(tiers.hot, given, writes, task_id, task_path)  # noqa: E731
+
+    def hot(variant: Variant) -> Operation[bool]:
+        return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
+
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
 
@@ -70,7 +76,7 @@ def _write(
     tiers: Tiers,
     where: config.Address,
     cold: Callable[..., ColdCall],
-    hot: Callable[[], Operation[Any]],
+    hot: Callable[[Variant], Operation[bool]],
     script: Script,
     record: bytes,
     *,
@@ -83,8 +89,8 @@ def _write(
         tiers: The saver.
         where: Its checkpoint.
         cold: The call of cold, given whether cold `has_all` of the thread.
-        hot: The operation over hot.
-        script: What does that, and ends the intent.
+        hot: The operation over hot, by a variant of its script.
+        script: That variant, which ends the intent, too.
         record: What is written.
         needed: What hot must have for this to be all it is in cold, unless the thread was empty.
         writes: The beginning of the members of the checkpoint's pending writes, if it is one.
@@ -100,8 +106,7 @@ def _write(
             keys = tiers.hot.keyspace.tier_keys(thread)
             more = (intent.token, intent.newest, b"" if intent.newest else needed)
             try:
-                if (yield from instead.by(hot(), script, (*keys.writing, keys.flush), more)) is None:
-                    yield from end_intent(tiers, thread, intent, b"")
+                yield from hot(Variant(script, (*keys.writing, keys.flush), more))
             except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
                 pass
             else:
