@@ -44,7 +44,7 @@ def run(*arguments: str) -> None:
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     """`python tests/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
     if packed_by == "native" and native_bridge.native is None:
-        pytest.skip("redis_saver.native was not built: there was no C compiler when redis_saver was installed")
+        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
     run("serializer", packed_by)
 
 

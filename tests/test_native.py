@@ -24,7 +24,7 @@ from redis_saver.serde import message_codec as single
 native: Any = native_bridge.native
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.skipif(native is None, reason="redis_saver.native was not built: there was no C compiler"),
+    pytest.mark.skipif(native is None, reason="redis_saver.serde.native was not built: there was no C compiler"),
 ]
 
 
@@ -383,7 +383,7 @@ import sys, logging
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 class Broken:
     def find_spec(self, name, path, target=None):
-        if name == "redis_saver.native":
+        if name == "redis_saver.serde.native":
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage

@@ -10,11 +10,11 @@ from redis_saver import errors
 from redis_saver.engine import scripts
 
 FOLDER = scripts._folder()
-NAMES = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.stem.startswith("lib_"))
+NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.lua") if path.parent.name != "lib")
 COMMANDS = re.compile(r"redis\.p?call\('(\w+)'")
 
 
-def chunks(name: str) -> tuple[str, str]:
+def split(name: str) -> tuple[str, str]:
     """The header and the body of a script."""
     text = (FOLDER / f"{name}.lua").read_text()
     match = re.match(r"(?:--(?!-).*\n)+", text)
@@ -24,12 +24,12 @@ def chunks(name: str) -> tuple[str, str]:
 
 def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
     loaded = {value.name for value in vars(scripts).values() if isinstance(value, scripts.Script)}
-    assert loaded == set(NAMES)
+    assert loaded == {name.rpartition("/")[2] for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_header(name: str) -> None:
-    header, body = chunks(name)
+    header, body = split(name)
     full = scripts.load(name).text
     for kind in ("KEYS", "ARGV"):
         declared = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\b", header, re.MULTILINE)}
@@ -56,7 +56,7 @@ def test_header(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_body_names_its_arguments_first(name: str) -> None:
     """KEYS are bound to names at the top, and used by those alone."""
-    _, body = chunks(name)
+    _, body = split(name)
     lines = [line for line in body.splitlines() if line and not line.startswith("--")]
     uses = [number for number, line in enumerate(lines) if "KEYS[" in line]
     assert uses
@@ -91,5 +91,5 @@ def test_the_functions_that_are_sent_are_those_that_are_called(name: str) -> Non
 
 
 def test_functions_that_may_be_left_out_end_on_a_line_of_their_own() -> None:
-    for file in FOLDER.glob("*.lua"):
+    for file in FOLDER.glob("*/*.lua"):
         assert not re.search(r"^local function .*\bend$", file.read_text(), re.MULTILINE), file

@@ -54,7 +54,7 @@ def _native(request: Any) -> Any:
     """With the compiled module, and without."""
     kept = native_bridge.native
     if request.param == "native" and kept is None:
-        pytest.skip("redis_saver.native was not built: there was no C compiler when redis_saver was installed")
+        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
     native_bridge.native = kept if request.param == "native" else None
     yield
     native_bridge.native = kept

@@ -47,7 +47,7 @@ class CheckReport(NamedTuple):
 
 
 class State(NamedTuple):
-    """A thread as a whole, as `lua/check.lua` answers it."""
+    """A thread as a whole, as `lua/checkpoint/check.lua` answers it."""
 
     counters: bytes
     index_deadline: int

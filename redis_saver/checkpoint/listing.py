@@ -101,7 +101,7 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
 
 
 def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
-    """A page as `lua/list.lua` answers it: where to go on below (nothing at the end), the chunks, the checkpoints.
+    """A page as `lua/checkpoint/list.lua` answers it: where to go on below (nothing at the end), the chunks, the checkpoints.
 
     Raises:
         DecodeError: It is none, or does not go on below `upper`, where it began.

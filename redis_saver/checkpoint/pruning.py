@@ -38,7 +38,7 @@ from redis_saver.storage.context import Context
 
 NAMES_PER_STEP = 125
 WRITES_WITH_A_HEADER = 500
-"""How many records of a checkpoint's writes `lua/remove.lua` takes with its header."""
+"""How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
 ATTEMPTS = 20
 
 

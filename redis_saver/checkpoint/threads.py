@@ -103,7 +103,7 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
     Args:
         context: The saver.
         thread: The thread.
-        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/set_ttl.lua`.
+        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/checkpoint/set_ttl.lua`.
         own: What to set, in milliseconds.
 
     Raises:

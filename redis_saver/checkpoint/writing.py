@@ -43,7 +43,7 @@ class Variant(NamedTuple):
 
 
 REFUSED = -1
-"""What a variant answers that has written nothing: cold has to be written first (`lua/put_behind.lua`, `lua/put_writes_behind.lua`)."""
+"""What a variant answers that has written nothing: cold has to be written first (`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`)."""
 
 
 def put(
@@ -77,7 +77,7 @@ def store(
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
-        variant: What stores it, in place of `lua/put.lua`.
+        variant: What stores it, in place of `lua/checkpoint/put.lua`.
 
     Returns:
         False where the variant refused that.
@@ -111,7 +111,7 @@ def check_names(context: Context, where: Address, checkpoint_id: str = "") -> No
 
 
 def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
-    """What `lua/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
+    """What `lua/checkpoint/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
     where = config.address(found.config)
     given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
     values, versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
@@ -121,7 +121,7 @@ def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
 
 
 class PutRequest:
-    """A checkpoint that is put, as `lua/put.lua` takes it: its names, its header, and of its values what is to be sent."""
+    """A checkpoint that is put, as `lua/checkpoint/put.lua` takes it: its names, its header, and of its values what is to be sent."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class PutRequest:
         self._ttls = (default_ttl(context), config.thread_ttl(given) or b"")
 
     def arguments(self) -> list[Argument]:
-        """What `lua/put.lua` takes; the names of channels only where they are not believed to be stored."""
+        """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
         sent, others, unchanged = list[tuple[str, bytes]](), list[bytes](), list[bytes]()
         for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
             if flag == b"v":
@@ -334,7 +334,7 @@ def store_writes(
     task_path: str,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store the pending writes of a task, of which there are some; as `store`, by `lua/put_writes.lua` or a variant of it."""
+    """Store the pending writes of a task, of which there are some; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
     regular, special = codec.encode_writes(context, writes, task_path)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     arguments: list[Argument] = [member, b"".join(regular), len(regular)]

@@ -7,7 +7,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import NamedTuple
 
-_INCLUDE = re.compile(r"^--- @include (\w+)\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
@@ -35,58 +35,60 @@ def _used(text: str) -> str:
     return text
 
 
-def load(name: str) -> Script:
-    """Read a script, with what it uses of what it includes in place, and comments left out."""
+def load(path: str) -> Script:
+    """Read a script, with what it uses of what it includes in place, and comments left out. Its name is that of its file."""
     folder = _folder()
 
     def included(match: re.Match[str]) -> str:
         return (folder / f"{match[1]}.lua").read_text("utf-8")
 
-    text = _INCLUDE.sub(included, (folder / f"{name}.lua").read_text("utf-8"))
-    return _made(name, _used(_COMMENT.sub("", text)))
+    text = _INCLUDE.sub(included, (folder / f"{path}.lua").read_text("utf-8"))
+    return _made(path.rpartition("/")[2], _used(_COMMENT.sub("", text)))
 
 
 def _made(name: str, text: str) -> Script:
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-FORMAT = int(re.findall(r"^local FORMAT = (\d+)$", (_folder() / "lib_thread.lua").read_text("utf-8"), re.MULTILINE)[0])
+FORMAT = int(
+    re.findall(r"^local FORMAT = (\d+)$", (_folder() / "lib" / "thread.lua").read_text("utf-8"), re.MULTILINE)[0]
+)
 """The format of what is stored (`docs/storage-format.md`)."""
 
-PUT = load("put")
-PUT_WRITES = load("put_writes")
-GET = load("get")
-BEGIN_INTENT = load("begin_intent")
-END_INTENT = load("end_intent")
-ENROLL = load("enroll")
-REPAIR = load("repair")
-PUT_THROUGH = load("put_through")
-PUT_WRITES_THROUGH = load("put_writes_through")
-PUT_BEHIND = load("put_behind")
-PUT_WRITES_BEHIND = load("put_writes_behind")
-PUT_TOMBSTONE = load("put_tombstone")
-ERASE = load("erase")
-CLAIM = load("claim")
-ACK = load("ack")
-RELEASE = load("release")
-BACKLOG_STATS = load("backlog_stats")
-PUBLISH = load("publish")
-FILL_LEASE = load("fill_lease")
-FILL = load("fill")
-LIST = load("list")
-GET_MANY = load("get_many")
-HISTORY = load("history")
-HAS_RUNS = load("has_runs")
-LIST_REFERENCES = load("list_references")
-CHUNK_LISTS = load("chunk_lists")
-REMOVE = load("remove")
-DELETE_THREAD = load("delete_thread")
-READ_FIELDS = load("read_fields")
-STAGE = load("stage")
-PROMOTE = load("promote")
-CHECK = load("check")
-THREAD_INFO = load("thread_info")
-SET_TTL = load("set_ttl")
+PUT = load("checkpoint/put")
+PUT_WRITES = load("checkpoint/put_writes")
+GET = load("checkpoint/get")
+BEGIN_INTENT = load("tiered/begin_intent")
+END_INTENT = load("tiered/end_intent")
+ENROLL = load("tiered/enroll")
+REPAIR = load("tiered/repair")
+PUT_THROUGH = load("tiered/put_through")
+PUT_WRITES_THROUGH = load("tiered/put_writes_through")
+PUT_BEHIND = load("tiered/put_behind")
+PUT_WRITES_BEHIND = load("tiered/put_writes_behind")
+PUT_TOMBSTONE = load("tiered/put_tombstone")
+ERASE = load("tiered/erase")
+CLAIM = load("tiered/claim")
+ACK = load("tiered/ack")
+RELEASE = load("tiered/release")
+BACKLOG_STATS = load("tiered/backlog_stats")
+PUBLISH = load("tiered/publish")
+FILL_LEASE = load("tiered/fill_lease")
+FILL = load("tiered/fill")
+LIST = load("checkpoint/list")
+GET_MANY = load("checkpoint/get_many")
+HISTORY = load("checkpoint/history")
+HAS_RUNS = load("checkpoint/has_runs")
+LIST_REFERENCES = load("checkpoint/list_references")
+CHUNK_LISTS = load("checkpoint/chunk_lists")
+REMOVE = load("checkpoint/remove")
+DELETE_THREAD = load("checkpoint/delete_thread")
+READ_FIELDS = load("checkpoint/read_fields")
+STAGE = load("checkpoint/stage")
+PROMOTE = load("checkpoint/promote")
+CHECK = load("checkpoint/check")
+THREAD_INFO = load("checkpoint/thread_info")
+SET_TTL = load("checkpoint/set_ttl")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')

@@ -22,7 +22,7 @@ __all__ = ["CLASSES", "native", "payload"]
 _LOG: Final = logging.getLogger(__name__)
 
 try:
-    import redis_saver.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
+    import redis_saver.serde.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
 except ModuleNotFoundError:
     native = None  # type: ignore[assignment]
 except ImportError as error:

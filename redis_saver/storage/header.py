@@ -27,7 +27,7 @@ from redis_saver.storage.context import Context
 from redis_saver.storage.framing import pack, take, unpack
 
 ABSENT, PRESENT, RETAINED = b"0", b"1", b"-"
-"""Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/put.lua`)."""
+"""Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/checkpoint/put.lua`)."""
 
 _RUN, _ABOUT, FRAMES = 2, 11, 13
 _SEEN, _SEEN_SHORT = b"=", b"~"
@@ -159,7 +159,7 @@ def encode(
     version_table: VersionTable,
     retained: bytes,
 ) -> bytes:
-    """A header as `lua/put.lua` takes it.
+    """A header as `lua/checkpoint/put.lua` takes it.
 
     Args:
         context: The saver.

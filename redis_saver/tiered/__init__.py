@@ -2,14 +2,14 @@
 
 Written through, all goes to cold first, so cold is complete and hot may always be given up. What keeps hot from answering with less:
 
-- **Intents.** Before cold is written, the thread is marked in hot (`lua/begin_intent.lua`); when hot has it too, the mark goes (`lua/end_intent.lua`).
+- **Intents.** Before cold is written, the thread is marked in hot (`lua/tiered/begin_intent.lua`); when hot has it too, the mark goes (`lua/tiered/end_intent.lua`).
   A reader that finds a mark asks cold. So a writer that dies in between, or that hot fails, leaves no stale answer. After
   `WRITER_GONE` the next reader gives the thread up in hot, and it is brought back from cold. Two marks about one record, or a deletion
   and anything, conflict: cold and hot may get such writes in different orders. A thread whose mark was conflicted, or is gone, is given up.
 - **What is newest.** A thread that was brought back by an old id is not whole. Hot answers what is newest in a namespace only where it knows that it has
-  that (`lua/lib_tiers.lua`).
-- **Fill leases.** A reader that misses asks hot for a fill lease to bring the checkpoint back (`lua/fill_lease.lua`), and then cold. Every write and
-  deletion ends the fill lease, so nothing that is older than what happened meanwhile comes back (`lua/fill.lua`).
+  that (`lua/lib/tiers.lua`).
+- **Fill leases.** A reader that misses asks hot for a fill lease to bring the checkpoint back (`lua/tiered/fill_lease.lua`), and then cold. Every write and
+  deletion ends the fill lease, so nothing that is older than what happened meanwhile comes back (`lua/tiered/fill.lua`).
 
 So a write that hot cannot even be told of is not begun: other processes might see hot, and would go on believing it. With
 `on_hot_error="bypass"` reads go on without hot, and so do writes that are under way.
@@ -17,7 +17,7 @@ So a write that hot cannot even be told of is not begun: other processes might s
 A thread that was written to hot by itself, before there were tiers, is not in cold. It is brought there whole (`enrolling.py`: all of it is noted, and flushed) before
 anything else is done with it but reading its newest checkpoint.
 
-Written behind, hot acknowledges and cold lags (`write_behind.py`, `lua/lib_write_behind.lua`):
+Written behind, hot acknowledges and cold lags (`write_behind.py`, `lua/lib/write_behind.lua`):
 
 - **Dirty.** What cold does not have is noted in the script that writes it, and the thread has no deadline until cold has it. A thread is dirty, or
   under a write intent, or neither: who is to write a dirty thread to cold first brings there what it lacks, and who finds an intent writes to

@@ -23,7 +23,7 @@ from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tie
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
 _UNKNOWN, _ALL, _CHUNK, _BEHIND, _NOTHING, _WAIT = range(6)
-"""What is in cold of a thread, as `lua/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what was coalesced, or who knows,
+"""What is in cold of a thread, as `lua/tiered/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what was coalesced, or who knows,
 as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what was coalesced and is to get,
 which has to wait for others who are writing it."""
 _ASK_COLD = 0
@@ -44,7 +44,7 @@ class Intent(NamedTuple):
     is_pathless: bool
     """Whether writes of the checkpoint were brought back without their paths."""
     newest: bytes
-    """What hot will have of the thread, as `lua/end_intent.lua` takes it."""
+    """What hot will have of the thread, as `lua/tiered/end_intent.lua` takes it."""
 
 
 def begin_intent(

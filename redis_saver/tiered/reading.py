@@ -144,7 +144,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
 
 
 def _restored(hot: Context, found: CheckpointTuple, token: str, *, newest: bool) -> list[Argument]:
-    """What `lua/fill.lua` takes."""
+    """What `lua/tiered/fill.lua` takes."""
     where = config.address(found.config)
     checkpoint_id = where.checkpoint_id or ""
     records: list[Argument] = []

@@ -1,6 +1,6 @@
 """Write-behind: what hot acknowledges before cold has it.
 
-That is done only where the scripts know that nothing is missing (`lua/lib_write_behind.lua`): hot has all of the thread, or what is
+That is done only where the scripts know that nothing is missing (`lua/lib/write_behind.lua`): hot has all of the thread, or what is
 newest in the namespace and the parent. Where it has not, cold is read once, which brings that back; what is refused then, too, goes to cold
 first, as write-through does.
 """

@@ -3,7 +3,7 @@
 A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
 cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
 written last. One flusher at a time works on a thread; one that takes longer than its claim (it was stopped, or its machine slept) finds out when it is done,
-and what it may have done to cold is done again (`lua/ack.lua`).
+and what it may have done to cold is done again (`lua/tiered/ack.lua`).
 """
 
 from __future__ import annotations

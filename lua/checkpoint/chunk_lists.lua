@@ -1,0 +1,42 @@
+-- Tells of which chunks values are made. What prune, delete_for_runs and copy_thread plan with.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] budget     stop behind the value with which the answer has this many bytes
+-- ARGV[2..]          fields of values, or @gc_roots
+--
+-- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; @gc_roots as
+-- it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
+-- for: ask again for the rest.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+
+local index, data = KEYS[1], KEYS[2]
+local budget = tonumber(ARGV[1])
+
+local _, problem = open_thread(index, data)
+if problem then return problem end
+
+local chunks, bytes = new_chunks(false), 0
+local answer = { chunks.flat }
+for i = 2, #ARGV do
+  local value = ''
+  if ARGV[i] == '@gc_roots' then
+    value = redis.call('HGET', data, '@gc_roots') or ''
+    chunks.lenient = true -- some of them were removed already
+    for _, one in ipairs(unpack_frames(value)) do read_chunks(data, one, chunks) end
+    chunks.lenient = false
+  elseif redis.call('HSTRLEN', data, ARGV[i]) <= MAX_ROOT then
+    value = redis.call('HGET', data, ARGV[i]) or ''
+    if not in_chunks(value) then value = '' end
+    problem = read_chunks(data, value, chunks)
+    if problem then return problem end
+  end
+  answer[#answer + 1] = value
+  bytes = bytes + #value
+  if bytes + chunks.bytes >= budget then break end
+end
+return answer

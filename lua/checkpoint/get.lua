@@ -1,0 +1,46 @@
+-- Reads one checkpoint: the newest of a namespace, or the one with an id.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
+-- ARGV[1] ns         namespace, escaped
+-- ARGV[2] id         checkpoint id, escaped, or '' for the newest
+-- ARGV[3] refresh    '1' to move the deadline as a write does
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5..]          fields of chunks that the caller has, with all that is below them
+--
+-- Returns {id, namespace, header, values, writes, chunks}, nil where there is no such checkpoint here, 2 where
+-- cold has none either, 1 where there are intents about the thread; values in the order of the entries, chunks a flat list of (field, bytes) of what the names and the values are made of.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+--- @include lib/tiers
+
+local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if intents and redis.call('EXISTS', intents) == 1 then return 1 end
+local meta, problem, found
+if intents then
+  meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@has_latest' .. ns)
+else
+  meta, problem = open_thread(index, data)
+end
+if problem then return problem end
+if not meta then return dirty and has_tombstone(dirty) and 2 or false end
+local has = found and extent_of(found[4], found[5], found[6])
+if id == '' and has == 0 then return false end
+if id == '' then id = newest_id(index, ns) end
+if not id then return has == 2 and 2 or false end
+local answer, chunks = nil, new_chunks(true)
+for i = 5, #ARGV do chunks.seen[ARGV[i]] = true end
+answer, problem = read_checkpoint(index, data, ns, id, chunks)
+if problem then return problem end
+if not answer then return has == 2 and 2 or false end
+answer[6] = chunks.flat
+if refresh == '1' then touch(index, data, meta, default, '') end
+return answer

@@ -1,0 +1,21 @@
+-- Asks whether a thread has checkpoints of some runs. The first step of delete_for_runs.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1..]          members of runs
+--
+-- Returns 1 where it has, 0 where it has none of them, the text of the error where the thread cannot be read: one such
+-- thread does not keep the others from being asked.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+
+local index, data = KEYS[1], KEYS[2]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem.err end
+if not meta then return 0 end
+for i = 1, #ARGV do
+  if redis.call('ZSCORE', index, ARGV[i]) then return 1 end
+end
+return 0

@@ -1,0 +1,51 @@
+-- Reads a page of a thread's checkpoints, newest first, of one namespace or of all.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
+-- ARGV[2] lower      lower bound of the range
+-- ARGV[3] limit      how many checkpoints at the most
+-- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes
+-- ARGV[5] what       'whole' checkpoints, their 'headers' or their 'names' alone
+-- ARGV[6] refresh    '1' to move the deadline as a write does
+-- ARGV[7] default    the saver's TTL in milliseconds, or ''
+--
+-- Returns {next, chunks, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
+-- it, or as much of that as was asked for; the chunks of all are in one list, each once.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local upper, lower, limit, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local what, refresh, default = ARGV[5], ARGV[6], ARGV[7]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return { '', {} } end
+
+local checkpoints = newest_first(index, upper, lower, limit)
+local chunks, bytes = new_chunks(true), 0
+local page = { '', chunks.flat }
+for i = 1, #checkpoints do
+  local id, ns, following = unpack(checkpoints[i])
+  local answer, size = { id, ns }, 0
+  if what == 'whole' then
+    answer, problem, size = read_checkpoint(index, data, ns, id, chunks)
+  elseif what == 'headers' then
+    answer[3], problem = read_header(index, data, ns, id)
+    size = #(answer[3] or '')
+  end
+  if problem then return problem end
+  page[#page + 1] = answer
+  bytes = bytes + size
+  if bytes + chunks.bytes >= budget or i == limit then
+    page[1] = following
+    break
+  end
+end
+if refresh == '1' then touch(index, data, meta, default, '') end
+return page

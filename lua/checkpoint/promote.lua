@@ -1,0 +1,40 @@
+-- Puts a finished copy in the place of the thread. The last step of copy_thread.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] made_index sorted set  <prefix>:{<thread>}:index.<token>
+-- KEYS[4] made_data  hash        <prefix>:{<thread>}:data.<token>
+-- ARGV[1] token      the copy's name
+-- ARGV[2] pages      how many pages it has
+-- ARGV[3] default    the saver's TTL in milliseconds, or ''
+-- ARGV[4] bytes      what it holds: bytes, values, writes
+-- ARGV[5] blobs
+-- ARGV[6] writes
+--
+-- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
+-- then nothing was changed. Asked again after it was done, it answers 1.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+
+local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
+local bytes, blobs, writes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local _, problem = open_thread(index, data)
+if problem then return problem end
+if redis.call('EXISTS', made_index, made_data) < 2 then
+  return redis.call('HGET', data, '@copy') == token and 1 or 0
+end
+if redis.call('HGET', made_data, '@copy_pages') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
+redis.call('UNLINK', index, data)
+redis.call('RENAME', made_index, index)
+redis.call('RENAME', made_data, data)
+redis.call('HDEL', data, '@copy_pages')
+local meta = new_thread(redis.call('TIME'))
+meta.bytes, meta.blobs, meta.writes = bytes, blobs, writes
+redis.call('HSET', data, '@copy', token, '@state', state_of(meta))
+redis.call('PERSIST', index)
+redis.call('PERSIST', data)
+touch(index, data, nil, default, '')
+return 1

@@ -1,0 +1,21 @@
+-- Stores the pending writes of one task on one checkpoint, which need not exist yet.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] member     the task's member of the index: w, namespace, checkpoint id, task id
+-- ARGV[2] regular    record of the regular writes, or ''; of each write: frames index, task path, channel, type, bytes
+-- ARGV[3] count      how many regular writes that are
+-- ARGV[4] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[6..]          pairs: a special write's index (negative), its record
+--
+-- A regular write that is there keeps its first value; a special one takes the newest.
+-- Returns how many writes are new.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/put_writes
+
+local index, data = KEYS[1], KEYS[2]
+return put_task(index, data, ARGV, #ARGV)

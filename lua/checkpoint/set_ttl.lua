@@ -1,0 +1,34 @@
+-- Reads or changes when a thread expires.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] action     get; set, to a TTL of its own; clear, back to the default; pin; unpin, clear where it is pinned
+-- ARGV[2] ttl        set: milliseconds; clear, unpin: the saver's default in milliseconds, or ''
+--
+-- Returns the milliseconds left, -1 where the thread does not expire, nil where there is no such thread.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+
+local index, data = KEYS[1], KEYS[2]
+local action, ttl = ARGV[1], ARGV[2]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return false end
+
+if action == 'unpin' then action = meta.ttl == '0' and 'clear' or 'get' end
+if action == 'set' then
+  touch(index, data, { dirty = meta.dirty }, '', ttl)
+elseif action == 'clear' or action == 'pin' then
+  redis.call('PERSIST', index)
+  redis.call('PERSIST', data)
+  if action == 'pin' then
+    redis.call('HSET', data, '@ttl', '0')
+  else
+    redis.call('HDEL', data, '@ttl')
+    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- for when cold has it
+    touch(index, data, { dirty = meta.dirty }, ttl, '')
+  end
+end
+return redis.call('PTTL', data)

@@ -1,0 +1,86 @@
+-- Shared by the scripts (included, after lib/framing): the chunks that long values are made of, see docs/storage-format.md.
+--
+-- A chunk is a field: a kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of chunks
+-- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
+-- stand between the two.
+
+local MAX_ROOT = 4096 -- bytes; no list of chunks is longer
+local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
+
+-- HMGET of any number of fields.
+local function fetch(data, fields)
+  if #fields <= BATCH then return #fields == 0 and {} or redis.call('HMGET', data, unpack(fields)) end
+  local values = {}
+  for from = 1, #fields, BATCH do
+    local some = redis.call('HMGET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+    for i = 1, #some do values[from + i - 1] = some[i] end
+  end
+  return values
+end
+
+local function gone(data, field)
+  local name = string.gsub(field, '[^%w%p ]', '?')
+  return redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
+end
+
+-- Whether a stored value is a list of chunks: its first byte is their kind. (Others begin with a digit, or are empty.)
+local function in_chunks(value)
+  local kind = string.byte(value, 1)
+  return kind == 112 or kind == 110 or kind == 122 -- p, n, z
+end
+
+-- Chunks to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
+local function new_chunks(leaves)
+  return { flat = {}, seen = {}, bytes = 0, leaves = leaves }
+end
+
+local function add_chunk(chunks, field, bytes)
+  chunks.seen[field] = true
+  chunks.flat[#chunks.flat + 1] = field
+  chunks.flat[#chunks.flat + 1] = bytes
+  chunks.bytes = chunks.bytes + #field + #bytes
+end
+
+-- A list of chunks as @gc_roots holds it: like a root.
+local function as_stray(kind, digests)
+  return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
+end
+
+-- The fields of the children in a list of chunks, whose digests begin at pos. A child may be named twice.
+local function children(list, pos)
+  if not in_chunks(list) or pos > #list or (#list - pos + 1) % 16 > 0 then damaged() end
+  local kind, fields, n = string.sub(list, 1, 1), {}, 0
+  for at = pos, #list, 16 do
+    n = n + 1
+    fields[n] = kind .. string.sub(list, at, at + 15)
+  end
+  return fields
+end
+
+-- Reads what a stored value is made of, if anything, into chunks (of new_chunks): lists of chunks, and with leaves the bytes
+-- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
+-- what is there. Returns a problem or nil.
+local function read_chunks(data, value, chunks)
+  if not in_chunks(value) then return nil end
+  local lists = { children(value, skip(value, 18, 2)) }
+  while #lists > 0 do
+    local list, wanted = table.remove(lists), {}
+    if chunks.leaves or string.byte(list[1], 1) == 110 then -- 'n'
+      for i = 1, #list do
+        if not chunks.seen[list[i]] then
+          chunks.seen[list[i]] = true
+          wanted[#wanted + 1] = list[i]
+        end
+      end
+    end
+    local found = fetch(data, wanted)
+    for i = 1, #wanted do
+      if not found[i] and not chunks.lenient then return gone(data, wanted[i]) end
+      if found[i] then
+        add_chunk(chunks, wanted[i], found[i])
+        if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
+      end
+    end
+  end
+  return nil
+end

@@ -1,0 +1,106 @@
+-- Notes what cold has got of a thread, and what it would not take. Where nothing is left the thread gets its deadline back.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[5] intents     sorted set  <prefix>:{<thread>}:intents
+-- ARGV[1] token      the flusher's own
+-- ARGV[2] n          how many records cold has got
+-- ARGV[3] m          how many it would not take
+-- ARGV[4] kept       milliseconds for which a deletion is remembered
+-- ARGV[5] gaps       '1' where checkpoints are among the n that were coalesced
+-- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is tried again,
+--                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
+--
+-- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
+-- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
+-- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here.
+-- Returns how many records are left, -1 where another flusher had taken over.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/write_behind
+--- @include lib/again
+
+local index, data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local ASIDE = 5 + 2 * n
+local BASES = ASIDE + 3 * m
+
+local meta, problem = open_thread(index, data)
+if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
+local own = redis.call('HGET', flush, 'token') == token
+if not own then
+  local tried, has_deleted = {}, false
+  for i = 6, ASIDE, 2 do tried[#tried + 1] = ARGV[i] end
+  for i = ASIDE + 1, BASES, 3 do tried[#tried + 1] = ARGV[i] end
+  for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
+  local deleted, again = redis.call('EXISTS', intents) == 0 and redis.call('HGET', flush, 'deleted'), {}
+  local is_whole = meta and redis.call('HEXISTS', data, '@complete') == 1
+  local has_tombstone = redis.call('ZSCORE', dirty, 'd') -- another may just have deleted it in cold, and not said so yet
+  if has_tombstone or deleted and (not meta and deleted == '1' or is_whole) then again[1] = 'd' end
+  if again[1] or has_deleted then
+    if meta then add_all(index, data, again) end
+    if meta and again[1] ~= 'd' then redis.call('HSET', data, '@cold_gaps', '1') end -- what is not here is nowhere
+  else
+    local misplaced = meta and misplaced_writes(index, data) or {}
+    for i = 1, #tried do
+      local known = redis.call('HEXISTS', data, tried[i]) == 1 and not misplaced[string.match(tried[i], '^.*%z')]
+      if known then again[#again + 1] = tried[i] end
+    end
+  end
+  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- who is writing it through is to note that
+    redis.call('HSET', flush, 'fenced', '1')
+    if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
+  end
+  note_again(index, data, dirty, flush, meta, again) -- cold has what is older
+  return -1
+end
+
+local aside = 0 -- by how many more are set aside
+for i = 6, ASIDE, 2 do
+  local member = ARGV[i]
+  if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then
+    redis.call('ZREM', dirty, member)
+    if member == 'd' then redis.call('HSET', flush, 'deleted', '1')
+    elseif redis.call('HEXISTS', flush, 'deleted') == 1 then redis.call('HSET', flush, 'deleted', '2') end -- and begun again
+  end
+  aside = aside - redis.call('HDEL', flush, 'x' .. member)
+end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for i = ASIDE + 1, BASES, 3 do
+  local _, _, tries, due = string.find(redis.call('HGET', flush, 'x' .. ARGV[i]) or '0 0 ', '^(%d+) (%d+) ')
+  tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
+  if due <= now then tries, due = tries + 1, now + ARGV[i + 1] end -- what is tried before it is due counts as one try
+  aside = aside + redis.call('HSET', flush, 'x' .. ARGV[i], string.format('%.0f %.0f ', tries, due) .. ARGV[i + 2])
+end
+if aside ~= 0 then
+  local before = string.match(redis.call('HGET', flush, 'set_aside') or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?$') or 0
+  redis.call('HSET', flush, 'set_aside', string.format('%.0f', math.max(0, before + aside)))
+end
+redis.call('HDEL', flush, 'token', 'until')
+local left = redis.call('ZCARD', dirty)
+if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this claim brought there
+  if left == 0 or redis.call('HEXISTS', flush, 'fenced') == 0 then -- else it may have been deleted there, and is to be brought again
+    for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@flushed_head' .. ARGV[i], ARGV[i + 1]) end
+  end
+  if gaps == '1' then redis.call('HSET', data, '@cold_gaps', '1') end
+end
+if left == 0 then
+  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced')
+  redis.call('UNLINK', flush)
+  if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
+  if remembered[2] and redis.call('EXISTS', intents) == 1 then redis.call('HSET', flush, 'fenced', '1') end
+  redis.call('PEXPIRE', flush, kept)
+  if meta and meta.dirty then
+    redis.call('HDEL', data, '@deferred_ttl')
+    local ttl = meta.dirty
+    meta.dirty = false
+    touch(index, data, meta, ttl, '')
+  end
+end
+return left

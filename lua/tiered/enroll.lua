@@ -1,0 +1,27 @@
+-- Notes that cold is to get all of a thread that only this server has, from before there were tiers, or as what was noted for cold is gone.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
+--
+-- Returns 1 where it is noted, 0 where it is no such thread, or is being written through tiers.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/write_behind
+--- @include lib/again
+
+local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+local meta, problem, found = open_thread(index, data, '@cold_backed')
+if problem then -- where cold may have it, whoever reads it repairs it
+  local is_lost = string.find(problem.err, '^DAMAGED') and redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@cold_backed') == 0
+  return is_lost and problem or 0
+end
+local is_only_here = meta and (not found[4] or meta.dirty and redis.call('EXISTS', dirty) == 0)
+if not is_only_here or redis.call('EXISTS', intents) == 1 then return 0 end
+note_all(index, data, dirty, flush, meta)
+return 1

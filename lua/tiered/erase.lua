@@ -1,0 +1,42 @@
+-- Deletes a thread that cold has deleted, a damaged one too, and ends the intent about it.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
+-- ARGV[1] token      the writer's own
+-- ARGV[2] kept       milliseconds for which the deletion is remembered
+--
+-- What a fenced flusher noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
+-- for those that will.
+-- Returns 0, as end_intent.lua does where a thread is given up.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/write_behind
+--- @include lib/end_intent
+
+local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local token, kept = ARGV[1], ARGV[2]
+
+local _, problem = open_thread(index, data)
+if problem and not string.find(problem.err, '^DAMAGED') then return problem end
+local own
+for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
+  if string.sub(intent, 33) == token then own = intent end
+end
+if not own and redis.call('EXISTS', dirty) == 1 then -- a client repeats what was done, and it was begun anew
+  return end_intent(index, data, intents, lease, dirty, token, '', '?')
+end
+local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
+local base = first and '@flushed_head' .. string.sub(first, 2, (string.find(first, '%z')))
+local was_flushed = redis.call('EXISTS', flush) == 1 or base and redis.call('HEXISTS', data, base) == 1
+redis.call('UNLINK', index, data)
+if redis.call('EXISTS', dirty) == 1 then put_tombstone(dirty) end
+if was_flushed and own and string.sub(own, 16, 16) == '-' then -- nobody else wrote it meanwhile
+  redis.call('HSET', flush, 'deleted', '1')
+  redis.call('PEXPIRE', flush, kept)
+end
+return end_intent(index, data, intents, lease, dirty, token, '', '?')

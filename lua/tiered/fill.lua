@@ -1,0 +1,57 @@
+-- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the fill lease was given.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] lease      hash        <prefix>:{<thread>}:lease
+-- ARGV[1] token      of the fill lease
+-- ARGV[2] writes     the beginning of the members of the checkpoint's pending writes
+-- ARGV[3] newest     the namespace, escaped, where this is its newest checkpoint, else ''
+-- ARGV[4] n          how many records of pending writes follow
+-- ARGV[5..]          of each: its member of the index, the record, how many writes it holds. Then what put.lua takes
+--
+-- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there are since
+-- the fill lease was given. Their paths are not known: their order is that of the records.
+-- Returns 1, or 0 where the fill lease has ended.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+--- @include lib/put
+
+local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
+local token, writes, newest, n = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+if redis.call('HGET', lease, 'token') ~= token then return 0 end
+redis.call('UNLINK', lease)
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+local members, bytes, count = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1'), 0, 0
+reading = 'a record of pending writes' -- before anything is written, as one that cannot be read ends this
+for i = 1, #members do
+  local record = redis.call('HGET', data, members[i]) or ''
+  bytes, count = bytes + #record, count + math.floor(#unpack_frames(record) / 5)
+end
+local argv = {}
+for i = 5 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
+local missing = put_checkpoint(index, data, argv, not meta)
+if missing.err then return missing end
+if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought back to ' .. data .. ' is not whole') end
+meta, problem = open_thread(index, data)
+if problem then return problem end
+meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count
+for i = 1, #members do
+  redis.call('ZREM', index, members[i])
+  redis.call('HDEL', data, members[i])
+end
+for i = 1, n do
+  local member, record = ARGV[2 + 3 * i], ARGV[3 + 3 * i]
+  redis.call('HSET', data, member, record)
+  redis.call('ZADD', index, 0, member)
+  meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[4 + 3 * i])
+end
+if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
+if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
+redis.call('HSET', data, '@state', state_of(meta))
+return 1

@@ -1,0 +1,52 @@
+-- Asks for a fill lease to bring back a checkpoint that is not here. What has write intents of writers who are gone is given up first, but not what
+-- cold does not have: that goes there before, and the intents stay until then.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- ARGV[1] token      the reader's own
+-- ARGV[2] oldest     milliseconds after which a writer is gone
+-- ARGV[3] length     milliseconds that the fill lease is good for
+-- ARGV[4] ns         namespace of the checkpoint, escaped
+-- ARGV[5] id         its id, escaped, or '' for the newest
+--
+-- Returns 1 where the fill lease is given; it ends with the next write, deletion or fill lease. 0: the thread is being written. 2: hot
+-- can answer by now. 3: the
+-- newest was asked for, and cold does not have all that is here of the namespace, and has to get it first.
+-- Errors: none of ours.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+--- @include lib/tiers
+
+local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MAX_RECORDS = 500 -- records that are looked at
+local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+
+local now, busy, left = redis.call('TIME'), false, {}
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
+  if now - (tonumber(string.sub(intent, 1, 15)) or 0) < oldest then busy = true else left[#left + 1] = intent end
+end
+local behind = redis.call('EXISTS', dirty) == 1
+if #left > 0 and not behind then
+  redis.call('UNLINK', index, data)
+  for i = 1, #left do redis.call('ZREM', intents, left[i]) end
+end
+if busy then return 0 end
+if #left > 0 and behind then return 3 end
+if has_tombstone(dirty) then return 2 end
+if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+local lags = id == '' and redis.call('ZRANGE', dirty, 0, MAX_RECORDS - 1) or {}
+if #lags == MAX_RECORDS then return 3 end
+for _, member in ipairs(lags) do
+  if string.sub(member, 2, #ns + 1) == ns then return 3 end
+end
+redis.call('HDEL', lease, 'barrier') -- a write: a full server refuses a script that would grow, unless it has begun to write
+redis.call('HSET', lease, 'token', token)
+redis.call('PEXPIRE', lease, length)
+return 1
