@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from pathlib import Path
 
 import pytest
 from redis_saver import errors
-from redis_saver.engine import scripts
+from redis_saver.engine import replies, scripts
 
 FOLDER = scripts._folder()
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.lua") if path.parent.name != "lib")
@@ -93,3 +94,32 @@ def test_the_functions_that_are_sent_are_those_that_are_called(name: str) -> Non
 def test_functions_that_may_be_left_out_end_on_a_line_of_their_own() -> None:
     for file in FOLDER.glob("*/*.lua"):
         assert not re.search(r"^local function .*\bend$", file.read_text(), re.MULTILINE), file
+
+
+CODES = {
+    "checkpoint/get": replies.GetReply,
+    "tiered/put_behind": replies.PutReply,
+    "tiered/put_writes_behind": replies.PutReply,
+    "tiered/begin_intent": replies.IntentReply,
+    "tiered/repair": replies.RepairReply,
+    "tiered/fill_lease": replies.FillLeaseReply,
+    "tiered/claim": replies.ClaimReply,
+    "tiered/ack": replies.AckReply,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
+    """In the header, in the body, and in `engine/replies.py`; and each is answered somewhere."""
+    header, body = split(name)
+    declared = {code: int(number) for code, number in re.findall(r"^--   ([A-Z_]+) +(-?\d+)  \S", header, re.MULTILINE)}
+    assert declared == {code.name: code.value for code in CODES.get(name, ())}
+    made = re.search(rf"^local {', '.join(declared)} = {', '.join(map(str, declared.values()))}$", body, re.MULTILINE)
+    assert made or not declared
+    for code in declared:
+        assert len(re.findall(rf"\b{code}\b", body)) > 1, f"{name} never answers {code}"
+
+
+def test_every_code_is_a_scripts() -> None:
+    kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {IntEnum}
+    assert kinds == set(CODES.values())

@@ -10,8 +10,10 @@
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5..]          fields of chunks that the caller has, with all that is below them
 --
--- Returns {id, namespace, header, values, writes, chunks}, nil where there is no such checkpoint here, 2 where
--- cold has none either, 1 where there are intents about the thread; values in the order of the entries, chunks a flat list of (field, bytes) of what the names and the values are made of.
+-- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
+-- the names and the values are made of; nil where there is no such checkpoint here; or, where there are tiers,
+--   INTENTS  1  there are intents about the thread
+--   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -20,10 +22,12 @@
 --- @include lib/checkpoint
 --- @include lib/tiers
 
+local INTENTS, NOWHERE = 1, 2
+local ALL = 2 -- the extent of a thread that is all here
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if intents and redis.call('EXISTS', intents) == 1 then return 1 end
+if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found
 if intents then
   meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@has_latest' .. ns)
@@ -31,16 +35,16 @@ else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and has_tombstone(dirty) and 2 or false end
+if not meta then return dirty and has_tombstone(dirty) and NOWHERE or false end
 local has = found and extent_of(found[4], found[5], found[6])
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return has == 2 and 2 or false end
+if not id then return has == ALL and NOWHERE or false end
 local answer, chunks = nil, new_chunks(true)
 for i = 5, #ARGV do chunks.seen[ARGV[i]] = true end
 answer, problem = read_checkpoint(index, data, ns, id, chunks)
 if problem then return problem end
-if not answer then return has == 2 and 2 or false end
+if not answer then return has == ALL and NOWHERE or false end
 answer[6] = chunks.flat
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

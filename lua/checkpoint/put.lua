@@ -6,7 +6,7 @@
 -- ARGV[2] by_age     its member in the order (id, namespace): i, id, namespace; '' in the root
 -- ARGV[3] run        its run's member, or ''
 -- ARGV[4] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries flagged v
---                    and u here, else 0; held: values to store that are not of this checkpoint
+--                    and u here, else 0; retained: values to store that are not of this checkpoint
 -- ARGV[5] named      field of the chunk with its names
 -- ARGV[6] names      bytes of that chunk, or '' where the caller believes it is stored
 -- ARGV[7] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
@@ -16,7 +16,7 @@
 -- ARGV[10] n         how many values follow
 -- ARGV[11] m         how many of them are in chunks
 -- ARGV[12] p         how many chunks follow
--- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are held); of the m stored versions that
+-- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
 --                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
 --                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
 --                    the roots of the versions), p chunks

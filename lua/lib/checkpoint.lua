@@ -58,8 +58,8 @@ local function newest_first(index, upper, lower, limit)
   return found
 end
 
--- The links of a header: {parent = id or '', run, names = field of the channels' names, flags, slots, tokens, held (packed as
--- they are stored), and positions: flags_from, flags_to, held_from = where its frame begins, behind = behind the links}.
+-- The links of a header: {parent = id or '', run, names = field of the channels' names, flags, slots, tokens, retained (packed as
+-- they are stored), and positions: flags_from, flags_to, retained_from = where its frame begins, behind = behind the links}.
 local function links(header)
   local first, last, pos = frame(header, 1)
   local found = { parent = string.sub(header, first, last) }
@@ -72,9 +72,9 @@ local function links(header)
   first, last, pos = frame(header, pos)
   found.slots = string.sub(header, first, last)
   first, last, pos = frame(header, pos)
-  found.tokens, found.held_from = string.sub(header, first, last), pos
+  found.tokens, found.retained_from = string.sub(header, first, last), pos
   first, last, pos = frame(header, pos)
-  found.held, found.behind = string.sub(header, first, last), pos
+  found.retained, found.behind = string.sub(header, first, last), pos
   return found
 end
 

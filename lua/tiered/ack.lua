@@ -16,7 +16,8 @@
 -- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
 -- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
 -- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here.
--- Returns how many records are left, -1 where another flusher had taken over.
+-- Returns how many records are left, or
+--   FENCED  -1  another flusher had taken over
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -24,6 +25,7 @@
 --- @include lib/write_behind
 --- @include lib/again
 
+local FENCED = -1
 local index, data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, n, m, kept, gaps = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local ASIDE = 5 + 2 * n
@@ -57,7 +59,7 @@ if not own then
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end
   note_again(index, data, dirty, flush, meta, again) -- cold has what is older
-  return -1
+  return FENCED
 end
 
 local aside = 0 -- by how many more are set aside

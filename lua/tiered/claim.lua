@@ -12,10 +12,12 @@
 --
 -- Returns {bases, how many records there are, 1 where cold may have half of them already, record...}; record: its member of the index (d,
 -- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone).
--- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. 1 where another flusher is at work, or a writer between cold and here:
--- a fenced flusher may have undone in cold what that wrote, so this is noted, too, before anything is taken.
+-- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. Or
+--   BUSY  1  another flusher is at work, or a writer between cold and here: a fenced flusher may have undone in cold what that wrote, so this is
+--            noted, too, before anything is taken
 -- Errors: none of ours.
 
+local BUSY = 1
 local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
@@ -24,13 +26,13 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and (tonumber(held[2]) or 0) - now or 0
-if remaining > 0 and remaining <= length then return 1 end -- more: the clock was put back
+if remaining > 0 and remaining <= length then return BUSY end -- more: the clock was put back
 for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', intents, '-', '+') or {}) do
   local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
   if age >= 0 and age < gone then
     redis.call('HDEL', flush, '')
     if held[1] == token then redis.call('HSET', flush, 'until', '0') end
-    return 1
+    return BUSY
   end
 end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write

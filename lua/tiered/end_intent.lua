@@ -12,7 +12,7 @@
 -- Returns 1 where the thread is believed again, if there are no other intents, else 0.
 -- Errors: none of ours.
 
---- @include lib/end_intent
+--- @include lib/intents
 
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, newest, needed = ARGV[1], ARGV[2], ARGV[3]

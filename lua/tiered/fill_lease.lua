@@ -12,9 +12,11 @@
 -- ARGV[4] ns         namespace of the checkpoint, escaped
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
--- Returns 1 where the fill lease is given; it ends with the next write, deletion or fill lease. 0: the thread is being written. 2: hot
--- can answer by now. 3: the
--- newest was asked for, and cold does not have all that is here of the namespace, and has to get it first.
+-- Returns
+--   WRITING  0  the thread is being written to cold
+--   GRANTED  1  the fill lease is given; it ends with the next write, deletion or fill lease
+--   HERE     2  hot can answer by now
+--   BEHIND   3  the newest was asked for, and cold does not have all that is here of the namespace, and has to get it first
 -- Errors: none of ours.
 
 --- @include lib/thread
@@ -23,6 +25,7 @@
 --- @include lib/checkpoint
 --- @include lib/tiers
 
+local WRITING, GRANTED, HERE, BEHIND = 0, 1, 2, 3
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local MAX_RECORDS = 500 -- records that are looked at
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
@@ -37,16 +40,16 @@ if #left > 0 and not behind then
   redis.call('UNLINK', index, data)
   for i = 1, #left do redis.call('ZREM', intents, left[i]) end
 end
-if busy then return 0 end
-if #left > 0 and behind then return 3 end
-if has_tombstone(dirty) then return 2 end
-if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return 2 end
+if busy then return WRITING end
+if #left > 0 and behind then return BEHIND end
+if has_tombstone(dirty) then return HERE end
+if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MAX_RECORDS - 1) or {}
-if #lags == MAX_RECORDS then return 3 end
+if #lags == MAX_RECORDS then return BEHIND end
 for _, member in ipairs(lags) do
-  if string.sub(member, 2, #ns + 1) == ns then return 3 end
+  if string.sub(member, 2, #ns + 1) == ns then return BEHIND end
 end
 redis.call('HDEL', lease, 'barrier') -- a write: a full server refuses a script that would grow, unless it has begun to write
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
-return 1
+return GRANTED

@@ -16,7 +16,8 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Returns what put.lua does; -1 where cold has to be written first: then nothing was done.
+-- Returns what put.lua does, or
+--   REFUSED  -1  cold has to be written first: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -26,12 +27,13 @@
 --- @include lib/put
 --- @include lib/write_behind
 
+local REFUSED = -1
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
-if not field then return -1 end
+if not field then return REFUSED end
 local missing = put_checkpoint(index, data, ARGV, true)
 if missing.err or #missing > 0 then return missing end
 mark(index, data, lease, dirty, { checkpoint }, default, field)

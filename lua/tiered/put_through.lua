@@ -24,7 +24,7 @@
 --- @include lib/chunks
 --- @include lib/checkpoint
 --- @include lib/put
---- @include lib/end_intent
+--- @include lib/intents
 --- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

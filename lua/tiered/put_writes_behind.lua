@@ -12,8 +12,8 @@
 -- ARGV[3] count      as put_writes.lua takes it
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 --
--- Returns what put_writes.lua does; -1 where cold has to be written first: then nothing was done. So it is where writes of the
--- checkpoint were brought back without their paths.
+-- Returns what put_writes.lua does, or
+--   REFUSED  -1  cold has to be written first: nothing was done; so it is where writes of the checkpoint were brought back without their paths
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -21,6 +21,7 @@
 --- @include lib/put_writes
 --- @include lib/write_behind
 
+local REFUSED = -1
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local member, default, last = ARGV[1], ARGV[4], #ARGV - 3
 local fill_token, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
@@ -38,7 +39,7 @@ if pathless then
     if one == writes then field = nil end
   end
 end
-if not field then return -1 end
+if not field then return REFUSED end
 local added = put_task(index, data, ARGV, last, true)
 if type(added) == 'table' then return added end
 mark(index, data, lease, dirty, members_of(ARGV, last), default, field)

@@ -18,7 +18,7 @@
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/put_writes
---- @include lib/end_intent
+--- @include lib/intents
 --- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

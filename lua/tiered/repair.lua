@@ -7,22 +7,25 @@
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] in_cold    '1' where cold is known to have it
 --
--- Returns 1 where nothing is left, 2 where it is dirty and can be opened: then it was repaired by others, or its damage lies deeper; 0 where cold is to
--- be asked whether it has it.
+-- Returns
+--   ASK_COLD  0  cold is to be asked whether it has the thread
+--   GIVEN_UP  1  nothing is left
+--   DIRTY     2  it is dirty and can be opened: it was repaired by others, or its damage lies deeper
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 
+local ASK_COLD, GIVEN_UP, DIRTY = 0, 1, 2
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local in_cold = ARGV[1]
 
 local meta, problem = open_thread(index, data)
-if redis.call('EXISTS', dirty) == 1 then return problem or 2 end
-if not meta and not problem then return 1 end
+if redis.call('EXISTS', dirty) == 1 then return problem or DIRTY end
+if not meta and not problem then return GIVEN_UP end
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 if in_cold ~= '1' and redis.call('EXISTS', intents) == 0 and redis.call('HEXISTS', data, '@cold_backed') == 0 then
-  if redis.call('EXISTS', data) == 0 then return 0 end
+  if redis.call('EXISTS', data) == 0 then return ASK_COLD end
   return problem or redis.error_reply('DAMAGED ' .. data .. ' is not whole')
 end
 redis.call('UNLINK', index, data)
-return 1
+return GIVEN_UP

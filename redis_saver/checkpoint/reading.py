@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, Pend
 from redis_saver import config, names
 from redis_saver.display import shown
 from redis_saver.engine import scripts
+from redis_saver.engine.replies import GetReply
 from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.errors import DecodeError, ThreadDamaged, decoding
 from redis_saver.limits import Allowance
@@ -78,9 +79,9 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         stored = yield Call(scripts.GET, keys, (*arguments, *told[:MAX_TOLD]))
         if stored is None:
             return None
-        if len(keys) > 2 and stored == 1:
+        if len(keys) > 2 and stored == GetReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and stored == 2:
+        if len(keys) > 2 and stored == GetReply.NOWHERE:
             raise Nowhere
         chunks: dict[bytes, bytes] = {}
         for version in had.values():

@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
 from redis_saver import config, names
 from redis_saver.config import Address
 from redis_saver.engine import scripts
+from redis_saver.engine.replies import PutReply
 from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.engine.scripts import Script
 from redis_saver.errors import decoding
@@ -40,10 +41,6 @@ class Variant(NamedTuple):
     def call(self, arguments: Sequence[Argument]) -> Call:
         """The call with the operation's arguments."""
         return Call(self.script, self.keys, (*arguments, *self.more))
-
-
-REFUSED = -1
-"""What a variant answers that has written nothing: cold has to be written first (`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`)."""
 
 
 def put(
@@ -88,7 +85,7 @@ def store(
     request = PutRequest(context, where, given, checkpoint, metadata, new_versions, cached)
     by = variant or Variant(scripts.PUT, keys)
     while missing := (yield by.call(request.arguments())):
-        if missing == REFUSED:
+        if missing == PutReply.REFUSED:
             return False
         context.chunk_cache.forget(keys.data_key)
         with decoding("what put lacks of thread {!r}", where.thread_id):
@@ -342,4 +339,4 @@ def store_writes(
     for index, record in special.items():
         arguments += (index, record)
     by = variant or Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id))
-    return (yield by.call(arguments)) != REFUSED  # type: ignore[no-any-return]
+    return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]

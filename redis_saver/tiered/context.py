@@ -14,8 +14,6 @@ from redis_saver.tiered.stats import Stats
 
 WRITER_GONE = 300_000
 """Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
-INTENTS_KEPT = 30 * 24 * 3600 * 1000
-"""Milliseconds that an intent is kept longer than its thread would be."""
 MAX_NOTED = 10_000
 """Threads of which something is noted in this process, at the most, and only where their names are short (`names.MAX_CACHED_NAME`): what
 is forgotten is asked again."""

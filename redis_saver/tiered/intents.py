@@ -9,11 +9,12 @@ from uuid import uuid4
 
 from redis_saver.checkpoint import threads
 from redis_saver.engine import scripts
+from redis_saver.engine.replies import IntentReply, RepairReply
 from redis_saver.engine.requests import Argument, Call, Operation
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 from redis_saver.storage.context import default_ttl
 from redis_saver.tiered import context
-from redis_saver.tiered.context import INTENTS_KEPT, Tiers, best_effort
+from redis_saver.tiered.context import Tiers, best_effort
 from redis_saver.tiered.enrolling import bring_enrolled
 from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.flush.run import DELETIONS_KEPT, busy, flush_now
@@ -22,11 +23,6 @@ from redis_saver.tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tie
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """A record that is all of a thread; a field that there never is."""
-_UNKNOWN, _ALL, _CHUNK, _BEHIND, _NOTHING, _WAIT = range(6)
-"""What is in cold of a thread, as `lua/tiered/begin_intent.lua` answers it: hot does not have it; all values that hot has; not what was coalesced, or who knows,
-as another changes all of it; not what was written last; nothing, as it is from before there were tiers; not what was coalesced and is to get,
-which has to wait for others who are writing it."""
-_ASK_COLD = 0
 _ATTEMPTS = 3
 """How often a damaged thread is repaired before a write fails: others may damage it again, or the damage is where repairing does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
@@ -69,7 +65,7 @@ def begin_intent(
     if known_empty and (ns is None or not known_empty.holds_for(ns)):
         known_empty = None
     granted = known_empty.token if known_empty else ""
-    arguments = (token, default_ttl(tiers.hot), INTENTS_KEPT, writes, granted, record, need, context.WRITER_GONE)
+    arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
     deadline = time.monotonic() + 2 * flushing.FLUSH_LEASE / 1000
     while True:
         try:
@@ -77,19 +73,21 @@ def begin_intent(
         except Exception:
             yield release(keys, token)  # the write is given up, and cold was not told of it
             raise
-        if in_cold == _BEHIND:
+        if in_cold == IntentReply.BEHIND:
             if need == "nothing":
                 yield from flushing.put_tombstone(tiers, thread)
             yield from flush_now(tiers, thread)
-        elif in_cold == _NOTHING:
+        elif in_cold == IntentReply.UNNOTED:
             yield from bring_enrolled(tiers, thread)
-        elif in_cold == _WAIT:
+        elif in_cold == IntentReply.WAIT:
             if time.monotonic() >= deadline:
                 raise busy(thread)
             yield Sleep(0.02)
         else:
             newest = known_empty.field if known_empty and nothing_since else b""
-            return Intent(token, in_cold != _UNKNOWN, in_cold == _ALL, bool(is_pathless), newest)
+            return Intent(
+                token, in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE, bool(is_pathless), newest
+            )
 
 
 def _marked(
@@ -117,10 +115,10 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
-    if (yield Call(scripts.REPAIR, left, (b"0",))) == _ASK_COLD:
+    if (yield Call(scripts.REPAIR, left, (b"0",))) == RepairReply.ASK_COLD:
         in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
-        if answer == _ASK_COLD:  # else somebody deleted it meanwhile
+        if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
 
 

@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver import config, names
 from redis_saver.checkpoint import listing, reading, writing
 from redis_saver.engine import scripts
+from redis_saver.engine.replies import FillLeaseReply
 from redis_saver.engine.requests import Argument, Call, Command, Operation, Page, Scan, T
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage import codec
@@ -91,9 +92,6 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     return False
 
 
-_HERE, _BEHIND = 2, 3
-
-
 class _Fetched(NamedTuple):
     found: CheckpointTuple | None
 
@@ -109,9 +107,9 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     try:
         while (
             leased := (yield Call(scripts.FILL_LEASE, keys.writing, (token, context.WRITER_GONE, FILL_LEASE, *wanted)))
-        ) == _BEHIND:
+        ) == FillLeaseReply.BEHIND:
             yield from flush_now(tiers, thread)
-        if leased == _HERE:
+        if leased == FillLeaseReply.HERE:
             return None
     except HotFailed:
         leased = 0

@@ -19,6 +19,7 @@ from redis_saver import config, names
 from redis_saver.checkpoint import listing, reading
 from redis_saver.display import error_text, shown
 from redis_saver.engine import scripts
+from redis_saver.engine.replies import AckReply, ClaimReply
 from redis_saver.engine.requests import Argument, Call, Command
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 from redis_saver.limits import Allowance
@@ -40,7 +41,6 @@ DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that are fenced."""
 MAX_PAUSE = 10
 """Seconds after which what cold would not take is tried again, at the latest."""
-_FENCED = -1
 
 
 class Flushed(NamedTuple):
@@ -139,17 +139,12 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
 
 
 def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-    """What `flush` does, by this token."""
-    began, tiers, thread = time.monotonic(), claim.tiers, claim.thread
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    claimed = yield Call(
-        scripts.CLAIM,
-        (keys.data_key, keys.dirty, keys.flush, keys.intents),
-        (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
-    )
-    if claimed == 1:
+    """What `flush` does, by this token: claim, give to cold, ack."""
+    began, queue = time.monotonic(), claim.tiers.flush_queue
+    claimed = yield claim.request(token, at_once=at_once)
+    if claimed == ClaimReply.BUSY:
         return None
-    with decoding("what cold does not have of thread {!r}", thread):
+    with decoding("what cold does not have of thread {!r}", claim.thread):
         bases, there, unacked, *raw = claimed
         if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
             raise TypeError("a note without name, time and tries")
@@ -157,39 +152,18 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     if not raw:
         return Flushed(there, 0, 0, ())
     seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest is for the last call of cold
-    coalesces = tiers.flush_queue is not None and tiers.flush_queue.history == "latest" and not unacked
+    coalesces = queue is not None and queue.history == "latest" and not unacked
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
     yield from claim.run(*until, coalesces=coalesces)
-    brought = [argument for record in claim.done for argument in (record.member, record.score)]
-    failed: list[Argument] = []
-    for record, error in claim.failed:
-        pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
-        failed += (record.member, pause, names.encode(error_text(error)[:500]))
-    latest = [argument for ns, (checkpoint_id, _) in claim.latest.items() for argument in (ns, checkpoint_id)]
-    ack = Call(
-        scripts.ACK,
-        (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
-        (token, len(claim.done), len(claim.failed), DELETIONS_KEPT, claim.gaps, *brought, *failed, *latest),
-    )
+    ack = claim.ack(token)
     try:
         left = yield ack
-    except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was settled, and that is not known, all of this claim is done again
+    except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was acked, and that is not known, all of this claim is done again
         left = yield ack
-    if left != _FENCED and tiers.flush_queue:
+    if left != AckReply.FENCED and queue:
         for escaped, (raw_id, versions) in claim.latest.items():
-            place = (thread, names.name_of(escaped))
-            tiers.flush_queue.remember(place, names.name_of(raw_id), versions)
-    counts = tiers.counts
-    counts.flushes += 1
-    counts.flushed += len(claim.done) - claim.coalesced
-    counts.coalesced += claim.coalesced
-    counts.refused += len(claim.failed)
-    counts.flush_seconds += time.monotonic() - began
-    errors = [error for _, error in claim.failed]
-    is_refused = any(claim.done or record.tries for record, _ in claim.failed)
-    return Flushed(
-        1 if left == _FENCED else left, len(claim.done) - claim.coalesced, claim.coalesced, errors, is_refused
-    )
+            queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
+    return claim.counted(1 if left == AckReply.FENCED else left, time.monotonic() - began)
 
 
 class _Claim:
@@ -208,6 +182,41 @@ class _Claim:
         """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
         self.coalesced = 0
         self.gaps = b"0"
+
+    def request(self, token: str, *, at_once: bool) -> Call:
+        """What claims the thread."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        return Call(
+            scripts.CLAIM,
+            (keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
+        )
+
+    def ack(self, token: str) -> Call:
+        """What notes in hot what cold has got, and what it would not take."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        brought = [argument for record in self.done for argument in (record.member, record.score)]
+        failed: list[Argument] = []
+        for record, error in self.failed:
+            pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
+            failed += (record.member, pause, names.encode(error_text(error)[:500]))
+        latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        return Call(
+            scripts.ACK,
+            (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, len(self.done), len(self.failed), DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+        )
+
+    def counted(self, left: int, seconds: float) -> Flushed:
+        """What came of it, which the saver's statistics count."""
+        counts, brought = self.tiers.counts, len(self.done) - self.coalesced
+        counts.flushes += 1
+        counts.flushed += brought
+        counts.coalesced += self.coalesced
+        counts.refused += len(self.failed)
+        counts.flush_seconds += seconds
+        is_refused = any(self.done or record.tries for record, _ in self.failed)
+        return Flushed(left, brought, self.coalesced, [error for _, error in self.failed], is_refused)
 
     def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
         """Take over what there is to do, and what cold got last. A note that makes no sense has failed already."""

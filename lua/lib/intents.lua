@@ -1,7 +1,8 @@
--- Shared by the scripts (included): ending an intent.
+-- Shared by the scripts (included): write intents.
 
-local LONGER = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than the thread, as in tiered/context.py
+local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than its thread would be
 
+-- Ends an intent.
 -- It is given up where the intent was conflicted, or is gone: then others may have believed what was here. The others who are writing it
 -- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then an intent stays as if its writer
 -- were gone, and who reads next brings it to cold before (fill_lease.lua).
@@ -35,7 +36,7 @@ local function end_intent(index, data, intents, lease, dirty, token, newest, nee
     if found[1] and (not ttl or own_ttl == 0) then
       redis.call('PERSIST', intents)
     else
-      local longest = math.max(ttl or 0, own_ttl or 0, redis.call('PTTL', intents)) + LONGER
+      local longest = math.max(ttl or 0, own_ttl or 0, redis.call('PTTL', intents)) + INTENTS_KEPT
       redis.call('PEXPIRE', intents, string.format('%.0f', longest))
     end
   end
