@@ -107,28 +107,28 @@ class State:
         self.queue, self.set = deque(rows()), set(range(50))
         message = AIMessage(
             [{"type": "text", "text": "x"}] * 5,
-            additional_kwargs={"a": self.rows(), "b": self.names_chunk()},
+            additional_kwargs={"a": self.rows(), "b": self.named()},
             response_metadata={"m": self.rows()},
-            tool_calls=[{"name": "f", "args": self.names_chunk(), "id": "1"}],
+            tool_calls=[{"name": "f", "args": self.named(), "id": "1"}],
         )
         self.lists += [message.content, message.tool_calls]
         self.values: dict[str, Any] = {
             "list": self.rows(),
-            "dict": self.names_chunk(fill=odd_keys),
-            "nested": {"a": [{"b": self.rows()}], "tuple": (self.rows(), self.names_chunk())},
+            "dict": self.named(fill=odd_keys),
+            "nested": {"a": [{"b": self.rows()}], "tuple": (self.rows(), self.named())},
             "messages": [HumanMessage("x"), message, HumanMessage("y")],
             "message": message,
-            "model": Model(rows=self.rows(), named=self.names_chunk(), anything=[self.rows()], more=self.names_chunk()),
-            "data": Data(self.rows(), self.names_chunk()),
-            "pair": Pair(self.rows(), self.names_chunk()),
+            "model": Model(rows=self.rows(), named=self.named(), anything=[self.rows()], more=self.named()),
+            "data": Data(self.rows(), self.named()),
+            "pair": Pair(self.rows(), self.named()),
             "queue": self.queue,
             "set": self.set,
-            "send": Send("node", {"messages": self.rows(), "more": self.names_chunk()}),
+            "send": Send("node", {"messages": self.rows(), "more": self.named()}),
             "interrupt": Interrupt(self.rows(), id="x"),
             "rows": self.rows(Rows),
-            "named": self.names_chunk(Named, odd_keys),
-            "ordered": self.names_chunk(OrderedDict),
-            "default": self.names_chunk(lambda found: defaultdict(list, found)),
+            "named": self.named(Named, odd_keys),
+            "ordered": self.named(OrderedDict),
+            "default": self.named(lambda found: defaultdict(list, found)),
             "delta": _DeltaSnapshot(self.rows()),
         }
         self.values["all"] = dict(self.values)

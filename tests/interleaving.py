@@ -21,6 +21,7 @@ from redis_saver.engine import scripts
 from redis_saver.errors import RedisSaverError
 from redis_saver.names import Keyspace
 from redis_saver.engine.requests import Call
+from redis_saver.checkpoint import listing
 from redis_saver.tiered import context, operations
 from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.requests import SingleFlight, Sleep, Attempt
@@ -344,7 +345,7 @@ class Interleaving:
 
     def list(self, thread: str) -> None:
         where = config(thread, None)
-        make = lambda saver: operations.list_checkpoints(saver, where, None, None, None)  # noqa: E731
+        make = lambda saver: listing.collect(operations.list_checkpoints(saver, where, None, None, None))  # noqa: E731
         if not self.is_sparing:
             self.read("list", thread, make, lambda: list(self.model.list(where)))
 
@@ -373,7 +374,7 @@ class Interleaving:
 
     def check_all(self, cold: Any) -> None:
         self.tiers.later(context.WRITER_GONE)
-        self.savers[0].list(None)  # which brings there what only hot has
+        list(self.savers[0].list(None))  # which brings there what only hot has
         assert next(saver for saver in self.savers if saver.flush_queue).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:
