@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_serializer import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
 
-from redis_saver.serde import message_list, columnar, native_bridge
+from redis_saver.serde import message_list, message_fields, native_bridge
+from redis_saver.serde import msgpack as heads
 from redis_saver.serde import message_codec as single
 
 native: Any = native_bridge.native
@@ -141,7 +142,7 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
     elif step == "shorter":
         del value[where:]
     found = native.unchanged(value, fingerprint.kinds, fingerprint.fields)
-    known = outcome(columnar.known, value)
+    known = outcome(message_fields.known, value)
     if isinstance(known, tuple) and len(known) == 2:
         same = outcome(message_list._unchanged, *known, by_python)
         assert found == same or type(same) is not int  # what cannot be packed now
@@ -268,7 +269,7 @@ def test_what_python_remembers_is_not_mixed_with_what_is_remembered_here(
     assert more.same == (40 if alike else 0)
     assert b"".join([more.elements[0], *last.elements[1 : 1 + more.same], *more.elements[1:]]) == wanted[1]
     assert {type(one) for one in more.fingerprint.fields} == {tuple if known_before and known_then else bytes}
-    rest = columnar.header(42, list) + wanted[1][sum(map(len, last.elements[1:])) + 3 :]
+    rest = heads.header(42, list) + wanted[1][sum(map(len, last.elements[1:])) + 3 :]
     found, known = FAST.loads_elements(wanted[0], rest, read, 40)
     assert found == longer
     assert (known is not None) == alike

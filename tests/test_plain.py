@@ -10,7 +10,6 @@ import pytest
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from redis_saver.serde import columnar
 from redis_saver.serde.annotations import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
 
 
@@ -70,26 +69,6 @@ def test_pydantic_leaves_what_is_plain_as_it_is(annotation: Any) -> None:
             plain.append(value)
             assert repr(adapter.validate_python(value)) == repr(value) == repr(adapter.dump_python(value))
     assert plain
-
-
-@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
-def test_a_column_is_checked_as_each_of_its_values_is(annotation: Any) -> None:
-    try:
-        column = columnar._check(kind_of(annotation))
-    except UnknownError:
-        column = lambda values: False  # noqa: E731
-    each = check_of(annotation, shapes_only=False)
-    for value in VALUES:
-        if each(value):
-            assert column is None or column([value, value])
-            continue
-        try:
-            found = column is None or column([value, value])
-        except columnar.FAILURES:
-            continue
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        # Types are not looked at, as a value of another is written just as it is; but nothing is left out.
-        assert not found or repr(adapter.dump_python(value, warnings=False)) == repr(value)
 
 
 def test_what_an_annotation_says() -> None:

@@ -34,7 +34,8 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
-from redis_saver.serde import message_list, columnar, native_bridge, fallback
+from redis_saver.serde import message_list, message_fields, native_bridge
+from redis_saver.serde import msgpack as heads
 from redis_saver.serde import message_codec as fast
 from redis_saver.serde import elements as element_codec
 from redis_saver.serde.elements import EncodedElements
@@ -299,13 +300,12 @@ def assert_is_what_would_be_written(
 
 
 def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
-    """The pieces of a value, however short it is, and with columns however few its messages are."""
-    kept = element_codec.MIN_BYTES, message_list._MANY
-    element_codec.MIN_BYTES, message_list._MANY = 0, 0
+    """The elements of a value, however short it is."""
+    kept, element_codec.MIN_BYTES = element_codec.MIN_BYTES, 0
     try:
         return FAST.dumps_elements(value, **given_)[1]
     finally:
-        element_codec.MIN_BYTES, message_list._MANY = kept
+        element_codec.MIN_BYTES = kept
 
 
 def assert_same(value: Any) -> None:
@@ -899,8 +899,8 @@ def test_what_is_not_cut() -> None:
 def test_headers_of_exts() -> None:
     for size in [*range(17, 300), 65535, 65536]:
         data = b"x" * size
-        assert columnar.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
-    assert len(set(itertools.starmap(columnar.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
+        assert heads.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
+    assert len(set(itertools.starmap(heads.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
 
 
 # -- a list that grew
@@ -967,10 +967,8 @@ WHOLE: dict[int, list[bytes]] = {}
 """All pieces of what `assert_elements` answered, with those that were the same as before."""
 
 
-@pytest.mark.parametrize("many", [0, 12, 1000])
-def test_versions_of_a_list(many: int, monkeypatch: Any) -> None:
+def test_versions_of_a_list(monkeypatch: Any) -> None:
     monkeypatch.setattr(element_codec, "MIN_BYTES", 0)
-    monkeypatch.setattr(message_list, "_MANY", many)
 
     @often
     @given(st.lists(messages(), min_size=2, max_size=6), st.data())
@@ -1041,7 +1039,7 @@ def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monk
     monkeypatch.setattr(native_bridge, "native", None)  # while that looks, no other thread runs
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
     last = FAST.dumps_elements(value)
-    pack_all, calls = columnar.pack_all, []
+    pack_all, calls = message_fields.pack_all, []
 
     def meddled(fields: list[dict[str, Any]]) -> bytes:
         calls.append(len(fields))
@@ -1054,9 +1052,9 @@ def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monk
 
     value[70].content = "edited"
     value.append(lc.AIMessage("more"))
-    monkeypatch.setattr(columnar, "pack_all", meddled)
+    monkeypatch.setattr(message_fields, "pack_all", meddled)
     found = FAST.dumps_elements(value, last)
-    monkeypatch.setattr(columnar, "pack_all", pack_all)
+    monkeypatch.setattr(message_fields, "pack_all", pack_all)
     assert 0 < found.same <= 70
     fresh = FAST.dumps_elements(value)
     assert [*last.elements[1 : 1 + found.same], *found.elements[1:]] == fresh.elements[1:]

@@ -13,9 +13,9 @@ from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from redis_saver.serde import fallback, message_list, native_bridge
-from redis_saver.serde.columnar import ext_header, header, header_length
 from redis_saver.serde.message_codec import ENCODERS
 from redis_saver.serde.message_list import Fingerprint
+from redis_saver.serde.msgpack import ext_header, header, header_length
 
 MIN_BYTES: Final = 2048
 """What is shorter stays whole."""

@@ -1,4 +1,4 @@
-"""A list of messages in encoded, and what shows later that those at its front are still what they were.
+"""A list of messages cut between them, and what shows later that those at its front are still what they were.
 
 A chat's list grows at its end, so a new version is compared with the last instead of being encoded again. Any uncertainty answers
 None, and the list is cut as any other (`redis_saver.serde.elements`).
@@ -10,11 +10,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from redis_saver.serde import columnar, native_bridge
-from redis_saver.serde.columnar import header
+from redis_saver.serde import message_fields, native_bridge
+from redis_saver.serde.msgpack import header
 
-_MANY: Final = 12
-"""From so many messages on it pays to look at columns."""
 _OVERHEAD: Final = 60
 """Bytes that Python takes for the packed fields of a message beside their own."""
 _TOGETHER: Final = 32
@@ -55,17 +53,9 @@ _NONE: Final = Fingerprint()
 
 
 def encode(messages: list[Any]) -> bytes | None:
-    """A list of messages; None if not all are known and plain, or they are few and there is no compiled module."""
+    """A list of messages; None if not all are known and plain, or there is no compiled module: then it is encoded message by message."""
     native = native_bridge.native
-    data = native.encode(messages) if native is not None else None
-    if data is not None or len(messages) < _MANY:
-        return data
-    try:
-        known = columnar.known(messages)
-        bodies = known and columnar.pack(*known)
-    except columnar.FAILURES:
-        return None
-    return _joined([header(len(messages), list), *columnar.elements(known[0], bodies)]) if known and bodies else None
+    return native.encode(messages) if native is not None else None
 
 
 def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int, Fingerprint] | None:
@@ -77,7 +67,7 @@ def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int
     if found is None:
         return None
     front, kinds, bodies, fields = found
-    encoded = [header(len(messages), list), *columnar.elements(kinds, bodies)]
+    encoded = [header(len(messages), list), *message_fields.elements(kinds, bodies)]
     return encoded, len(front.kinds), front.with_more(kinds, fields, read=False)
 
 
@@ -93,21 +83,16 @@ def _compared(
         if packed is not None:
             return front, list(map(type, others)), *packed
     try:
-        known = columnar.known(messages)
+        known = message_fields.known(messages)
         if known is None:
             return None
         kinds, fields = known
         front = last.front(_unchanged(kinds, fields, last))
         same = len(front.kinds)
-        bodies = _pack(kinds[same:], messages[same:], fields[same:])
-    except columnar.FAILURES:
+        bodies = message_fields.pack(kinds[same:], messages[same:])
+    except message_fields.FAILURES:
         return None
     return None if bodies is None else (front, kinds[same:], bodies, bodies)
-
-
-def _pack(kinds: list[type], messages: list[Any], fields: list[dict[str, Any]]) -> list[bytes] | None:
-    """The packed fields of each message; None if some are not plain."""
-    return columnar.pack(kinds, fields) if len(kinds) >= _MANY else columnar.pack_each(kinds, messages)
 
 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fingerprint) -> int:
@@ -127,9 +112,9 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
             fields[begin : min(begin + _TOGETHER, most)],
             fingerprint.fields[begin : min(begin + _TOGETHER, most)],
         )
-        if columnar.pack_all(some) == _joined(before):
+        if message_fields.pack_all(some) == _joined(before):
             continue
-        alike = [columnar.pack_all([one]) == packed for one, packed in zip(some, before, strict=True)]
+        alike = [message_fields.pack_all([one]) == packed for one, packed in zip(some, before, strict=True)]
         # Even if all are alike now, as another thread is changing one: what follows was not looked at.
         return begin + (len(alike) if all(alike) else alike.index(False))
     return most
@@ -141,7 +126,7 @@ def _is_packed(fingerprint: Fingerprint) -> bool:
 
 
 def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
-    """The sizes of the encoded that `cut` makes of messages that were just read; and the fingerprint of these.
+    """The sizes of what `cut` makes of messages that were just read; and the fingerprint of these.
 
     None where they are not all known, plain and written just as here; or where it takes Python to tell, but did not for those in front.
 
@@ -158,7 +143,7 @@ def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tupl
         fields = bodies
     elif front.fields and fields is bodies:
         return None
-    encoded = [header(len(messages), list), *columnar.elements(kinds, bodies)]
+    encoded = [header(len(messages), list), *message_fields.elements(kinds, bodies)]
     if _joined(encoded) != data:
         return None
     return list(map(len, encoded)), front.with_more(kinds, fields, read=True)
@@ -169,5 +154,5 @@ def again(fingerprint: Fingerprint, count: int) -> tuple[list[Any], Fingerprint]
     front, native = fingerprint.front(count), native_bridge.native
     made = native.make(front.kinds, front.fields) if native is not None else None
     if made is None:
-        made = columnar.make(front.kinds, columnar.unpack_all(_joined(front.fields), count))
+        made = message_fields.make(front.kinds, message_fields.unpack_all(_joined(front.fields), count))
     return made, front

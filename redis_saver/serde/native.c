@@ -1,4 +1,4 @@
-/* Lists of messages to and from msgpack, compiled: what redis_saver/serde/columnar.py and messages.py do, several times as fast.
+/* Lists of messages to and from msgpack, compiled: what redis_saver/serde/message_fields.py and message_codec.py do, several times as fast.
  *
  * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
  * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
@@ -9,7 +9,7 @@
  * copies that are its own.
  *
  * What there is to know of a class of messages is said once, by `learn`, which trusts native_bridge.py; of its fields with a Kind each, a
- * tuple as in plain.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
+ * tuple as in annotations.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
  *
  * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
 

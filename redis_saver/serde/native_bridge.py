@@ -1,4 +1,4 @@
-"""What `redis_saver.serde.columnar` and `redis_saver.serde.message_codec` do, in C, where `native.c` could be built.
+"""What `redis_saver.serde.message_fields` and `redis_saver.serde.message_codec` do, in C, where `native.c` could be built.
 
 Its functions answer None where they cannot tell; then Python does it. What both make of samples is compared at import.
 """
@@ -12,8 +12,8 @@ from typing import Any, Final
 import ormsgpack
 from pydantic import BaseModel
 
-from redis_saver.serde import columnar
 from redis_saver.serde import message_codec as single
+from redis_saver.serde import message_fields
 from redis_saver.serde.annotations import kind_of
 from redis_saver.serde.message_codec import Encoder
 
@@ -51,7 +51,7 @@ def _rule(cls: type[BaseModel]) -> int:
 def _learn(cls: type[BaseModel]) -> bool:
     """Tell the compiled module of a class; whether it makes of it what Python does."""
     fields = {sys.intern(name): kind_of(field.annotation) for name, field in cls.model_fields.items()}
-    packed, head = tuple(map(ormsgpack.packb, fields)), columnar.CLASSES[cls].heads.constant
+    packed, head = tuple(map(ormsgpack.packb, fields)), message_fields.HEADS[cls].constant
     told = native.learn(
         cls, tuple(fields), packed, tuple(fields.values()), head, dict.fromkeys(fields), frozenset(fields), _rule(cls)
     )
@@ -65,16 +65,20 @@ def _agree(sample: Any) -> bool:
     if packed is None:
         return bool(sample.model_extra)
     bodies, fields = packed
-    found = columnar.known(pair)
+    found = message_fields.known(pair)
     payload = single.ENCODERS[cls](sample)
-    if found is None or payload is None or (bodies, native.payload(sample)) != (columnar.pack(*found), payload):
+    if found is None or payload is None:
         return False
     kinds = tuple(found[0])
+    if (bodies, native.payload(sample)) != (message_fields.pack(kinds, pair), payload):
+        return False
     made = native.make(kinds, fields)
-    states = [single.state(message) for message in columnar.make(kinds, columnar.unpack_all(b"".join(bodies), 2))]
+    states = [
+        single.state(message) for message in message_fields.make(kinds, message_fields.unpack_all(b"".join(bodies), 2))
+    ]
     read = native.read(payload)
     return (
-        native.encode(pair) == b"\x92" + b"".join(columnar.elements(kinds, bodies))
+        native.encode(pair) == b"\x92" + b"".join(message_fields.elements(kinds, bodies))
         and native.unchanged(pair, kinds, fields) == 2
         and made is not None
         and [single.state(message) for message in made] == states
@@ -85,7 +89,7 @@ def _agree(sample: Any) -> bool:
 CLASSES: Final[set[type]] = set()
 """The classes that are known here."""
 if native is not None:
-    for _cls in columnar.CLASSES:
+    for _cls in message_fields.HEADS:
         try:
             agree = _learn(_cls)
         except single.UNLIKE as error:

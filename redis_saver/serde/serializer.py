@@ -1,7 +1,7 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
 Most of what a chat's checkpoint holds are LangChain's messages; those that are plain go the short path of
-`redis_saver.serde.message_codec`, and lists of them that of `redis_saver.serde.columnar`; or both that of `redis_saver.serde.native_bridge`. Whatever else there is, and every error, is
+`redis_saver.serde.message_codec`, and lists of them that of `redis_saver.serde.message_fields`; or both that of `redis_saver.serde.native_bridge`. Whatever else there is, and every error, is
 `JsonPlusSerializer`'s own: its functions run with the short path in place of the calls with which they go into nested values.
 
 That relies on names that `langgraph-checkpoint` keeps to itself, and may change in any release. So all of it is looked at
@@ -24,8 +24,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver.serde import elements, fallback, message_list
-from redis_saver.serde.columnar import header, header_length, list_length
 from redis_saver.serde.elements import EncodedElements
+from redis_saver.serde.msgpack import header, header_length, list_length
 
 
 class SafeSerializer(JsonPlusSerializer):

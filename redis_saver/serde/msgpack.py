@@ -1,0 +1,32 @@
+"""The heads of msgpack's arrays, maps and extensions (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
+
+from __future__ import annotations
+
+
+def ext_header(code: int, size: int) -> bytes:
+    """The header of an Ext of more than 16 bytes."""
+    if size < 0x100:
+        return bytes([0xC7, size, code])
+    if size < 0x10000:
+        return b"\xc8" + size.to_bytes(2, "big") + bytes([code])
+    return b"\xc9" + size.to_bytes(4, "big") + bytes([code])
+
+
+def header(count: int, kind: type) -> bytes:
+    """The header of an array (list) or a map (dict) of so many elements."""
+    short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
+    if count < 16:
+        return bytes([short | count])
+    return medium + count.to_bytes(2, "big") if count < 0x10000 else long + count.to_bytes(4, "big")
+
+
+def header_length(count: int) -> int:
+    """How long it is for so many elements."""
+    return 1 if count < 16 else 3 if count < 0x10000 else 5
+
+
+def list_length(data: bytes) -> int | None:
+    """Of how many elements the header of a list is with which some bytes begin; None where they do not begin with one."""
+    first = data[0]
+    count = first & 15 if first & 0xF0 == 0x90 else int.from_bytes(data[1 : 3 if first == 0xDC else 5], "big")
+    return count if data.startswith(header(count, list)) else None
