@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "redis_saver"
-LEAVES = {"config", "display", "errors", "filters", "forks", "limits", "names", "native", "ttl", "versions"}
+LEAVES = {"config", "display", "errors", "filters", "forks", "limits", "names", "postgres", "ttl", "versions"}
 MAY_IMPORT = {
     "engine": set[str](),
     "client": {"engine"},

@@ -14,7 +14,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
 
-from redis_saver import names
+from redis_saver import names, postgres
 from redis_saver.checkpoint import listing
 from redis_saver.checkpoint.references import read_references, write_members
 from redis_saver.checkpoint.saver import Saver
@@ -207,7 +207,7 @@ class PostgresEndpoint(_SqlEndpoint):
         self.refusals = (*self.refusals, psycopg.DataError)
 
     def _select(self, query: str, *arguments: str) -> list[Any]:
-        with self.saver._cursor() as cursor:  # noqa: SLF001
+        with postgres.cursor(self.saver) as cursor:
             return [tuple(row.values()) for row in cursor.execute(query, arguments)]
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:

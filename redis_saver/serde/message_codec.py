@@ -21,6 +21,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
+from redis_saver.serde import pydantic_models
 from redis_saver.serde.annotations import Source, UnknownError, indented, kind_of
 
 Encoder = Callable[[Any], "bytes | None"]
@@ -85,51 +86,18 @@ _RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "in
 """Names which, as extra fields, are arguments of the constructors or looked at by the validators."""
 
 
-SETTERS: Final[tuple[Any, ...]] = tuple(
-    getattr(vars(BaseModel).get(slot), "__set__", None)
-    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-)
-"""What sets the slots that a message is made of: `BaseModel.__setattr__` is slow, and so is finding them by name."""
-
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary path."""
 
 
 def _known(cls: type[BaseModel]) -> bool:
     """Whether a class is serialized and validated by its fields and the validators known, and by nothing else."""
-    decorators = cls.__pydantic_decorators__
-    others = (
-        decorators.validators,
-        decorators.field_validators,
-        decorators.root_validators,
-        decorators.field_serializers,
-        decorators.model_serializers,
-        decorators.computed_fields,
-        cls.__private_attributes__,
-        cls.__pydantic_post_init__,
-    )
     return (
-        not any(others)
-        and decorators.model_validators.keys() <= _VALIDATORS.keys()
+        pydantic_models.is_plain(cls)
+        and pydantic_models.validators_of(cls) <= _VALIDATORS.keys()
         and cls.__init__.__qualname__ in _CONSTRUCTORS
         and cls.__init__.__module__.startswith("langchain_core.messages.")
         and cls.__module__.startswith("langchain_core.messages.")
-        and cls.model_config == {"extra": "allow"}
-        and cls.model_dump is BaseModel.model_dump
-        and cls.__new__ is object.__new__
-        and cls.__setattr__ is BaseModel.__setattr__
-        and all(_known_field(field) for field in cls.model_fields.values())
-        and all(name.isidentifier() for name in cls.model_fields)
-    )
-
-
-def _known_field(field: Any) -> bool:
-    """Whether nothing but the annotation says how a field is validated and serialized."""
-    unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
-    return all(getattr(field, name, None) is None for name in unset) and all(
-        # Numbers as ids become strings; a string stays as it is.
-        vars(entry) == {"coerce_numbers_to_str": True}
-        for entry in field.metadata
     )
 
 
@@ -144,7 +112,8 @@ def _encoder(cls: type[BaseModel]) -> Encoder:
         "fields = message.__dict__",
         *_field_checks(cls, source),
         "if len(fields) != count: return None",
-        "if message.__pydantic_extra__: fields = {**fields, **message.__pydantic_extra__}",
+        "extra = extra_of(message)",
+        "if extra: fields = {**fields, **extra}",
         "return packb((MODULE, NAME, fields, METHOD), None, PLAIN)",
     ]
     made: Encoder = source.function("message", ["try:", *indented(body), "except FAILURES: return None"])
@@ -186,7 +155,7 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
 
 def conditions(cls: type[BaseModel]) -> list[str]:
     """What must hold of the fields for constructor and validators to leave them as they are."""
-    validators = (_VALIDATORS[name] for name in cls.__pydantic_decorators__.model_validators)
+    validators = (_VALIDATORS[name] for name in pydantic_models.validators_of(cls))
     return list(filter(None, (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)))
 
 
@@ -219,7 +188,8 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
         "packb": ormsgpack.packb,
         "unpackb": ormsgpack.unpackb,
         "new": object.__new__,
-        **dict(zip(("set_fields", "set_names", "set_extra", "set_private"), SETTERS, strict=True)),
+        "extra_of": pydantic_models.extra_of,
+        **dict(zip(("set_fields", "set_names", "set_extra", "set_private"), pydantic_models.SETTERS, strict=True)),
     }
 
 

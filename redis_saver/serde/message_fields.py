@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
 from redis_saver.serde import message_codec as single
+from redis_saver.serde import pydantic_models
 from redis_saver.serde.message_codec import ENCODERS, METHOD, PLAIN, UNLIKE
 from redis_saver.serde.msgpack import ext_header, header, header_length
 
@@ -24,7 +25,6 @@ FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError
 """What messages that are not plain raise, or that another thread is changing."""
 
 _fields = operator.attrgetter("__dict__")
-_extra = operator.attrgetter("__pydantic_extra__")
 _SUFFIX: Final = ormsgpack.packb(METHOD)
 
 
@@ -46,7 +46,7 @@ class Heads(dict[int, bytes]):
 def known(messages: Sequence[Any]) -> tuple[list[type], list[dict[str, Any]]] | None:
     """The classes of messages and their fields; None if one is not known, or has more than its fields."""
     kinds = list(map(type, messages))
-    if not HEADS.keys() >= set(kinds) or any(map(_extra, messages)):
+    if not HEADS.keys() >= set(kinds) or any(map(pydantic_models.extra_of, messages)):
         return None
     return kinds, list(map(_fields, messages))
 
@@ -72,7 +72,7 @@ def unpack_all(packed: bytes, count: int) -> list[dict[str, Any]]:
 def make(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[Any]:
     """Messages of these fields: all of their classes in their order, and as validation would leave them."""
     messages: list[Any] = list(map(object.__new__, kinds))
-    set_fields, set_names, set_extra, set_private = single.SETTERS
+    set_fields, set_names, set_extra, set_private = pydantic_models.SETTERS
     deque(map(set_fields, messages, fields), maxlen=0)
     deque(map(set_names, messages, map(set, map(_NAMES.__getitem__, kinds))), maxlen=0)
     deque(map(set_extra, messages, iter(dict, None)), maxlen=0)

@@ -68,13 +68,13 @@ class FastSerializer(SafeSerializer):
     def __init__(self, **settings: Any) -> None:
         """Take the settings of `JsonPlusSerializer`."""
         super().__init__(**settings)
-        _hasten(self)
+        fallback.hasten(self)
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> JsonPlusSerializer:
         """A serializer that allows these types, too; itself if it does already."""
         clone = super().with_msgpack_allowlist(extra_allowlist)
         if clone is not self:
-            _hasten(clone)
+            fallback.hasten(clone)
         return clone
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
@@ -194,9 +194,3 @@ def takes_views(serializer: Any) -> bool:
     """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
     own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed
     return fallback.KNOWN and not own and "loads_typed" not in vars(serializer)
-
-
-def _hasten(serializer: Any) -> None:
-    """Let a serializer's hook take the short path, if the hook is the ordinary one."""
-    if fallback.KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
-        serializer._hook = serializer._unpack_ext_hook = fallback.ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001

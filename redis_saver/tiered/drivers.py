@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver import forks
+from redis_saver import forks, postgres
 from redis_saver.checkpoint.aio import AsyncRedisSaver
 from redis_saver.checkpoint.sync import RedisSaver
 from redis_saver.client import loops
 from redis_saver.engine.requests import Call, Request, T
 from redis_saver.engine.runner import BlockingDriver, Driver
 from redis_saver.errors import LoopEnded
-from redis_saver.tiered import cold_connections, postgres_runs
+from redis_saver.tiered import cold_connections
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.requests import (
     Attempt,
@@ -134,9 +134,9 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
             raise
 
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
-        if self._is_forked and cold_connections.is_renewable(cold):
+        if self._is_forked and postgres.is_renewable(cold):
             cold = cold_connections.renewed(cold)
-        if request.method == "delete_for_runs" and (delete := postgres_runs.deleting(cold)):
+        if request.method == "delete_for_runs" and (delete := postgres.deleting(cold)):
             return delete(*request.arguments)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
@@ -193,7 +193,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     def _elsewhere(self) -> asyncio.AbstractEventLoop | None:
         """Where it answers the others; None: on the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
-        if bound is None or cold_connections.is_renewable(self.cold):
+        if bound is None or postgres.is_renewable(self.cold):
             return None
         if self._is_forked:
             raise LoopEnded(
@@ -238,9 +238,9 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             raise
 
     async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
-        if not self._is_home(asyncio.get_running_loop()) and cold_connections.is_renewable(cold):
+        if not self._is_home(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await cold_connections.arenewed(cold)
-        if request.method == "delete_for_runs" and (delete := postgres_runs.adeleting(cold)):
+        if request.method == "delete_for_runs" and (delete := postgres.adeleting(cold)):
             return await delete(*request.arguments)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
         return [one async for one in answer] if request.method == "list" else await answer
