@@ -96,7 +96,7 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
     await drained(uniform)
     first = (await uniform.list(config()))[-1].config
     last = (await uniform.get_tuple(config())).config
-    writing = going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "Cold put")
+    writing = going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
     deleting = UnderWay(
         uniform.saver, "", operations.delete_for_runs(uniform.saver, ["run-2"]), lambda _: None, "thread"
     )
@@ -116,7 +116,7 @@ async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkey
     await two_runs(uniform)
     await drained(uniform)
     last = (await uniform.get_tuple(config())).config
-    going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "Cold put")
+    going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
     with pytest.raises(ThreadBusy, match="'thread'"):
         await uniform.delete_for_runs(["run-2"])
     await through.put_writes(last, [("n", 1)], "task")
