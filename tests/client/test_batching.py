@@ -1,0 +1,787 @@
+"""Operations of an AsyncRedisSaver that are issued together travel together, and none pays for another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from hashlib import sha1
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis.asyncio
+import redis.asyncio.retry
+import redis.backoff
+import redis.cluster
+import redis.crc
+import valkey.asyncio
+from uniform import Uniform, Target
+from langgraph.checkpoint.base import CheckpointTuple
+from factories import config, put
+from servers import Cluster, Server, url_of
+from sentinels import sentinel  # noqa: F401
+
+from redis_saver import AsyncRedisSaver, KeyConflict
+from redis_saver.client import clusters, connections, pending
+from redis_saver.engine.requests import Batch, Call, Command
+from redis_saver.engine.scripts import Script
+
+EACH = pending.REQUESTS_PER_PIPELINE
+
+
+class Relay:
+    """A relay to a server, on the test's own loop. What passes can be looked at, held, dropped or cut off."""
+
+    def __init__(self, port: int) -> None:
+        self.to, self.port, self.connections = port, 0, 0
+        self.on_request: Callable[[bytes, Any], Awaitable[None]] = self.passing
+        self.on_reply: Callable[[bytes, Any], Awaitable[None]] = self.passing
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def passing(self, data: bytes, to: asyncio.StreamWriter) -> None:
+        to.write(data)
+        await to.drain()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            there = await asyncio.open_connection("127.0.0.1", self.to, limit=1 << 24)
+        except OSError:  # the server is down, so this connection is of no use either
+            writer.close()
+            return
+        pumps = [
+            asyncio.ensure_future(self._pump(reader, there[1], "on_request")),
+            asyncio.ensure_future(self._pump(there[0], writer, "on_reply")),
+        ]
+        self._tasks |= set(pumps)  # type: ignore[arg-type]
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for each in (writer, there[1]):
+            each.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hook: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 24):
+                await getattr(self, hook)(data, writer)
+
+
+class Sent:
+    """What the connections of a pool send, each item one write: the thread ids, or what else is asked for."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.writes: list[bytes] = []
+        send = redis.asyncio.connection.AbstractConnection.send_packed_command
+
+        async def noted(connection: Any, command: Any, *args: Any, **kwargs: Any) -> None:
+            self.writes.append(b"".join(command) if not isinstance(command, bytes) else command)
+            await send(connection, command, *args, **kwargs)
+
+        monkeypatch.setattr(redis.asyncio.connection.AbstractConnection, "send_packed_command", noted)
+
+    @property
+    def calls(self) -> list[int]:
+        """How many script calls each write had."""
+        return [count for write in self.writes if (count := len(re.findall(rb"\r\nEVAL(?:SHA)?\r\n", write)))]
+
+    def names(self) -> list[bytes]:
+        """The thread of each call, in the order sent."""
+        return [name for write in self.writes for name in re.findall(rb"\{(n\d+)\}[^\r]*i", write)]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Any:
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.client().flushall()
+    return shared
+
+
+@pytest.fixture
+async def relay(server: Server) -> AsyncIterator[Relay]:
+    made = Relay(server.port)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@contextlib.asynccontextmanager
+async def saver_on(port: int, retries: int = 0, **options: Any) -> AsyncIterator[AsyncRedisSaver]:
+    retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), retries)
+    client = redis.asyncio.Redis(host="127.0.0.1", port=port, retry=retry, **options)
+    saver = AsyncRedisSaver(client)
+    await furnish(saver)
+    yield saver
+    await idle(saver)
+    await client.aclose()
+
+
+@pytest.fixture
+async def saver(server: Server) -> AsyncIterator[AsyncRedisSaver]:
+    async with saver_on(server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def behind(relay: Relay) -> AsyncIterator[AsyncRedisSaver]:
+    async with saver_on(relay.port) as made:
+        yield made
+
+
+async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
+    for number in range(threads):
+        await put(Uniform(saver), config(f"n{number}"), {"n": number})
+    await saver.aget_tuple(config("n0"))
+    await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", 1)], "task")
+
+
+async def idle(saver: AsyncRedisSaver) -> None:
+    """No connection is in use, no task under way, and each connection answers what it is asked."""
+    batcher = saver.driver.connections.batcher()
+    while batcher._under_way:
+        await asyncio.sleep(0)
+    assert not batcher._queue
+    if hasattr(batcher.client, "connection_pool"):
+        pool = batcher.client.connection_pool
+        assert not pool._in_use_connections
+        for text in [b"%d" % number for number in range(2 * len(pool._available_connections))]:
+            assert await batcher.client.echo(text) in (text, text.decode())
+
+
+def read(saver: AsyncRedisSaver, *numbers: int) -> list[asyncio.Task[Any]]:
+    """Reads of threads, issued in one turn of the loop."""
+    return [asyncio.ensure_future(saver.aget_tuple(config(f"n{number}"))) for number in numbers]
+
+
+def right(found: Any, number: int) -> bool:
+    return isinstance(found, CheckpointTuple) and found.checkpoint["channel_values"] == {"n": number}
+
+
+async def all_right(tasks: list[asyncio.Task[Any]], *numbers: int) -> None:
+    for task, number in zip(tasks, numbers, strict=True):
+        assert right(await task, number), number
+
+
+# -- how they travel
+
+
+async def test_what_is_asked_in_one_turn_is_sent_in_as_few_pipelines_as_hold_it(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    tasks = read(saver, *(number % 8 for number in range(2 * EACH + 10)))
+    await all_right(tasks, *(number % 8 for number in range(2 * EACH + 10)))
+    assert sent.calls == [EACH, EACH, 10]
+    assert sent.names() == [b"n%d" % (number % 8) for number in range(2 * EACH + 10)]  # in the order asked
+
+
+async def test_many_callers_take_few_connections(server: Server) -> None:
+    async with saver_on(server.port) as saver:
+
+        async def caller(number: int) -> None:
+            for _ in range(5):
+                assert right(await saver.aget_tuple(config(f"n{number}")), number)
+
+        await asyncio.gather(*(caller(number % 8) for number in range(200)))
+        assert len(saver.driver.connections.batcher().client.connection_pool._available_connections) <= 4
+
+
+async def test_who_is_alone_is_not_piped(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    monkeypatch.setattr(saver.driver.connections.batcher().client, "pipeline", None)
+    assert right(await saver.aget_tuple(config("n3")), 3)
+    assert sent.calls == [1]
+
+
+async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(saver: Any, monkeypatch: Any) -> None:
+    async def write(size: int) -> None:
+        await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
+
+    sent = Sent(monkeypatch)
+    third = pending.BYTES_PER_PIPELINE // 3
+    await asyncio.gather(*(write(third + number) for number in range(5)))
+    assert sent.calls == [2, 2, 1]
+    sent.writes.clear()
+    await asyncio.gather(write(10), write(pending.BYTES_PER_PIPELINE), write(20))
+    assert sorted(sent.calls) == [1, 2]
+
+
+async def test_a_batch_travels_with_the_others(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2, 99)]
+    asked = saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))
+    replies, found = await asyncio.gather(asked, saver.aget_tuple(config("n4")))
+    assert replies == [1, 1, 0]
+    assert right(found, 4)
+    assert len(sent.writes) == 1
+
+
+# -- one that is given up
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+async def test_what_is_cancelled_before_it_is_sent_is_not_sent(saver: Any, monkeypatch: Any, gone: int) -> None:
+    sent = Sent(monkeypatch)
+    tasks = read(saver, 0, 1, 2)
+    await asyncio.sleep(0)  # they have asked; the turn is not over
+    assert not sent.writes
+    tasks[gone].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[gone]
+    others = [number for number in range(3) if number != gone]
+    await all_right([tasks[number] for number in others], *others)
+    assert sent.names() == [b"n%d" % number for number in others]
+
+
+async def test_all_cancelled_before_they_are_sent(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    tasks = read(saver, 1, 2, 3)
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert right(await saver.aget_tuple(config("n4")), 4)
+    assert sent.names() == [b"n4"]
+
+
+async def test_a_batch_that_is_cancelled_before_it_is_sent_sends_what_came_after(saver: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
+    asked = asyncio.ensure_future(saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index])))
+    tasks = read(saver, 4, 5)
+    await asyncio.sleep(0)
+    asked.cancel()
+    await all_right(tasks, 4, 5)
+    assert asked.cancelled()
+    assert sent.names() == [b"n4", b"n5"]
+    assert not any(b"EXISTS" in write for write in sent.writes)
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1, 2]])
+async def test_what_is_cancelled_after_it_is_sent(behind: Any, relay: Relay, gone: list[int]) -> None:
+    tasks = read(behind, 1, 2, 3)
+
+    async def on_request(data: bytes, to: Any) -> None:
+        for position in gone:
+            tasks[position].cancel()
+        await asyncio.wait([tasks[position] for position in gone])
+        relay.on_request = relay.passing
+        await relay.passing(data, to)
+
+    relay.on_request, before = on_request, relay.connections
+    await asyncio.wait(tasks)
+    assert [task.cancelled() for task in tasks] == [position in gone for position in range(3)]
+    await all_right([task for task in tasks if not task.cancelled()], *({1, 2, 3} - {one + 1 for one in gone}))
+    await all_right(read(behind, 4, 5, 6), 4, 5, 6)
+    assert relay.connections <= before + 1  # none was given up; one may be new, where the first was still read from
+
+
+@pytest.mark.parametrize("cut", [1, 2 / 3, 1 / 3])
+async def test_what_is_cancelled_while_it_is_read(behind: Any, relay: Relay, cut: float) -> None:
+    tasks = read(behind, 1, 2, 3)
+
+    async def on_reply(data: bytes, to: Any) -> None:
+        relay.on_reply = relay.passing
+        half = int(len(data) * cut) - 10
+        await relay.passing(data[:half], to)
+        tasks[1].cancel()
+        await asyncio.wait([tasks[1]])
+        await relay.passing(data[half:], to)
+
+    relay.on_reply, before = on_reply, relay.connections
+    await all_right([tasks[0], tasks[2]], 1, 3)
+    assert tasks[1].cancelled()
+    assert relay.connections == before
+
+
+async def test_many_who_come_and_go_get_no_reply_of_another(saver: Any) -> None:
+    """Cancelled at each turn of the loop that an operation takes."""
+    for turns in range(40):
+        tasks = read(saver, *range(8))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, one in enumerate(found):
+            assert right(one, number) or (number % 3 == 0 and isinstance(one, asyncio.CancelledError)), (turns, one)
+
+
+# -- one that is refused
+
+
+async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server: Server, monkeypatch: Any) -> None:
+    keys = saver.keyspace.keys("n2")
+    server.client().delete(*keys)
+    server.client().set(keys.index_key, "of another program")
+    tasks = read(saver, 1, 2, 3)
+    wrong = asyncio.ensure_future(saver.driver.arequest(Command(("LPUSH", keys.index_key, "x"))))
+    with pytest.raises(KeyConflict):
+        await tasks[1]
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        await wrong
+    await all_right([tasks[0], tasks[2]], 1, 3)
+
+
+async def test_what_the_client_tries_again_is_tried_again(server: Server, relay: Relay) -> None:
+    """`retry_on_error` applies in a pipeline as it does outside.
+
+    Redis 6.2 answers an error inside a script with another one, by which the client cannot tell; then it does not try again.
+    """
+    refusals = [3]
+
+    async def on_reply(data: bytes, to: Any) -> None:
+        if b"-READONLY" in data:
+            refusals[0] -= 1
+            if not refusals[0]:
+                server.client().replicaof("NO", "ONE")
+        await relay.passing(data, to)
+
+    relay.on_reply = on_reply
+    async with saver_on(relay.port, retries=5, retry_on_error=[redis.exceptions.ReadOnlyError]) as saver:
+        client = server.client()
+        client.replicaof("127.0.0.1", 1)
+        try:
+            write = saver.aput_writes(config("n1", checkpoint_id="x"), [("n", 1)], "task")
+            said, found = await asyncio.gather(write, saver.aget_tuple(config("n2")), return_exceptions=True)
+        finally:
+            client.replicaof("NO", "ONE")
+        assert right(found, 2)
+        if client.info("server")["redis_version"] < "7":
+            assert (type(said), refusals) == (redis.exceptions.ReadOnlyError, [2])
+        else:
+            assert (said, refusals[0]) == (None, 0)
+
+
+def script(number: int) -> Script:
+    text = f"return {number}"
+    return Script(f"n{number}", text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+async def test_scripts_the_server_does_not_know_are_taught_at_once(
+    saver: Any, server: Server, monkeypatch: Any
+) -> None:
+    raw = server.client()
+    raw.script_flush()
+    raw.config_resetstat()
+    sent = Sent(monkeypatch)
+    calls = [Call(script(number % 100), saver.keyspace.keys(f"n{number}"), ()) for number in range(200)]
+    replies = await asyncio.gather(*map(saver.driver.arequest, calls), saver.aget_tuple(config("n3")))
+    assert replies[:-1] == [number % 100 for number in range(200)]
+    assert right(replies[-1], 3)
+    stats = raw.info("commandstats")
+    assert stats["cmdstat_eval"]["calls"] == 101  # the text of each script went once
+    assert sent.calls == [
+        EACH,
+        EACH,
+        EACH,
+        100 - EACH,
+        EACH,
+        201 - 3 * EACH,
+        1,
+    ]  # what is unknown goes once more, no other
+
+
+async def test_only_the_unknown_script_is_sent_again(saver: Any, server: Server) -> None:
+    raw = server.client()
+    raw.config_resetstat()
+    unknown = Call(script(1000), saver.keyspace.keys("n1"), ())
+    tasks = read(saver, 1, 2)
+    assert await saver.driver.arequest(unknown) == 1000
+    await all_right(tasks, 1, 2)
+    stats = raw.info("commandstats")
+    assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_eval"]["calls"]) == (3, 1)
+
+
+async def test_a_script_that_is_forgotten_again_and_again(behind: Any, relay: Relay, server: Server) -> None:
+    flushes = [3]
+
+    async def on_request(data: bytes, to: Any) -> None:
+        if flushes[0]:
+            flushes[0] -= 1
+            server.client().script_flush()
+        await relay.passing(data, to)
+
+    relay.on_request = on_request
+    await all_right(read(behind, 1, 2, 3), 1, 2, 3)
+
+
+# -- a connection that is lost
+
+
+async def test_a_lost_connection_costs_nobody_his_reply(behind: Any, relay: Relay) -> None:
+    lost = []
+
+    async def on_reply(data: bytes, to: Any) -> None:
+        lost.append(data)
+        relay.on_reply = relay.passing
+        await relay.passing(data[: len(data) // 2], to)
+        to.close()
+
+    relay.on_reply = on_reply
+    await all_right(read(behind, 1, 2, 3, 4), 1, 2, 3, 4)
+    assert len(lost) == 1
+
+
+async def test_one_that_breaks_its_connection_breaks_no_other(behind: Any, relay: Relay) -> None:
+    async def cutting(data: bytes, to: Any) -> None:
+        if b"{n2}" in data:
+            to.close()
+        else:
+            await relay.passing(data, to)
+
+    relay.on_request = cutting
+    tasks = read(behind, 1, 2, 3)
+    with pytest.raises(redis.ConnectionError):
+        await tasks[1]
+    await all_right([tasks[0], tasks[2]], 1, 3)
+    relay.on_request = relay.passing
+
+
+async def test_a_reply_that_never_comes(relay: Relay) -> None:
+    """The pipeline times out; then its requests are sent one by one."""
+    async with saver_on(relay.port, socket_timeout=1.0) as saver:
+        swallowed = []
+
+        async def swallow(data: bytes, to: Any) -> None:
+            swallowed.append(data)
+            relay.on_reply = relay.passing
+
+        relay.on_reply = swallow
+        await all_right(read(saver, 1, 2, 3), 1, 2, 3)
+        assert len(swallowed) == 1
+
+
+async def test_replies_that_never_come_time_out_for_all(relay: Relay) -> None:
+    async with saver_on(relay.port, socket_timeout=0.5) as saver:
+
+        async def swallow(data: bytes, to: Any) -> None:
+            pass
+
+        relay.on_reply = swallow
+        found = await asyncio.gather(*read(saver, 1, 2, 3), return_exceptions=True)
+        assert [type(one) for one in found] == [redis.TimeoutError] * 3
+        relay.on_reply = relay.passing
+        await all_right(read(saver, 1, 2, 3), 1, 2, 3)
+
+
+async def test_who_waits_for_a_hanging_server_can_leave(behind: Any, relay: Relay) -> None:
+    held = asyncio.Event()
+
+    async def hold(data: bytes, to: Any) -> None:
+        await held.wait()
+        await relay.passing(data, to)
+
+    relay.on_reply = hold
+    tasks = read(behind, 1, 2, 3)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(tasks[1], 0.05)
+    relay.on_reply = relay.passing
+    await all_right(read(behind, 5, 6), 5, 6)  # others go past, on another connection
+    assert not tasks[0].done()
+    held.set()
+    await all_right([tasks[0], tasks[2]], 1, 3)
+
+
+async def test_nothing_waits_for_a_hanging_server_when_all_have_left(relay: Relay) -> None:
+    """The only connection is free for the next."""
+
+    async def swallow(data: bytes, to: Any) -> None:
+        pass
+
+    async with saver_on(relay.port, max_connections=1, socket_timeout=None) as saver:
+        relay.on_reply = swallow
+        tasks = [*read(saver, 1, 2, 3), asyncio.ensure_future(saver.aprune(["n1", "n2"], dry_run=True))]
+        index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
+        tasks.append(asyncio.ensure_future(saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))))
+        await asyncio.wait(tasks, timeout=0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        relay.on_reply = relay.passing
+        await asyncio.wait_for(all_right(read(saver, 1, 2, 3), 1, 2, 3), 20)
+
+
+async def test_a_server_that_dies_in_the_middle(relay: Relay) -> None:
+    own = Server()
+    relay.to = own.port
+    async with saver_on(relay.port) as saver:
+
+        async def on_request(data: bytes, to: Any) -> None:
+            relay.on_request = relay.passing
+            own.kill()
+
+        relay.on_request = on_request
+        found = await asyncio.gather(*read(saver, 1, 2, 3), return_exceptions=True)
+        assert [type(one) for one in found] == [redis.ConnectionError] * 3
+        own.start()
+        await furnish(saver)
+        await all_right(read(saver, 1, 2, 3), 1, 2, 3)
+    own.stop()
+
+
+# -- pools
+
+
+@pytest.mark.parametrize("kind", [redis.asyncio.BlockingConnectionPool, redis.asyncio.ConnectionPool])
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: int) -> None:
+    """Also when all of a pipeline have to be sent by themselves, and when some leave while they wait for a connection."""
+    pool = kind(host="127.0.0.1", port=relay.port, max_connections=connections)
+    saver = AsyncRedisSaver(redis.asyncio.Redis.from_pool(pool))
+    await furnish(saver)
+
+    async def cut(data: bytes, to: Any) -> None:
+        relay.on_reply = relay.passing
+        to.close()
+
+    for broken in (False, True):
+        numbers = [number % 8 for number in range(300)]
+        relay.on_reply = cut if broken else relay.passing
+        tasks = read(saver, *numbers)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        late = read(saver, *numbers)
+        for task in (*tasks[::7], *late[::7]):
+            task.cancel()
+        found = await asyncio.gather(*tasks, *late, return_exceptions=True)
+        for number, one in zip(numbers * 2, found, strict=True):
+            assert right(one, number) or isinstance(one, asyncio.CancelledError), one
+        assert sum(isinstance(one, asyncio.CancelledError) for one in found) == 86
+    await idle(saver)
+    await saver.driver.connections.batcher().client.aclose()
+
+
+async def test_a_client_that_decodes(server: Server) -> None:
+    async with saver_on(server.port, decode_responses=True) as saver:
+        await all_right(read(saver, 1, 2, 3), 1, 2, 3)
+
+
+async def test_the_clients_of_valkey_py(relay: Relay, cluster: Cluster) -> None:
+    single = valkey.asyncio.Valkey(port=relay.port)
+    many = valkey.asyncio.ValkeyCluster(host="127.0.0.1", port=cluster.nodes[0].port)
+
+    async def cut(data: bytes, to: Any) -> None:
+        relay.on_reply = relay.passing
+        to.close()
+
+    for client in (single, many):
+        saver = AsyncRedisSaver(client, prefix="valkey")
+        await furnish(saver, 30)
+        relay.on_reply = cut
+        await all_right(read(saver, *range(30)), *range(30))
+        await client.aclose()
+
+
+async def test_a_sentinel_s_client(sentinel: Server) -> None:
+    url = f"redis+sentinel://:secret@127.0.0.1:{sentinel.port}/our%3Aservice"
+    async with AsyncRedisSaver.from_conn_string(url) as saver:
+        await furnish(saver, 30)
+        await all_right(read(saver, *range(30)), *range(30))
+        assert await saver.driver.connections.batcher().client.client_kill_filter(_type="normal", skipme=False)
+        await all_right(read(saver, *range(30)), *range(30))
+
+
+# -- loops and threads
+
+
+async def test_callers_on_other_loops_and_threads_travel_too(saver: Any) -> None:
+    async def there() -> bool:
+        found = await asyncio.gather(*(saver.aget_tuple(config(f"n{number}")) for number in range(8)))
+        return all(right(one, number) for number, one in enumerate(found))
+
+    def plain(number: int) -> bool:
+        return right(saver.get_tuple(config(f"n{number}")), number)
+
+    outside = [asyncio.to_thread(asyncio.run, there()) for _ in range(3)]
+    outside += [asyncio.to_thread(plain, number) for number in range(8)]
+    assert all(await asyncio.gather(*outside, there()))
+
+
+async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipeline(saver: Any, monkeypatch: Any) -> None:
+    await saver.driver.arequest(Call(script(7), saver.keyspace.keys("n0"), ()))
+    sent = Sent(monkeypatch)
+    loop = asyncio.get_running_loop()
+    asked = [
+        asyncio.run_coroutine_threadsafe(
+            saver.driver._answer_here(Call(script(7), saver.keyspace.keys(f"n{number}"), ())), loop
+        )
+        for number in range(5)
+    ]
+    await asyncio.gather(*map(asyncio.wrap_future, asked))
+    assert sent.calls == [5]
+
+
+def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was under way for callers of the loop is cancelled, not what others asked; the next loop starts afresh."""
+    no_retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+    saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port, socket_timeout=2, retry=no_retry))
+    settings = saver.driver.connections.given.connection_pool.connection_kwargs
+    outcomes: list[type[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            saver.get_tuple(config("n1"))
+        except BaseException as error:
+            outcomes.append(type(error))
+
+    outside = threading.Thread(target=ask, daemon=True)
+
+    async def main() -> None:
+        relay = Relay(server.port)
+        await relay.start()
+        settings["port"] = relay.port
+        await furnish(saver)
+        asked: list[bytes] = []
+        names = {b"{n1}", b"{n2}", b"{n3}"}
+        all_asked = asyncio.Event()
+
+        async def hold(data: bytes, to: Any) -> None:
+            asked.append(data)
+            if all(any(name in data for data in asked) for name in names):
+                all_asked.set()
+
+        await asyncio.to_thread(saver.get_tuple, config("n1"))  # connects
+        relay.on_request = hold
+        outside.start()
+        read(saver, 2, 3)
+        await all_asked.wait()
+
+    asyncio.run(main())
+    outside.join(20)
+    assert outcomes == [redis.TimeoutError]  # its own: the relay stands still, as its loop has ended
+    settings["port"] = server.port
+    monkeypatch.setattr(connections, "OWN_AFTER", 0.0)
+
+    async def again() -> None:
+        await all_right(read(saver, 1, 2, 3), 1, 2, 3)
+        await idle(saver)
+        await saver.driver.connections.batcher().client.aclose()
+
+    asyncio.run(again())
+
+
+# -- clusters
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    made = Cluster()
+    yield made
+    for node in made.nodes:
+        node.stop()
+
+
+@pytest.fixture
+async def clustered(cluster: Cluster) -> AsyncIterator[AsyncRedisSaver]:
+    client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
+    saver = AsyncRedisSaver(client, prefix="batched")
+    await furnish(saver, 30)
+    await all_right(read(saver, *range(30)), *range(30))
+    yield saver
+    await client.aclose()
+
+
+async def test_a_pipeline_a_node(clustered: Any, monkeypatch: Any) -> None:
+    sent = Sent(monkeypatch)
+    await all_right(read(clustered, *range(30)), *range(30))
+    assert len(sent.calls) == 3
+    assert sum(sent.calls) == 30
+
+
+async def test_a_cold_cluster_client_serves_many_at_once(clustered: Any, cluster: Cluster) -> None:
+    async with redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[1].port) as client:
+        cold = AsyncRedisSaver(client, prefix="batched")
+        await all_right(read(cold, *range(30)), *range(30))
+
+
+async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
+    """While it moves (ASK), and when it has (MOVED); others in the pipeline are not disturbed."""
+    keys = clustered.keyspace.keys("n7")
+    slot = redis.crc.key_slot(keys.index_key)
+    clients = [node.client() for node in cluster.nodes]
+    names = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
+    source = next(i for i, client in enumerate(clients) if client.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
+    target = (source + 1) % 3
+    clients[target].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
+    clients[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
+    held = clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+    assert set(keys) <= set(held)
+    where = ("127.0.0.1", cluster.nodes[target].port)
+    clients[source].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *held)
+    await all_right(read(clustered, *range(30)), *range(30))
+    # With an even number of connections redis-py never says ASKING on the one that it then sends the command on.
+    node = clustered.driver.connections.batcher().client.get_node(*where)
+    await asyncio.gather(*(node.execute_command("PING") for _ in range(len(node._connections) // 2 * 2 + 2)))
+    assert len(node._connections) % 2 == 0
+    await all_right(read(clustered, 7), 7)
+    clients[target].script_flush()
+    await all_right(read(clustered, 7), 7)
+    await clustered.adelete_for_runs(["no such run"])
+    assert len([one async for one in clustered.alist(None)]) >= 30
+    await all_right(read(clustered, *range(30)), *range(30))
+    for position in (target, source, 3 - source - target):
+        clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
+    client = clustered.driver.connections.batcher().client
+    assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
+    assert await clusters.aask(client, keys.index_key, ("EXISTS", keys.index_key), {}) == 1
+    await all_right(read(clustered, *range(30)), *range(30))
+    await all_right(read(clustered, *range(30)), *range(30))
+
+
+async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
+    held = asyncio.Event()
+    node = clustered.driver.connections.batcher()._node_of(Command(("GET", clustered.keyspace.keys("n0").index_key)))
+    run = type(node).execute_pipeline
+
+    async def hanging(self: Any, commands: Any) -> Any:
+        if self == node:
+            await held.wait()
+        return await run(self, commands)
+
+    monkeypatch.setattr(type(node), "execute_pipeline", hanging)
+    tasks = read(clustered, *range(30))
+    batcher = clustered.driver.connections.batcher()
+    there = {
+        number
+        for number in range(30)
+        if batcher._node_of(Command(("GET", clustered.keyspace.keys(f"n{number}").index_key))) == node
+    }
+    assert 1 < len(there) < 30
+    await all_right(
+        [task for number, task in enumerate(tasks) if number not in there],
+        *(number for number in range(30) if number not in there),
+    )
+    assert not any(tasks[number].done() for number in there)
+    held.set()
+    await all_right(tasks, *range(30))
+
+
+async def test_scanning_waits_for_a_connection_like_all_others() -> None:
+    """A client refuses what is asked beyond its connections; no request of ours is asked then, SCAN neither."""
+    target = Target("redis", "async", url_of("redis"), f"gate-{uuid4().hex}")
+    saver = target.uniform(client=target.client(max_connections=2)).saver
+    where = await put(Uniform(saver), config(), {"n": 1})
+
+    async def threads() -> list[str]:
+        return [info.thread_id async for info in saver.athreads()]
+
+    answers = await asyncio.gather(*(threads() for _ in range(6)), *(saver.aget_tuple(where) for _ in range(6)))
+    assert answers[:6] == [["thread"]] * 6
+    assert all(answers[6:])
+    await target.close()

@@ -1,0 +1,329 @@
+"""Ways in: clients, URLs, event loops, threads, versions."""
+
+from __future__ import annotations
+
+from sentinels import roundtrip, sentinel
+import asyncio
+import copy
+import random
+from datetime import timedelta
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+import valkey
+import valkey.asyncio
+from uniform import Uniform, Target
+from factories import chain, config, put
+from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver, UnsupportedServer
+from redis_saver.client import clients
+from redis_saver.client.sentinels import SSLPrimaryConnection
+from servers import Server, free_port, url_of
+
+
+def port() -> int:
+    return int(url_of("redis").rsplit(":", 1)[1])
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"w{random.getrandbits(64):x}"
+
+
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("package", [redis, valkey])
+async def test_clients(package: Any, protocol: int, decode: bool, prefix: str) -> None:
+    options = {"port": port(), "decode_responses": decode, "protocol": protocol}
+    name = "Redis" if package is redis else "Valkey"
+    with getattr(package, name)(**options) as client:
+        await roundtrip(RedisSaver(client, prefix=prefix))
+    async with getattr(package.asyncio, name)(**options) as aclient:
+        await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + "a"))
+
+
+@pytest.mark.parametrize("decode", [False, True])
+async def test_cluster_clients(decode: bool, prefix: str) -> None:
+    host_port = int(url_of("cluster").rsplit(":", 1)[1])
+    for package in (redis, valkey):
+        name = "RedisCluster" if package is redis else "ValkeyCluster"
+        with getattr(package, name)(host="127.0.0.1", port=host_port, decode_responses=decode) as client:
+            await roundtrip(RedisSaver(client, prefix=prefix + name))
+        async with getattr(package.asyncio, name)(host="127.0.0.1", port=host_port, decode_responses=decode) as aclient:
+            await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + name + "a"))
+
+
+async def test_fakeredis_clients(prefix: str) -> None:
+    await roundtrip(RedisSaver(fakeredis.FakeRedis(decode_responses=True), prefix=prefix))
+    await roundtrip(AsyncRedisSaver(fakeredis.FakeAsyncRedis(), prefix=prefix))
+
+
+async def test_urls(prefix: str) -> None:
+    server = Server()
+    cluster = url_of("cluster")
+    for url in (
+        f"{server.url}/3?socket_timeout=5",
+        f"unix://{server.folder}/socket?db=2",
+        cluster,
+        f"memory://{prefix}",
+    ):
+        with RedisSaver.from_conn_string(url, prefix=prefix, ttl=timedelta(hours=1)) as saver:
+            await roundtrip(saver)
+        async with AsyncRedisSaver.from_conn_string(url, prefix=prefix + "a") as asaver:
+            await roundtrip(asaver)
+    for url, number in ((f"{server.url}/3", 3), (f"unix://{server.folder}/socket?db=2", 2)):
+        with RedisSaver.from_conn_string(url) as saver:
+            await put(Uniform(saver), config("t"), {"n": 1})
+        assert server.client(db=number).dbsize() == 2
+    server.stop()
+
+
+
+
+async def test_sentinel(sentinel: Server, prefix: str) -> None:
+    url = f"redis+sentinel://:secret@127.0.0.1:1,127.0.0.1:{sentinel.port}/our%3Aservice/1"
+    with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
+        await roundtrip(saver)
+    async with AsyncRedisSaver.from_conn_string(url, prefix=prefix + "a") as asaver:
+        await roundtrip(asaver)
+    nodes = [("127.0.0.1", sentinel.port)]
+    await roundtrip(
+        RedisSaver(redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service"), prefix=prefix)
+    )
+    master = redis.asyncio.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
+    await roundtrip(AsyncRedisSaver(master, prefix=prefix + "b"))
+    await master.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost",
+        "http://x",
+        "redis+sentinel://h:1",
+        "redis+sentinel://h:1/s/db",
+        "redis+cluster://h:x",
+        "postgres+cluster://h:1",
+        "redis+sentinel:///s",
+        "",
+        "redis://h:x",
+        "redis://h?db=x",
+        "redis://h?nothing=1",
+        "unix:///s?nothing=1",
+    ],  # fmt: skip
+)
+async def test_urls_that_make_no_sense(url: str) -> None:
+    with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
+        pass
+    if not url.endswith("h:x"):  # which may be a user and a password, without a host
+        assert url.partition("?")[0] in str(caught.value)
+
+
+async def test_no_password_in_a_message() -> None:
+    for url in ("https://me:secret@host", "https://host?password=secret", "redis+cluster://:secret@host:x"):
+        with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
+            pass
+        assert "secret" not in str(caught.value)
+
+
+def test_tls_urls_make_tls_clients() -> None:
+    client = clients.connect("rediss://host", asynchronous=False)
+    assert client.connection_pool.connection_class is redis.SSLConnection
+    client = clients.connect("rediss+sentinel://host/s", asynchronous=False)
+    assert client.connection_pool.connection_class is SSLPrimaryConnection
+
+
+def test_memory_urls() -> None:
+    with RedisSaver.from_conn_string("memory://") as one, RedisSaver.from_conn_string("memory://") as two:
+        asyncio.run(put(Uniform(one), config("t"), {"n": 1}))
+        assert two.get_tuple(config("t")) is None
+    with RedisSaver.from_conn_string("memory://name") as one:
+        asyncio.run(put(Uniform(one), config("t"), {"n": 1}))
+    with RedisSaver.from_conn_string("memory://name") as two:
+        assert two.get_tuple(config("t")) is not None
+
+
+async def test_who_passes_a_client_keeps_it() -> None:
+    client = redis.Redis(port=port())
+    RedisSaver(client).get_tuple(config("t"))
+    with RedisSaver.from_conn_string(url_of("redis")) as saver:
+        saver.get_tuple(config("t"))
+        pool = saver.driver.client.connection_pool
+        assert pool._available_connections[0]._sock is not None
+    assert pool._available_connections[0]._sock is None
+    assert client.connection_pool._available_connections[0]._sock is not None
+    client.close()
+
+
+def test_clients_of_the_wrong_kind() -> None:
+    with pytest.raises(TypeError, match="AsyncRedisSaver"):
+        RedisSaver(redis.asyncio.Redis())
+    with pytest.raises(TypeError, match="there is RedisSaver"):
+        AsyncRedisSaver(redis.Redis())
+    for kind in (RedisSaver, AsyncRedisSaver):
+        with pytest.raises(TypeError, match="from_conn_string"):
+            kind("redis://localhost")
+        with pytest.raises(TypeError, match="takes a client"):
+            kind(object())
+
+
+# -- event loops and threads
+
+
+def passed_client(kind: str) -> Any:
+    """An asyncio client made where no loop runs."""
+    if kind == "cluster":
+        return redis.asyncio.RedisCluster(host="127.0.0.1", port=int(url_of("cluster").rsplit(":", 1)[1]))
+    if kind == "fakeredis":
+        return fakeredis.FakeAsyncRedis()
+    return redis.asyncio.Redis(port=port())
+
+
+@pytest.mark.parametrize("kind", ["redis", "cluster", "fakeredis"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_two_event_loops_one_after_the_other(kind: str, prefix: str) -> None:
+    saver = AsyncRedisSaver(passed_client(kind), prefix=prefix)
+    for _ in range(3):
+        asyncio.run(roundtrip(saver))
+
+    async def at_once() -> None:
+        await asyncio.gather(*(saver.aget_tuple(config(str(number))) for number in range(50)))
+
+    asyncio.run(at_once())
+    asyncio.run(at_once())
+
+
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
+    """A second loop, in another thread, sends through the first."""
+    saver = AsyncRedisSaver(passed_client(kind), prefix=prefix)
+
+    async def main() -> None:
+        await put(Uniform(saver), config("t"), {"n": 1})
+        found = await asyncio.to_thread(asyncio.run, saver.aget_tuple(config("t")))
+        assert found.checkpoint["channel_values"] == {"n": 1}
+        assert await asyncio.to_thread(lambda: len(list(saver.list(None)))) == 1
+        await saver.driver.connections.batcher().client.aclose()
+
+    asyncio.run(main())
+
+
+async def test_sync_methods_of_the_async_saver_work_from_another_thread(prefix: str) -> None:
+    async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+        uniform = Uniform(saver)
+        uniform.native_async = False
+        await asyncio.to_thread(asyncio.run, roundtrip_sync(saver))
+
+
+async def roundtrip_sync(saver: Any) -> None:
+    await asyncio.to_thread(sync_calls, saver)
+
+
+def sync_calls(saver: Any) -> None:
+    saver.setup()
+    saver.put(
+        config("t"),
+        {"v": 1, "id": "1", "ts": "", "channel_values": {}, "channel_versions": {}, "versions_seen": {}},
+        {},
+        {},
+    )
+    assert saver.get_tuple(config("t")).checkpoint["id"] == "1"
+    assert [one.checkpoint["id"] for one in saver.list(None)] == ["1"]
+    assert saver.get_delta_channel_history(config=config("t"), channels=["n"]) == {"n": {"writes": []}}
+    saver.pin("t")
+    saver.delete_thread("t")
+
+
+async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: str) -> None:
+    async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+        for call in (
+            lambda: saver.get_tuple(config("t")),
+            lambda: list(saver.list(None)),
+            saver.setup,
+            lambda: saver.delete_thread("t"),
+        ):
+            with pytest.raises(CalledOnEventLoop, match="ainvoke"):
+                call()
+
+
+def test_the_async_saver_works_without_any_loop(prefix: str) -> None:
+    sync_calls(AsyncRedisSaver(redis.asyncio.Redis(port=port()), prefix=prefix))
+
+
+async def test_async_methods_of_the_sync_saver_never_block_the_loop(prefix: str) -> None:
+    """While the server does not answer, the loop goes on turning."""
+    blocker = redis.Redis(port=port())
+    with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+        await roundtrip_async(saver)
+        blocker.client_pause(300, all=True)
+        waiting = asyncio.create_task(saver.aget_tuple(config("t")))
+        turns = 0
+        while not waiting.done():
+            await asyncio.sleep(0.005)
+            turns += 1
+        assert turns > 10
+    blocker.close()
+
+
+async def roundtrip_async(saver: Any) -> None:
+    made: Any = {"v": 1, "id": "1", "ts": "", "channel_values": {}, "channel_versions": {}, "versions_seen": {}}
+    await saver.asetup()
+    await saver.aput(config("t"), made, {}, {})
+    await saver.aput_writes(config("t", "", "1"), [("n", 1)], "task")
+    assert (await saver.aget(config("t")))["id"] == "1"
+    assert [one.checkpoint["id"] async for one in saver.alist(None)] == ["1"]
+    assert [one.checkpoint["id"] async for one in await saver.aget_iter(config("t"))] == ["1"]
+    assert [one.thread_id async for one in saver.athreads()] == ["t"]
+    await saver.acopy_thread("t", "u")
+    assert (await saver.aprune(["u"])).checkpoints == 0
+    await saver.adelete_for_runs(["r"])
+    await saver.aget_delta_channel_history(config=config("t"), channels=["n"])
+    await saver.aset_thread_ttl("t", timedelta(hours=1))
+    assert await saver.aget_thread_ttl("t") is not None
+    await saver.apin("t")
+    await saver.aunpin("t")
+    await saver.adelete_thread("t")
+
+
+def test_a_clone_has_the_serializer_it_was_given(prefix: str) -> None:
+    saver = RedisSaver(redis.Redis(port=port()), prefix=prefix)
+    assert copy.copy(saver).driver.client is saver.driver.client
+
+
+# -- versions
+
+
+async def test_setup(target: Target) -> None:
+    uniform = target.uniform()
+    await uniform.setup()
+    await uniform.setup()
+
+
+@pytest.mark.parametrize(
+    ("server", "version", "fits"),
+    [
+        ("redis", "6.0.16", False),
+        ("redis", "5.0.1", False),
+        ("redis", "6.2.0", True),
+        ("redis", "7.4.1", True),
+        ("redis", "8.0", True),
+        ("valkey", "7.2.5", True),
+        ("valkey", "8.1.0", True),
+        ("somebody", "0.1", True),
+    ],  # fmt: skip
+)
+def test_versions(server: str, version: str, fits: bool) -> None:
+    flat = [b"server", server.encode(), b"version", version.encode(), b"proto", 2]
+    for hello in (flat, dict(zip(flat[::2], flat[1::2], strict=True)), {"server": server, "version": version}):
+        if fits:
+            clients.check_version(hello)
+        else:
+            with pytest.raises(UnsupportedServer, match=f"{version}.*6.2"):
+                clients.check_version(hello)

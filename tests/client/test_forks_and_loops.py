@@ -1,0 +1,626 @@
+"""Savers before and after forks, and from any number of event loops and OS threads at once, which begin and end as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+import valkey
+import valkey.asyncio
+from uniform import Uniform
+from forking import KINDS, checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from seeds import seed, targets
+from servers import url_of
+from sentinels import sentinel  # noqa: F401
+
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, forks
+from redis_saver.client import connections, loops, twins
+from redis_saver.client.clients import connect
+from redis_saver.errors import LoopEnded
+
+PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"
+DEADLINE = 20
+
+
+def port(target: str = "redis") -> int:
+    return int(url_of(target).rsplit(":", 1)[1])
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"f{random.getrandbits(64):x}"
+
+
+def write(saver: Any, thread: str = "t", value: Any = 1, number: int = 1) -> None:
+    given, versions = checkpoint(number, value)
+    saver.put(config(thread), given, {}, versions)
+
+
+async def awrite(saver: Any, thread: str = "t", value: Any = 1, number: int = 1) -> None:
+    given, versions = checkpoint(number, value)
+    await saver.aput(config(thread), given, {}, versions)
+
+
+def value(found: Any) -> Any:
+    return found.checkpoint["channel_values"]["n"]
+
+
+def in_child(act: Callable[[], object]) -> None:
+    """Run something in the child of a fork; fails where it raises, or takes longer than the deadline."""
+    told, tells = os.pipe()
+    if not (pid := os.fork()):
+        signal.alarm(DEADLINE)
+        try:
+            act()
+            os.write(tells, b"done")
+        except BaseException as error:
+            os.write(tells, repr(error).encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(tells)
+    said = os.read(told, 2000)
+    os.close(told)
+    os.waitpid(pid, 0)
+    assert said == b"done", said or "the child took too long"
+
+
+# -- forks
+
+
+def made(kind: str, prefix: str) -> Any:
+    asynchronous = kind.startswith("async")
+    return (AsyncRedisSaver if asynchronous else RedisSaver)(
+        connect(url_of(kind.partition(" ")[2]), asynchronous=asynchronous), prefix=prefix
+    )
+
+
+@pytest.fixture(
+    params=[f"{kind} {server}" for kind in ("sync", "async") for server in ("redis62", "cluster", "fakeredis")]
+)
+def used(request: pytest.FixtureRequest, prefix: str) -> Iterator[Any]:
+    """A saver that was used by a synchronous call, which leaves the async one with a loop in the background."""
+    saver = made(request.param, prefix)
+    write(saver)
+    yield saver
+    if isinstance(saver, RedisSaver):
+        saver.driver.close()
+
+
+def test_a_child_and_its_parent_go_on(used: Any) -> None:
+    def child() -> None:
+        assert value(used.get_tuple(config())) == 1
+        assert asyncio.run(used.aget_tuple(config())) is not None
+        write(used, "of the child", 2)
+        assert [one.thread_id for one in used.threads("of")] == ["of the child"]
+        in_child(lambda: write(used, "of its child", 3))
+
+    in_child(child)
+    assert value(used.get_tuple(config())) == 1
+    if "fakeredis" not in type(getattr(used.driver, "client", None) or used.driver.connections.given).__module__:
+        assert value(used.get_tuple(config("of its child"))) == 3
+
+
+def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
+    """The locks of pools, clients and savers, which nobody will release in the child."""
+    holders: list[Any] = [used.chunk_cache._lock]
+    if isinstance(used, RedisSaver):
+        holders += [used.driver.connection._lock]
+        client = used.driver.connection.client
+        for owner in (client, getattr(client, "connection_pool", None), getattr(client, "nodes_manager", None)):
+            holders += [
+                lock for name in ("_lock", "_fork_lock", "_initialization_lock") if (lock := getattr(owner, name, None))
+            ]
+    else:
+        holders += [used.driver.connections._lock, loops._background._lock]
+    ready, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in holders:
+            lock.acquire()
+        ready.set()
+        release.wait(3 * DEADLINE)
+        for lock in holders:
+            lock.release()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert ready.wait(DEADLINE)
+    try:
+        in_child(lambda: write(used, "u"))
+    finally:
+        release.set()
+        holder.join()
+    write(used, "v")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
+    saver = made(f"{kind} redis", prefix)
+    write(saver)
+    saver.set_thread_ttl("t", None)
+    names = f"{prefix}-parent"
+    script = "return redis.call('CLIENT', 'ID')"
+
+    def ids() -> set[int]:
+        if kind == "sync":
+            return {saver.driver.client.execute_command("CLIENT", "ID")}
+        return {loops.call(_client_id(saver))}
+
+    before = ids()
+    told, tells = os.pipe()
+
+    def child() -> None:
+        os.write(tells, repr(ids()).encode())
+
+    in_child(child)
+    theirs = os.read(told, 1000)
+    assert eval(theirs).isdisjoint(before), (names, script)
+    assert ids() == before  # nor was it closed
+
+
+async def _client_id(saver: AsyncRedisSaver) -> int:
+    batcher = saver.driver.connections.batcher()
+    assert batcher is not None
+    return int(await batcher.send("CLIENT", "ID"))
+
+
+def test_a_fork_within_a_running_loop(prefix: str) -> None:
+    async def main() -> None:
+        saver = made("async redis", prefix)
+        await awrite(saver)
+
+        def child() -> None:
+            assert value(saver.get_tuple(config())) == 1
+            assert value(asyncio.run(saver.aget_tuple(config()))) == 1
+
+        in_child(child)
+        # The child has closed nothing of this loop, which shares its selector with it.
+        assert value(await asyncio.wait_for(saver.aget_tuple(config()), DEADLINE)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_was_begun_before_the_fork(prefix: str) -> None:
+    saver = made("sync cluster", prefix)
+    for number in range(40):
+        write(saver, f"t{number}")
+    threads = saver.threads()
+    first = next(threads).thread_id
+
+    def child() -> None:
+        assert {first, *(one.thread_id for one in threads)} == {f"t{number}" for number in range(40)}
+
+    in_child(child)
+    assert len({first, *(one.thread_id for one in threads)}) == 40
+
+
+def test_what_a_child_closes_is_its_own(prefix: str) -> None:
+    with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+        write(saver)
+        client = saver.driver.client
+
+        def child() -> None:
+            write(saver, "u")
+            saver.driver.close()
+
+        in_child(child)
+        assert client.connection_pool._available_connections[0]._sock is not None
+        write(saver, "v")
+        assert saver.driver.client is client
+
+
+# -- twins of clients
+
+
+def clients() -> dict[str, Any]:
+    host, cluster = {"host": "127.0.0.1", "port": port()}, {"host": "127.0.0.1", "port": port("cluster")}
+    blocking = redis.BlockingConnectionPool(**host, max_connections=3, timeout=7)
+    ablocking = redis.asyncio.BlockingConnectionPool(**host, max_connections=3, timeout=7)
+    return {
+        "redis": redis.Redis(**host, db=2, decode_responses=True, protocol=3, client_name="mine"),
+        "blocking pool": redis.Redis.from_pool(blocking),
+        "cluster": redis.RedisCluster(**cluster, socket_timeout=3),
+        "valkey": valkey.Valkey(**host, db=2),
+        "valkey cluster": valkey.ValkeyCluster(**cluster),
+        "fakeredis": fakeredis.FakeRedis(server=fakeredis.FakeServer()),
+        "async redis": redis.asyncio.Redis(**host, db=2, decode_responses=True, protocol=3, client_name="mine"),
+        "async blocking pool": redis.asyncio.Redis.from_pool(ablocking),
+        "async cluster": redis.asyncio.RedisCluster(**cluster, socket_timeout=3),
+        "async valkey": valkey.asyncio.Valkey(**host, db=2),
+        "async valkey cluster": valkey.asyncio.ValkeyCluster(**cluster),
+        "async fakeredis": fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer()),
+    }
+
+
+@pytest.mark.parametrize("flavour", ["", "async "])
+@pytest.mark.parametrize("kind", ["redis", "blocking pool", "cluster", "valkey", "valkey cluster", "fakeredis"])
+def test_a_twin_has_the_settings_and_shares_nothing(flavour: str, kind: str, prefix: str) -> None:
+    one = clients()[flavour + kind]
+    two = twins.twin(one)
+    assert type(two) is type(one)
+    if hasattr(one, "connection_pool"):
+        mine, theirs = one.connection_pool, two.connection_pool
+        assert type(mine) is type(theirs)
+        assert mine is not theirs
+        for name in ("host", "port", "db", "decode_responses", "protocol", "client_name", "server"):
+            assert mine.connection_kwargs.get(name) == theirs.connection_kwargs.get(name)
+        assert (mine.max_connections, getattr(mine, "timeout", None)) == (
+            theirs.max_connections,
+            getattr(theirs, "timeout", None),
+        )
+    if flavour:
+
+        async def both() -> None:
+            async with one, two:
+                await awrite(AsyncRedisSaver(one, prefix=prefix), "t", 5)
+                assert value(await AsyncRedisSaver(two, prefix=prefix).aget_tuple(config())) == 5
+
+        asyncio.run(both())
+    else:
+        write(RedisSaver(one, prefix=prefix), "t", 5)
+        assert value(RedisSaver(two, prefix=prefix).get_tuple(config())) == 5
+        one.close()
+        two.close()
+
+
+def test_a_twin_of_a_sentinel_s_client(sentinel: Any, prefix: str) -> None:  # noqa: F811
+    nodes = [("127.0.0.1", sentinel.port)]
+    one = redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
+    saver = RedisSaver(one, prefix=prefix)
+    write(saver)
+    in_child(lambda: saver.get_tuple(config()))
+    asaver = AsyncRedisSaver(
+        redis.asyncio.sentinel.Sentinel(nodes, password="secret").master_for("our:service"), prefix=prefix
+    )
+    assert value(asaver.get_tuple(config())) == 1
+    in_child(lambda: asaver.get_tuple(config()))
+    one.close()
+
+
+class Odd(redis.asyncio.Redis):  # type: ignore[type-arg]
+    """A client of a user's own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(host="127.0.0.1", port=port())
+
+
+def test_a_client_that_cannot_have_a_twin_is_a_clear_error(prefix: str) -> None:
+    async def main() -> None:
+        client = Odd("mine")
+        saver = AsyncRedisSaver(client, prefix=prefix)
+        await awrite(saver)
+        with pytest.raises(TypeError, match="client=Odd: it is bound to another event loop.*from_conn_string"):
+            await asyncio.to_thread(saver.get_tuple, config())
+        assert await saver.aget_tuple(config()) is not None
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+# -- loops
+
+
+def test_many_loops_at_once_that_end_as_they_like(prefix: str) -> None:
+    saver = made("async redis", prefix)
+    failed: list[BaseException] = []
+
+    def loops_of_one(number: int) -> None:
+        async def some(turn: int) -> None:
+            await awrite(saver, f"{number}", [number, turn], turn)
+            assert value(await saver.aget_tuple(config(f"{number}"))) == [number, turn]
+
+        try:
+            for turn in range(1, 15):
+                asyncio.run(asyncio.wait_for(some(turn), DEADLINE))
+        except BaseException as error:
+            failed.append(error)
+
+    others = [threading.Thread(target=loops_of_one, args=(number,)) for number in range(8)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(3 * DEADLINE)
+    assert failed == []
+
+
+def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(url_of("redis"), asynchronous=True)
+    saver = AsyncRedisSaver(client, prefix=prefix)
+    own = saver.driver.connections
+
+    async def asks() -> Any:
+        await saver.aget_tuple(config())
+        batcher = own.batcher()
+        return None if batcher is None else batcher.client
+
+    assert asyncio.run(asks()) is client
+    assert asyncio.run(asks()) is None
+
+    async def lasts() -> tuple[Any, Any]:
+        first = await asks()
+        monkeypatch.setattr(connections, "OWN_AFTER", 0.0)
+        return first, await asks()
+
+    first, second = asyncio.run(lasts())
+    assert first is None
+    assert second is not None
+    assert second is not client
+    assert [loops.is_background(loop) for loop in own._bound] == [True]  # the others are closed, and forgotten
+
+
+def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
+    async def main() -> None:
+        client = connect(url_of("redis"), asynchronous=True)
+        saver = AsyncRedisSaver(client, prefix=prefix)
+        await asyncio.to_thread(asyncio.run, saver.aget_tuple(config()))
+        await saver.aget_tuple(config())
+        batcher = saver.driver.connections.batcher()
+        assert batcher is not None
+        assert batcher.client is client
+
+    asyncio.run(main())
+
+
+async def connected(raw: Any, name: str) -> int:
+    """How many connections of a name a server has; they end a moment after they were closed."""
+    for _ in range(100):
+        if not (count := sum(one["name"] == name for one in raw.client_list())):
+            break
+        gc.collect()
+        await asyncio.sleep(0.02)
+    return count
+
+
+async def test_no_connection_is_left_by_loops_that_end_or_by_savers_that_are_forgotten(prefix: str) -> None:
+    saver = AsyncRedisSaver(connect(url_of("redis"), asynchronous=True, client_name=prefix), prefix=prefix)
+
+    async def asks() -> None:
+        await asyncio.gather(*(saver.aget_tuple(config(str(number))) for number in range(5)))
+
+    await asks()
+    await asyncio.to_thread(asyncio.run, asks())
+    await asyncio.to_thread(saver.get_tuple, config())
+    raw = redis.Redis(port=port(), decode_responses=True)
+    assert sum(one["name"] == prefix for one in raw.client_list()) >= 2
+    await saver.driver.aclose()
+    assert await connected(raw, prefix) == 0
+    await asyncio.to_thread(saver.get_tuple, config())  # whoever goes on connects anew
+    del saver, asks
+    assert await connected(raw, prefix) == 0
+    raw.close()
+
+
+async def test_close_takes_nothing_from_other_loops(prefix: str) -> None:
+    """One loop leaves its `async with` while others are in calls."""
+    stop, failed = threading.Event(), list[BaseException]()
+    async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+        await awrite(saver)
+
+        def others(run: Callable[[], Any]) -> None:
+            try:
+                while not stop.is_set():
+                    assert value(run()) == 1
+            except BaseException as error:
+                failed.append(error)
+
+        async def lasts() -> Any:
+            while not stop.is_set():
+                found = await saver.aget_tuple(config())
+            return found
+
+        asking = [
+            threading.Thread(target=others, args=(run,))
+            for run in (
+                lambda: saver.get_tuple(config()),
+                lambda: asyncio.run(saver.aget_tuple(config())),
+                lambda: asyncio.run(lasts()),
+            )
+        ]
+        for each in asking:
+            each.start()
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.2)
+    stop.set()
+    for each in asking:
+        await asyncio.to_thread(each.join, DEADLINE)
+    assert failed == []
+
+
+async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(prefix: str) -> None:
+    saver = AsyncRedisSaver(connect(url_of("redis"), asynchronous=True), prefix=prefix)
+    await awrite(saver)
+
+    async def elsewhere() -> list[Any]:
+        asked = [asyncio.ensure_future(saver.aget_tuple(config())) for _ in range(20)]
+        await asyncio.sleep(0)
+        for one in asked[::2]:
+            one.cancel()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = await asyncio.to_thread(asyncio.run, elsewhere())
+    assert [isinstance(one, asyncio.CancelledError) for one in answers] == [True, False] * 10
+    assert {value(one) for one in answers[1::2]} == {1}
+    await saver.driver.aclose()
+
+
+# -- over two tiers
+
+
+@pytest.mark.parametrize("kind", ["tiered", "atiered"])
+def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -> None:
+    cold = InMemorySaver()
+    hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
+    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_interval=0.05)
+
+    def close() -> None:
+        assert (saver.close() if kind == "tiered" else asyncio.run(saver.aclose())) == 0
+
+    def running() -> bool:
+        return bool(saver._flusher._threads if kind == "tiered" else saver._flusher._tasks)
+
+    def child() -> None:
+        assert not running()
+        write(saver, "of the child", 2)
+        assert running()
+        while cold.get_tuple(config("of the child")) is None:
+            time.sleep(0.01)
+        close()
+
+    write(saver)
+    while cold.get_tuple(config()) is None:
+        time.sleep(0.01)
+    in_child(child)
+    write(saver, "u")
+    close()
+    assert cold.get_tuple(config("u")) is not None
+    in_child(lambda: (saver.get_tuple(config()), running() and 1 / 0))  # it was stopped, and stays so
+
+
+@pytest.mark.parametrize("kind", ["tiered", "atiered"])
+async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind: str, prefix: str) -> None:
+    hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
+    saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
+        hot, InMemorySaver(), mode="write-behind", flush_interval=0.05
+    )
+    uniform = Uniform(saver)
+
+    async def within(act: Callable[[], Any]) -> None:
+        if kind == "atiered":
+            async with saver:
+                await act()
+        else:
+            with saver:
+                await act()
+
+    async def inner() -> None:
+        await within(lambda: asyncio.sleep(0))
+        given, versions = checkpoint(1, 1)
+        await uniform.put(config(), given, {}, versions)
+        while saver.cold.get_tuple(config()) is None:
+            await asyncio.sleep(0.01)
+
+    await within(inner)
+    assert saver._flusher._stopped if kind == "atiered" else saver._flusher._stopped.is_set()
+
+
+async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(prefix: str, tmp_path: Path) -> None:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as cold:
+        saver = AsyncTieredSaver(made("async redis", prefix), cold)
+        await awrite(saver)
+        await asyncio.to_thread(write, saver, "u", 2)
+        assert value(await asyncio.to_thread(asyncio.run, saver.aget_tuple(config("u")))) == 2
+        assert value(await cold.aget_tuple(config("u"))) == 2
+
+        def child() -> None:
+            with pytest.raises(LoopEnded, match="forked"):
+                saver.get_tuple(config())
+
+        in_child(child)
+        await saver.hot.driver.aclose()
+
+
+def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_path: Path) -> None:
+    async def make() -> Any:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as cold:
+            saver = AsyncTieredSaver(made("async redis", prefix), cold)
+            await awrite(saver)
+        return saver
+
+    saver = asyncio.run(make())
+    with pytest.raises(LoopEnded, match="ended"):
+        saver.get_tuple(config())
+    with pytest.raises(LoopEnded, match="ended"):
+        asyncio.run(saver.aget_tuple(config()))
+
+
+async def test_a_loop_that_ends_while_others_wait_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that `asyncio.run` cancels, and those that a loop which only stops leaves behind."""
+    monkeypatch.setattr(loops, "SCAN_INTERVAL", 0.05)
+    for stops in (False, True):
+        started: asyncio.AbstractEventLoop
+        ready, end = threading.Event(), threading.Event()
+
+        async def serve() -> None:
+            nonlocal started
+            started = asyncio.get_running_loop()
+            ready.set()
+            while not end.is_set():
+                await asyncio.sleep(0.01)
+
+        loop = asyncio.new_event_loop()
+        run = (lambda: loop.run_until_complete(serve())) if stops else (lambda: asyncio.run(serve()))
+        serving = threading.Thread(target=run)
+        serving.start()
+        ready.wait()
+        waiting = [
+            asyncio.ensure_future(loops.acall(asyncio.sleep(60), started)),
+            asyncio.ensure_future(asyncio.to_thread(lambda: loops.call(asyncio.sleep(60), started))),
+        ]
+        await asyncio.sleep(0.05)
+        end.set()
+        answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE)
+        assert [type(one) for one in answers] == [LoopEnded, LoopEnded]
+        serving.join()
+        loop.run_until_complete if stops else None
+        loop.close()
+
+
+# -- histories
+
+
+def run_histories(kind: str, url: str, first: int, count: int, database: str, timeout: float) -> None:
+    command = [
+        sys.executable, "-X", "dev", "-W", "ignore:This process:DeprecationWarning", str(PROGRAM), url, kind, str(first), str(count),
+        "--postgres", database,
+    ]  # fmt: skip
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert (ended.returncode, ended.stderr) == (0, ""), f"repeat with: {' '.join(command)}\n{ended.stderr}"
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target", targets("redis62", never=["fakeredis"]))
+def test_histories(kind: str, target: str, database: str) -> None:
+    """Nothing hangs, no answer is another's, and nothing is warned of at the end, with -X dev."""
+    run_histories(kind, url_of(target), seed(), 2, database, 240)
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("target", targets("redis", "cluster", "valkey", never=["fakeredis"]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_histories(kind: str, target: str, database: str) -> None:
+    """500 in all, with those of the ordinary suite."""
+    if target == "valkey" and kind.endswith("tiered"):
+        target = "redis62"
+    run_histories(kind, url_of(target), seed(), 42, database, 7000)
+
+
+def test_what_is_watched_is_forgotten() -> None:
+    gc.collect()
+    before = len(forks._watched)
+    for _ in range(50):
+        RedisSaver(redis.Redis())
+    gc.collect()
+    assert len(forks._watched) <= before + 2

@@ -1,0 +1,534 @@
+"""LangGraph's Agent Server (`langgraph dev`) with our checkpointer, driven over HTTP as an application drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from servers import free_port, url_of
+
+from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer
+from redis_saver.client import clients
+from redis_saver.agent_server import checkpointer
+
+pytestmark = pytest.mark.xdist_group("agent")
+needs_agent_server = pytest.mark.skipif(sys.version_info < (3, 11), reason="langgraph dev needs Python 3.11")
+
+OURS = (
+    "REDIS_URL",
+    "REDIS_SAVER_PREFIX",
+    "REDIS_SAVER_TTL_MINUTES",
+    "REDIS_SAVER_REFRESH_ON_READ",
+    "LANGGRAPH_AES_KEY",
+)
+KEY = "0123456789abcdef"
+
+
+# -- the factory and its environment
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment in which only REDIS_URL is set."""
+    for name in OURS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REDIS_URL", "memory://")
+    return monkeypatch
+
+
+async def test_without_further_settings_it_is_the_plain_saver(environment: pytest.MonkeyPatch) -> None:
+    async with checkpointer() as saver:
+        plain = AsyncRedisSaver(clients.connect("memory://", asynchronous=True))
+        assert type(saver) is AsyncRedisSaver
+        assert saver.keyspace.prefix == plain.keyspace.prefix
+        assert saver.expiry == plain.expiry
+        assert type(saver.serde) is type(plain.serde)
+
+
+async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("REDIS_SAVER_PREFIX", "mine")
+    environment.setenv("REDIS_SAVER_TTL_MINUTES", "1.5")
+    environment.setenv("REDIS_SAVER_REFRESH_ON_READ", "true")
+    environment.setenv("LANGGRAPH_AES_KEY", KEY)
+    async with checkpointer() as saver:
+        assert saver.keyspace.prefix == "mine"
+        assert saver.expiry == (90_000, True)
+        assert isinstance(saver.serde, EncryptedSerializer)
+        assert saver.require_encryption
+
+
+@pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
+async def test_refresh_on_read_is_true_or_false(environment: pytest.MonkeyPatch, text: str, meant: bool) -> None:
+    environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
+    async with checkpointer() as saver:
+        assert saver.expiry == (None, meant)
+
+
+@pytest.mark.parametrize("text", ["", "yes", "1", "on", " true"])
+async def test_refresh_on_read_is_nothing_else(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
+    with pytest.raises(ValueError, match=f"^REDIS_SAVER_REFRESH_ON_READ={re.escape(repr(text))}: "):
+        await checkpointer().__aenter__()
+
+
+@pytest.mark.parametrize("text", ["", "an hour", "0", "-1", "nan", "inf", "0.00001", "1e15", "60 min"])
+async def test_a_ttl_is_a_number_of_minutes(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("REDIS_SAVER_TTL_MINUTES", text)
+    with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL_MINUTES={re.escape(repr(text))}: ") as raised:
+        await checkpointer().__aenter__()
+    assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("text", [None, ""])
+async def test_a_missing_url_is_named_with_its_remedy(environment: pytest.MonkeyPatch, text: str | None) -> None:
+    environment.delenv("REDIS_URL") if text is None else environment.setenv("REDIS_URL", text)
+    with pytest.raises(ValueError, match=r"REDIS_URL is not set.*set it to redis://"):
+        await checkpointer().__aenter__()
+
+
+@pytest.mark.parametrize("text", ["", "short", KEY + "!"])
+async def test_a_useless_key_never_means_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("LANGGRAPH_AES_KEY", text)
+    with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY must be 16, 24, or 32 bytes long"):
+        await checkpointer().__aenter__()
+
+
+async def test_an_empty_prefix_is_refused(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("REDIS_SAVER_PREFIX", "")
+    with pytest.raises(ValueError, match="prefix=''"):
+        await checkpointer().__aenter__()
+
+
+async def test_the_server_is_asked_at_the_start(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    with pytest.raises(redis.ConnectionError):
+        await checkpointer().__aenter__()
+    environment.setenv("REDIS_URL", url_of("redis"))
+    environment.setattr(clients, "OLDEST", {"redis": (99, 0), "valkey": (99, 0)})
+    with pytest.raises(UnsupportedServer, match=r"needs \w+ 99\.0"):
+        await checkpointer().__aenter__()
+
+
+# -- a server
+
+
+class AgentServer:
+    """`langgraph dev` on tests/integration/agent, in a folder of its own, without the network."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        shutil.copytree(
+            Path(__file__).parent / "agent", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("LANG", "REDIS_", "N_JOBS", "BG_JOB"))}
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = folder / "log"
+        command = [
+            sys.executable, "-m", "langgraph_cli", "dev", "--config", "langgraph.json", "--port", str(port),
+            "--no-browser", "--no-reload", "--n-jobs-per-worker", "10",
+        ]  # fmt: skip
+        offline = {
+            "LANGSMITH_TRACING": "false",
+            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            "LANGGRAPH_NO_VERSION_CHECK": "true",
+        }
+        settings = {**kept, **offline, "LOG_JSON": "true", "NO_PROXY": "*", **environment}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=log)
+
+    def wait(self) -> AgentServer:
+        """Until it answers."""
+        deadline = time.monotonic() + 60
+        with httpx.Client(trust_env=False) as client:
+            while time.monotonic() < deadline and self.process.poll() is None:
+                try:
+                    if client.get(f"{self.url}/ok").status_code == 200:
+                        return self
+                except httpx.TransportError:
+                    time.sleep(0.05)
+        self.stop()
+        raise AssertionError(f"the Agent Server did not come up: {self.log()}")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """What it logged of errors, and of methods it misses in the checkpointer."""
+        mild = ("debug", "info", "warning")
+        return [
+            record
+            for record in self.records()
+            if record["level"] not in mild or "exception" in record or "checkpointer missing" in record["event"]
+        ]
+
+
+class App:
+    """An application's view of a server, and ours of its Redis."""
+
+    def __init__(self, server: AgentServer, client: LangGraphClient, saver: RedisSaver) -> None:
+        self.server, self.client, self.saver = server, client, saver
+        self.raw = redis.Redis.from_url(url_of("redis"))
+
+    async def thread(self, *turns: str) -> str:
+        """A new thread after some turns."""
+        thread = str((await self.client.threads.create())["thread_id"])
+        for text in turns:
+            await self.say(thread, text)
+        return thread
+
+    async def say(self, thread: str, text: str, **options: Any) -> list[str]:
+        """One turn; answers all messages after it."""
+        return contents(await self.client.runs.wait(thread, "chat", input=human(text), **options))
+
+    async def history(self, thread: str, **options: Any) -> list[Any]:
+        return list(await self.client.threads.get_history(thread, limit=100, **options))
+
+    async def copy(self, thread: str) -> str:
+        copied: Any = await self.client.threads.copy(thread)  # type: ignore[func-returns-value]
+        return str(copied["thread_id"])
+
+    async def messages(self, thread: str) -> list[str]:
+        state: Any = await self.client.threads.get_state(thread)
+        return contents(state["values"])
+
+    def stored(self, thread: str, **options: Any) -> list[Any]:
+        """The thread's checkpoints in Redis."""
+        return list(self.saver.list({"configurable": {"thread_id": thread}}, **options))
+
+    def keys(self, part: str) -> list[bytes]:
+        """All keys with a part, such as a thread's id, in their name."""
+        return list(self.raw.scan_iter(match=f"*{part}*", count=1000))
+
+
+def human(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def contents(values: Any) -> list[str]:
+    return [message["content"] for message in values["messages"]]
+
+
+def ids(states: list[Any]) -> list[str]:
+    return [state["checkpoint"]["checkpoint_id"] for state in states]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        await asyncio.sleep(0.025)
+    raise AssertionError("it did not come to that within ten seconds")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
+    prefix = f"agent{os.getpid()}"
+    made = AgentServer(tmp_path_factory.mktemp("agent"), REDIS_URL=url_of("redis"), REDIS_SAVER_PREFIX=prefix)
+    try:
+        yield made.wait()
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+async def app(server: AgentServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
+    monkeypatch.setenv("NO_PROXY", "*")
+    with RedisSaver.from_conn_string(url_of("redis"), prefix=f"agent{os.getpid()}") as saver:
+        async with get_client(url=server.url, api_key=None) as client:
+            yield App(server, client, saver)
+
+
+@needs_agent_server
+async def test_turns_and_history(app: App) -> None:
+    thread = await app.thread("one", "two")
+    assert await app.say(thread, "three") == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
+    history = await app.history(thread)
+    assert ids(history) == [found.config["configurable"]["checkpoint_id"] for found in app.stored(thread)]
+    assert [state["metadata"]["step"] for state in history] == list(range(7, -2, -1))
+    assert [state["parent_checkpoint"]["checkpoint_id"] for state in history[:-1]] == ids(history)[1:]
+    # langgraph_api takes a `before` by POST only as an object that no saver understands, and answers 500; by GET it works.
+    page: dict[str, str | int] = {"before": ids(history)[4], "limit": 2}
+    assert ids(await app.client.http.get(f"/threads/{thread}/history", params=page)) == ids(history)[5:7]
+    assert ids(await app.history(thread, metadata={"source": "input"})) == ids(history)[2::3]
+    middle = await app.client.threads.get_state(thread, checkpoint=history[3]["checkpoint"])
+    assert contents(middle["values"]) == ["one", "echo: one", "two", "echo: two"]
+    assert len(app.keys(thread)) == 2
+
+
+@needs_agent_server
+async def test_fork_from_an_old_checkpoint(app: App) -> None:
+    thread = await app.thread("one", "two")
+    before = await app.history(thread)
+    after_one = before[3]["checkpoint"]
+    assert await app.say(thread, "other", checkpoint=after_one) == ["one", "echo: one", "other", "echo: other"]
+    assert await app.messages(thread) == ["one", "echo: one", "other", "echo: other"]
+    history = await app.history(thread)
+    assert ids(history)[3:] == ids(before)
+    assert history[2]["parent_checkpoint"]["checkpoint_id"] == after_one["checkpoint_id"]
+    assert history[3]["values"] == before[0]["values"]
+
+
+@needs_agent_server
+async def test_update_state(app: App) -> None:
+    thread = await app.thread("one")
+    before = await app.history(thread)
+    updated: Any = await app.client.threads.update_state(thread, {"turns": 40}, as_node="reply")
+    state: Any = await app.client.threads.get_state(thread)
+    assert updated["checkpoint"]["checkpoint_id"] == state["checkpoint"]["checkpoint_id"]
+    assert (state["values"]["turns"], state["metadata"]["source"]) == (40, "update")
+    await app.say(thread, "two")
+    state = await app.client.threads.get_state(thread)
+    assert state["values"]["turns"] == 41
+    forked = await app.client.threads.update_state(
+        thread, human("edited"), as_node="__start__", checkpoint=before[0]["checkpoint"]
+    )
+    there = await app.client.threads.get_state(thread, checkpoint=forked["checkpoint"])
+    assert (contents(there["values"]), there["next"]) == (["one", "echo: one", "edited"], ["reply"])
+    assert contents(await app.client.runs.wait(thread, "chat", checkpoint=forked["checkpoint"]))[-1] == "echo: edited"
+
+
+@needs_agent_server
+async def test_interrupt_and_resume(app: App) -> None:
+    thread = await app.thread("one")
+    question = {"question": "sure?"}
+    stopped: Any = await app.client.runs.wait(thread, "chat", input=human("ask"))
+    assert [interrupt["value"] for interrupt in stopped["__interrupt__"]] == [question]
+    state: Any = await app.client.threads.get_state(thread)
+    assert state["next"] == ["ask"]
+    assert [interrupt["value"] for task in state["tasks"] for interrupt in task["interrupts"]] == [question]
+    resumed = await app.client.runs.wait(thread, "chat", command={"resume": "yes"})
+    assert contents(resumed) == ["one", "echo: one", "ask", "answer: yes"]
+    assert (await app.client.threads.get_state(thread))["next"] == []
+
+
+@needs_agent_server
+async def test_copy_is_a_thread_of_its_own(app: App) -> None:
+    source = await app.thread("one", "ask")
+    before, stored = await app.history(source), app.stored(source)
+    target = await app.copy(source)
+    there = await app.history(target)
+    assert [(state["values"], state["next"], state["created_at"]) for state in there] == [
+        (state["values"], state["next"], state["created_at"]) for state in before
+    ]
+    assert ids(there) == ids(before)
+    assert {state["metadata"]["thread_id"] for state in there} == {target}
+    assert {state["checkpoint"]["thread_id"] for state in there} == {target}
+    resumed = await app.client.runs.wait(target, "chat", command={"resume": "yes"})
+    assert contents(resumed)[-1] == "answer: yes"
+    assert await app.history(source) == before
+    assert app.stored(source) == stored
+    await app.client.threads.delete(source)
+    assert app.keys(source) == []
+    assert await app.messages(target) == ["one", "echo: one", "ask", "answer: yes"]
+
+
+@needs_agent_server
+async def test_rollback_leaves_no_checkpoint_of_the_run(app: App) -> None:
+    thread = await app.thread("one")
+    before = await app.history(thread)
+    run = await app.client.runs.create(thread, "chat", input=human("slow"))
+    of_run = {"run_id": run["run_id"]}
+    await until(lambda: len(app.stored(thread, filter=of_run)) == 2)
+    assert await app.say(thread, "two", multitask_strategy="rollback") == ["one", "echo: one", "two", "echo: two"]
+    assert app.stored(thread, filter=of_run) == []
+    history = await app.history(thread)
+    assert ids(history)[3:] == ids(before)
+    assert history[2]["parent_checkpoint"]["checkpoint_id"] == ids(before)[0]
+    assert run["run_id"] not in [one["run_id"] for one in await app.client.runs.list(thread)]
+
+
+@needs_agent_server
+async def test_rollback_by_cancelling(app: App) -> None:
+    thread = await app.thread("one")
+    before, stored = await app.history(thread), app.stored(thread)
+    run = await app.client.runs.create(thread, "chat", input=human("slow"))
+    await until(lambda: len(app.stored(thread)) == len(stored) + 2)
+    await app.client.runs.cancel(thread, run["run_id"], wait=True, action="rollback")
+    await until(lambda: app.stored(thread) == stored)
+    assert await app.history(thread) == before
+
+
+@needs_agent_server
+async def test_delete_leaves_no_key(app: App) -> None:
+    thread, other = await asyncio.gather(app.thread("one", "ask"), app.thread("one"))
+    assert app.keys(thread) != []
+    await app.client.threads.delete(thread)
+    assert app.keys(thread) == []
+    assert await app.messages(other) == ["one", "echo: one"]
+
+
+@needs_agent_server
+async def test_a_stateless_run_leaves_no_key(app: App) -> None:
+    before = set(app.keys(app.saver.keyspace.prefix))
+    assert contents(await app.client.runs.wait(None, "chat", input=human("one"))) == ["one", "echo: one"]
+    assert set(app.keys(app.saver.keyspace.prefix)) == before
+
+
+@needs_agent_server
+async def test_pruning_whole_threads(app: App) -> None:
+    gone, kept = await asyncio.gather(app.thread("one"), app.thread("two"))
+    assert await app.client.threads.prune([gone], strategy="delete") == {"pruned_count": 1}
+    assert app.keys(gone) == []
+    assert await app.messages(kept) == ["two", "echo: two"]
+
+
+@needs_agent_server
+async def test_pruning_history_is_done_or_refused(app: App) -> None:
+    """`langgraph dev` refuses keep_latest itself, without asking the checkpointer; other Agent Servers may do it."""
+    thread = await app.thread("one")
+    before = await app.history(thread)
+    try:
+        await app.client.threads.prune([thread], strategy="keep_latest")
+    except httpx.HTTPStatusError as refused:
+        assert "not supported in in-memory runtime" in refused.response.text
+        assert await app.history(thread) == before
+    else:
+        assert ids(await app.history(thread)) == ids(before)[:1]
+    assert await app.say(thread, "two") == ["one", "echo: one", "two", "echo: two"]
+
+
+@needs_agent_server
+async def test_many_threads_at_once(app: App) -> None:
+    async def chat(number: int) -> list[str]:
+        return await app.messages(await app.thread(f"{number}/1", f"{number}/2"))
+
+    chats = await asyncio.gather(*(chat(number) for number in range(20)))
+    assert chats == [[f"{n}/1", f"echo: {n}/1", f"{n}/2", f"echo: {n}/2"] for n in range(20)]
+
+
+@needs_agent_server
+def test_the_log_names_our_checkpointer_and_has_no_complaint(server: AgentServer) -> None:
+    """Last, so that it sees what all the tests above made the server say."""
+    assert "Using custom checkpointer: AsyncRedisSaver" in [record["event"] for record in server.records()]
+    assert server.complaints() == []
+    assert "Traceback" not in server.log()
+
+
+# -- servers with other settings
+
+
+@needs_agent_server
+async def test_encrypted_expiring_and_with_a_loop_for_each_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = f"agent-aes{os.getpid()}"
+    settings = {"REDIS_URL": url_of("redis"), "REDIS_SAVER_PREFIX": prefix, "LANGGRAPH_AES_KEY": KEY}
+    server = AgentServer(tmp_path, **settings, REDIS_SAVER_TTL_MINUTES="90.5", BG_JOB_ISOLATED_LOOPS="true")
+    monkeypatch.setenv("NO_PROXY", "*")
+    try:
+        server.wait()
+        with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
+            async with get_client(url=server.url, api_key=None) as client:
+                app = App(server, client, saver)
+                thread = await app.thread("a secret")
+                assert await app.say(thread, "two") == ["a secret", "echo: a secret", "two", "echo: two"]
+                keys = app.keys(thread)
+                assert len(keys) == 2
+                assert timedelta(minutes=90) < saver.get_thread_ttl(thread) <= timedelta(minutes=90.5)  # type: ignore[operator]
+                assert all(app.raw.pttl(key) > 0 for key in keys)
+                assert b"secret" not in b"".join(app.raw.dump(key) or b"" for key in keys)
+                assert server.complaints() == []
+    finally:
+        server.stop()
+
+
+@needs_agent_server
+def test_a_server_without_the_url_does_not_start_and_says_why(tmp_path: Path) -> None:
+    server = AgentServer(tmp_path)
+    try:
+        assert server.process.wait(60) != 0
+    finally:
+        server.stop()
+    assert "REDIS_URL is not set" in server.log()
+
+
+# -- how the Agent Server sees the class
+
+
+def _ask_langgraph_api(program: str) -> Any:
+    """Run a program that imports langgraph_api, which reads its settings and sets up logging while it is imported."""
+    settings = {"DATABASE_URI": ":memory:", "REDIS_URI": "fake", "LANGGRAPH_RUNTIME_EDITION": "inmem"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **settings, "LANGSMITH_TRACING": "false", "MIGRATIONS_PATH": "__inmem"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_agent_server
+def test_every_capability_is_seen() -> None:
+    seen = _ask_langgraph_api("""
+import dataclasses, json
+from langgraph_api._checkpointer._adapter import CheckpointerCapabilities
+from redis_saver import AsyncRedisSaver
+print(json.dumps(dataclasses.asdict(CheckpointerCapabilities.from_type(AsyncRedisSaver))))
+""")
+    assert set(seen) >= {
+        "has_aget_iter",
+        "has_adelete_thread",
+        "has_adelete_for_runs",
+        "has_acopy_thread",
+        "has_aprune",
+    }
+    assert [name for name, value in seen.items() if value is not True] == []
+
+
+@needs_agent_server
+@pytest.mark.parametrize(
+    ("strategy", "left"),
+    [
+        ("keep_latest", 1),
+        ("delete_all", 0),
+    ],
+)
+def test_the_words_in_which_an_agent_server_asks_to_prune(strategy: str, left: int) -> None:
+    """`langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto` makes these two words."""
+    program = """
+import asyncio, json
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph_api._checkpointer._adapter import CheckpointerCapabilities, _CustomCheckpointerAdapter
+from redis_saver import AsyncRedisSaver
+
+async def main():
+    async with AsyncRedisSaver.from_conn_string("memory://") as saver:
+        adapter = _CustomCheckpointerAdapter(saver, CheckpointerCapabilities.from_type(type(saver)))
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        for step in range(3):
+            where = await adapter.aput(where, empty_checkpoint(), {"source": "loop", "step": step}, {})
+        await adapter.aprune(["t"], strategy="STRATEGY")
+        print(len([found async for found in adapter.alist({"configurable": {"thread_id": "t"}})]))
+
+asyncio.run(main())
+"""
+    assert _ask_langgraph_api(program.replace("STRATEGY", strategy)) == left

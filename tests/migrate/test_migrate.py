@@ -1,0 +1,955 @@
+"""Threads of real graphs, moved between all kinds of places, by the command line as operators run it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+import operator
+import os
+import pty
+import pickle
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from bench.servers import postgres_server
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import INTERRUPT, BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from factories import checkpoint, config
+from seeds import seeds
+from servers import Server, free_port, url_of
+from typing_extensions import TypedDict
+
+from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
+from redis_saver.cli.main import main
+from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
+from redis_saver.storage.opaque import OpaqueSerializer
+from redis_saver.migrate import engine as engine_module
+from redis_saver.migrate.records import with_text_versions
+
+KINDS = ["ours", "postgres", "sqlite", "inmem"]
+HOSTILE = "user-*%_'\"{a}|\\ü\n"
+_numbers = itertools.count()
+
+
+# -- what is moved
+
+
+@dataclass
+class Order:
+    """A class that the process which moves threads does not know."""
+
+    number: int
+
+
+class Chat(MessagesState):
+    orders: Annotated[list[Order], operator.add]
+
+
+def chat(saver: Any) -> Any:
+    def bot(state: Chat) -> dict[str, Any]:
+        return {
+            "messages": [AIMessage("You said " + state["messages"][-1].text)],
+            "orders": [Order(len(state["messages"]))],
+        }
+
+    return StateGraph(Chat).add_node(bot).add_edge(START, "bot").compile(checkpointer=saver)
+
+
+class Asked(TypedDict):
+    answers: Annotated[list[str], operator.add]
+
+
+def nested(saver: Any) -> Any:
+    """A subgraph that waits for an answer, twice in one node."""
+    child = StateGraph(Asked)
+    child.add_node("before", lambda _: {"answers": ["before"]})
+    child.add_node("ask", lambda _: {"answers": [interrupt("first?"), interrupt("second?")]})
+    child.add_edge(START, "before").add_edge("before", "ask")
+    parent = StateGraph(Asked).add_node("child", child.compile()).add_edge(START, "child")
+    return parent.compile(checkpointer=saver)
+
+
+def extend(state: list[str], writes: Any) -> list[str]:
+    return [*state, *(item for write in writes for item in write)]
+
+
+class Delta(TypedDict):
+    log: Annotated[list[str], DeltaChannel(extend, snapshot_frequency=3)]
+
+
+def delta(saver: Any) -> Any:
+    """Tasks side by side, whose writes make up a channel in the order of their paths; the first by name waits."""
+    graph = StateGraph(Delta)
+    graph.add_node("a", lambda _: {"log": [f"a {interrupt('a?')}"]})
+    for name in ("b", "c"):
+        graph.add_node(name, lambda _, name=name: {"log": [name]})
+    for name in ("a", "b", "c"):
+        graph.add_edge(START, name)
+    return graph.compile(checkpointer=saver)
+
+
+def of(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+def live(saver: Any) -> None:
+    """Threads in all states; two wait for an answer."""
+    for turn in range(8):
+        chat(saver).invoke({"messages": [HumanMessage(f"hello {turn} " * 40)]}, of("user-chat"))
+    nested(saver).invoke({"answers": ["start"]}, of("user-nested"))
+    nested(saver).invoke(Command(resume="one"), of("user-nested"))
+    for turn in range(3):
+        delta(saver).invoke({"log": [f"in {turn}"]}, of("user-delta"))
+        if turn < 2:
+            delta(saver).invoke(Command(resume=str(turn)), of("user-delta"))
+    chat(saver).invoke({"messages": [HumanMessage("hostile")]}, of(HOSTILE))
+    chat(saver).invoke({"messages": [HumanMessage("other")]}, of("other"))
+
+
+THREADS = [HOSTILE, "other", "user-chat", "user-delta", "user-nested"]
+
+
+def go_on(saver: Any) -> None:
+    """Graphs go on as if nothing had happened."""
+    said = chat(saver).invoke({"messages": [HumanMessage("again")]}, of("user-chat"))
+    assert [message.text for message in said["messages"][-2:]] == ["again", "You said again"]
+    assert said["orders"] == [Order(2 * turn + 1) for turn in range(9)]
+    assert nested(saver).invoke(Command(resume="two"), of("user-nested"))["answers"][1:] == [
+        "start",
+        "before",
+        "one",
+        "two",
+    ]
+    assert delta(saver).invoke(Command(resume="2"), of("user-delta"))["log"] == [
+        item for turn in range(3) for item in (f"in {turn}", f"a {turn}", "b", "c")
+    ]
+    past = list(delta(saver).get_state_history(of("user-delta")))
+    assert past[-1].values.get("log", []) == [] and past[0].values["log"][-3:] == ["a 2", "b", "c"]
+
+
+def all_of(saver: Any, thread: str) -> list[Any]:
+    found = list(saver.list(of(thread)))
+    return sorted(found, key=lambda one: (one.checkpoint["id"], one.config["configurable"]["checkpoint_ns"]))
+
+
+def same(one: Any, other: Any, threads: list[str] = THREADS) -> None:
+    """All checkpoints of two savers, and what graphs make of them, are equal."""
+    for thread in threads:
+        assert all_of(one, thread) == all_of(other, thread) != []
+    for graph, thread in ((delta, "user-delta"), (nested, "user-nested")):
+        if thread in threads:
+            states = [list(graph(saver).get_state_history(of(thread))) for saver in (one, other)]
+            assert states[0] == states[1]
+
+
+# -- where it is moved
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+class Places:
+    """Makes places of each kind, and reads them with LangGraph's serializer."""
+
+    def __init__(self, postgres: str, folder: Path) -> None:
+        self.redis = Server("--databases", "1000")
+        self.postgres, self.folder = postgres, folder
+
+    def url(self, kind: str) -> str:
+        name = f"place{next(_numbers)}"
+        if kind == "ours":
+            return f"{self.redis.url}/{next(_numbers)}"
+        if kind == "postgres":
+            with psycopg.connect(self.postgres, autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name}")
+            return f"{self.postgres.rpartition('/')[0]}/{name}"
+        return f"{kind}:{self.folder / name}"
+
+    @contextmanager
+    def saver(self, url: str) -> Iterator[BaseCheckpointSaver[Any]]:
+        kind, _, path = url.partition(":")
+        if kind == "redis":
+            with RedisSaver.from_conn_string(url) as ours:
+                yield ours
+        elif kind == "postgresql":
+            with PostgresSaver.from_conn_string(url) as saver:
+                saver.setup()
+                yield saver
+        elif kind == "sqlite":
+            with SqliteSaver.from_conn_string(path) as lite:
+                yield lite
+        else:
+            memory = langgraph_dev.load(Path(path), JsonPlusSerializer(), empty_too=True)
+            yield memory
+            langgraph_dev.save(memory, Path(path))
+
+
+@pytest.fixture(scope="module")
+def places(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    made = Places(postgres, tmp_path_factory.mktemp("places"))
+    yield made
+    made.redis.stop()
+
+
+@pytest.fixture(scope="module")
+def lived(places: Places) -> dict[str, str]:
+    """A place of each kind on which graphs ran; not to be changed."""
+    urls = {kind: places.url(kind) for kind in KINDS}
+    for url in urls.values():
+        with places.saver(url) as saver:
+            live(saver)
+    return urls
+
+
+class Ran:
+    """A command in this process, as if piped."""
+
+    def __init__(self, *arguments: str) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            self.code = main(arguments)
+        self.out, self.err = out.getvalue(), err.getvalue()
+
+    @property
+    def all_well(self) -> bool:
+        assert (self.code, self.err) == (0, ""), self.err
+        return True
+
+
+# -- from everywhere to everywhere
+
+
+@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("source", KINDS)
+def test_everything_arrives_and_goes_on(places: Places, lived: dict[str, str], source: str, target: str) -> None:
+    there, here = lived[source], places.url(target)
+    assert (ran := Ran("migrate", there, here)).all_well
+    assert ran.out.startswith("5 threads: 5 copied, 0 completed, 0 there already, 0 conflicts, 0 failed\n")
+    with places.saver(there) as old, places.saver(here) as new:
+        same(old, new)
+    assert (again := Ran("migrate", there, here)).all_well
+    assert again.out.startswith(
+        "5 threads: 0 copied, 0 completed, 5 there already, 0 conflicts, 0 failed\n0 checkpoints"
+    )
+    with places.saver(here) as new:
+        go_on(new)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_in_between(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
+    file, here = tmp_path / "threads", places.url(KINDS[KINDS.index(kind) - 1])
+    assert Ran("export", lived[kind], str(file)).all_well
+    assert Ran("import", str(file), here).all_well
+    assert Ran("import", str(file), here).out.startswith("5 threads: 0 copied, 0 completed, 5 there already")
+    with places.saver(lived[kind]) as old, places.saver(here) as new:
+        same(old, new)
+        go_on(new)
+    assert oct(file.stat().st_mode & 0o777) == "0o600" and [path.name for path in tmp_path.iterdir()] == ["threads"]
+
+
+def test_a_file_holds_what_versions_share_once(tmp_path: Path) -> None:
+    saver = InMemorySaver()
+    for turn in range(30):
+        chat(saver).invoke({"messages": [HumanMessage(f"{turn} " + "x" * 1000)]}, of("t"))
+    with opened(f"file:{tmp_path}/f", target=True) as target:
+        migrate(saver, target)
+    stored = sum(len(data) for _, data in saver.blobs.values())
+    assert (tmp_path / "f").stat().st_size < stored / 5
+
+
+def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> None:
+    """As a process, which cannot import this module."""
+    here = places.url("ours")
+    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], here, "--prefix", "user-chat"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    with places.saver(lived["sqlite"]) as old, places.saver(here) as new:
+        same(old, new, ["user-chat"])
+        assert new.get_tuple(of("user-chat")).checkpoint["channel_values"]["orders"][0] == Order(1)
+
+
+def test_what_moved_between_two_of_ours_is_stored_as_it_was(places: Places, lived: dict[str, str]) -> None:
+    """Versions share their chunks, and a read finds the bytes that the next write compares with."""
+    here = places.url("ours")
+    assert Ran("migrate", lived["ours"], here).all_well
+    with places.saver(here) as new, places.saver(lived["ours"]) as native:
+        stored = [saver.driver.client.hgetall(saver.keyspace.keys("user-chat").data_key) for saver in (new, native)]
+    assert {key: data for key, data in stored[0].items() if key[:1] != b"@"} == {
+        key: data for key, data in stored[1].items() if key[:1] != b"@"
+    }
+
+
+def test_savers_and_objects(lived: dict[str, str], places: Places) -> None:
+    """The function takes savers, also some that it knows nothing of."""
+
+    class Unknown(BaseCheckpointSaver[str]):
+        def __init__(self) -> None:
+            super().__init__()
+            inner = self.inner = InMemorySaver()
+            for name in ("list", "get_tuple", "put", "put_writes", "get_next_version", "get_delta_channel_history"):
+                setattr(self, name, getattr(inner, name))
+
+    unknown, back = Unknown(), InMemorySaver()
+    with places.saver(lived["ours"]) as old:
+        report = migrate(old, unknown, sample=100)
+        assert (report.moved, report.compared, report.failed) == (5, report.checkpoints, [])
+        assert migrate(unknown, back, sample=100).moved == 5
+        same(old, back)
+        assert migrate(old, back).unchanged == 5
+    go_on(back)
+
+
+async def test_savers_for_asyncio_and_in_tiers(lived: dict[str, str], places: Places) -> None:
+    async with AsyncRedisSaver.from_conn_string(f"memory://asyncio-{next(_numbers)}") as saver:
+        with places.saver(lived["inmem"]) as old:
+            assert (await asyncio.to_thread(migrate, old, saver)).moved == 5
+            assert (await asyncio.to_thread(migrate, old, saver)).unchanged == 5
+            back = InMemorySaver()
+            assert (await asyncio.to_thread(migrate, saver, back)).moved == 5
+            same(old, back)
+    with RedisSaver.from_conn_string(f"memory://hot-{next(_numbers)}") as hot:
+        tiered = TieredSaver(hot, InMemorySaver())
+        assert migrate(back, tiered).moved == 5 and migrate(back, tiered).unchanged == 5
+        same(back, tiered)
+        go_on(tiered)
+
+
+# -- run again
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_came_later_is_added(places: Places, kind: str) -> None:
+    """A thread that waits for a second answer in a node has other writes at the same checkpoint."""
+    there, here = places.url(kind), places.url(KINDS[KINDS.index(kind) - 1])
+    with places.saver(there) as old:
+        nested(old).invoke({"answers": ["start"]}, of("user-nested"))
+        chat(old).invoke({"messages": [HumanMessage("hello")]}, of("user-chat"))
+    assert Ran("migrate", there, here).all_well
+    with places.saver(there) as old:
+        nested(old).invoke(Command(resume="one"), of("user-nested"))
+        chat(old).invoke({"messages": [HumanMessage("again")]}, of("new"))
+    assert Ran("migrate", there, here).out.startswith("3 threads: 1 copied, 1 completed, 1 there already, 0 conflicts")
+    with places.saver(there) as old, places.saver(here) as new:
+        same(old, new, ["new", "user-chat", "user-nested"])
+        assert nested(new).invoke(Command(resume="two"), of("user-nested"))["answers"][-2:] == ["one", "two"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_ended_in_the_middle(places: Places, lived: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of some points; what is there is a part, and the next run brings the rest."""
+    here, ends = places.url(kind), [3, 9, 12]
+    for end in ends:
+        with pytest.raises(KeyboardInterrupt), opened(lived["inmem"], target=False) as source:
+            with opened(here, target=True) as target:
+                migrate(source, target, progress=stopping(end))
+        if kind == "file":
+            assert not Path(here.partition(":")[2]).exists()
+    assert (ran := Ran("migrate", lived["inmem"], here)).all_well
+    assert (" 0 completed" in ran.out.splitlines()[0]) == (kind == "file")
+    if kind != "file":
+        with places.saver(lived["inmem"]) as old, places.saver(here) as new:
+            same(old, new)
+
+
+def stopping(after: int) -> Callable[[Any], None]:
+    calls = itertools.count(1)
+
+    def stop(_: Any) -> None:
+        if next(calls) == after:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_killed(places: Places, lived: dict[str, str]) -> None:
+    here = places.url("ours")
+    script = (
+        "import os, sys; from redis_saver.migrate import migrate, opened\n"
+        "with opened(sys.argv[1], target=False) as source, opened(sys.argv[2], target=True) as target:\n"
+        "    migrate(source, target, progress=lambda report: report.checkpoints < 20 or os.kill(os.getpid(), 9))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script, lived["postgres"], here]
+    assert subprocess.run(command, env=environment, timeout=60).returncode == -9
+    assert (ran := Ran("migrate", lived["postgres"], here)).all_well
+    assert " 1 completed" in ran.out
+    with places.saver(lived["postgres"]) as old, places.saver(here) as new:
+        same(old, new)
+
+
+def test_a_dry_run_writes_nothing(places: Places, lived: dict[str, str]) -> None:
+    here = places.url("ours")
+    ran = Ran("migrate", lived["ours"], here, "--dry-run")
+    assert ran.all_well and "5 to be copied" in ran.out
+    with places.saver(here) as new:
+        assert list(new.threads()) == []
+
+
+def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
+    for prefix, count in (("user-", 4), ("user-*", 1), ("user-_", 0), ("%", 0), ("o", 1)):
+        ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--prefix", prefix)
+        assert ran.all_well and ran.out.startswith(f"{count} threads: {count} copied")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_nothing_to_move(places: Places, kind: str) -> None:
+    there = places.url(kind)
+    if kind == "file":
+        assert Ran("export", places.url("ours"), there).all_well
+    else:
+        with places.saver(there) as saver:
+            saver.get_tuple(of("nobody"))
+    for target in ("ours", "file"):
+        assert Ran("migrate", there, places.url(target)).out.startswith("0 threads: 0 copied")
+
+
+def test_keys_and_deadlines_of_ours(places: Places, lived: dict[str, str]) -> None:
+    here = places.url("ours")
+    assert Ran("migrate", lived["sqlite"], here, "--target-keys", "mine", "--ttl", "5", "--prefix", "other").all_well
+    with RedisSaver.from_conn_string(here, prefix="mine") as saver:
+        assert 290 < saver.get_thread_ttl("other").total_seconds() <= 300
+        with pytest.raises(ThreadNotFound):
+            saver.get_thread_ttl("user-chat")
+    assert Ran("migrate", here, here, "--source-keys", "mine").out.startswith("1 threads: 1 copied")
+    with RedisSaver.from_conn_string(here) as saver:
+        assert saver.get_thread_ttl("other") is None
+
+
+# -- what is not moved
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_target_has_otherwise_is_left_alone(places: Places, lived: dict[str, str], kind: str) -> None:
+    here = places.url(kind)
+    with places.saver(here) as new:
+        chat(new).invoke({"messages": [HumanMessage("mine")]}, of("user-chat"))
+        before = all_of(new, "user-chat")
+    ran = Ran("migrate", lived["inmem"], here)
+    assert ran.code == 1 and "1 conflicts" in ran.out and "4 copied" in ran.out
+    assert ran.err.startswith("conflict: thread 'user-chat': ") and "has 3 checkpoints that" in ran.err
+    with places.saver(here) as new:
+        assert all_of(new, "user-chat") == before
+        nested(new).invoke(Command(resume="two"), of("user-nested"))
+    assert "2 conflicts" in Ran("migrate", lived["inmem"], here).out
+
+
+def test_writes_that_only_the_target_has_are_a_conflict() -> None:
+    source, target = InMemorySaver(), InMemorySaver()
+    put = {"versions": {"n": "1"}, "checkpoint_id": "1"}
+    for saver in (source, target):
+        saver.put(config("t"), checkpoint({"n": 1}, **put), {"source": "loop", "step": 1, "parents": {}}, {"n": "1"})
+    target.put_writes(config("t", "", "1"), [("n", 2)], "task")
+    report = migrate(source, target)
+    assert len(report.conflicts) == 1 and "of task 'task'" in report.conflicts[0]
+
+
+def test_another_parent_is_a_conflict() -> None:
+    source, target = InMemorySaver(), InMemorySaver()
+    for saver, parent in ((source, "0"), (target, None)):
+        where = config("t", "", parent)
+        saver.put(
+            where, checkpoint({"n": 1}, {"n": "1"}, "1"), {"source": "loop", "step": 1, "parents": {}}, {"n": "1"}
+        )
+    assert "the parent of checkpoint '1' is '0'" in migrate(source, target).conflicts[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_did_not_arrive_as_it_was_is_named(
+    places: Places, lived: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetful(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            kind, data = super().dumps_typed(obj)
+            return kind, data.replace(b"other", b"0ther")
+
+    with places.saver(lived["inmem"]) as source, places.saver(places.url(kind)) as target:
+        target.serde = Forgetful()
+        report = migrate(source, target, prefix="other", sample=10)
+    assert len(report.failed) == 1 and "checkpoint '1f" in report.failed[0] and "is not the same in" in report.failed[0]
+    assert "the value of channel '" in report.failed[0]
+
+
+def test_what_a_target_cannot_hold_is_named(places: Places, tmp_path: Path) -> None:
+    """Others are moved; a file has all of a thread or nothing."""
+    source = InMemorySaver()
+    about: Any = {"source": "loop", "step": 1, "parents": {}}
+    for thread, metadata, values in (
+        ("a", about, {"n": 1}),
+        ("b\0", about, {"n": 1}),
+        ("c", {**about, "more": Order(1)}, {"n": [1]}),
+        ("d", about, {"n": float("nan")}),
+    ):
+        source.put(config(thread), checkpoint(values, {"n": "1"}, "1"), metadata, {"n": "1"})
+    with opened(places.url("postgres"), target=True) as target:
+        report = migrate(source, target)
+    assert report.checkpoints == 1 and [said.partition(": ")[0] for said in report.failed] == [
+        f"thread {thread!r}" for thread in ("b\0", "c", "d")
+    ]
+    source.storage["c"][""]["2"] = (("msgpack", b"\xc1"), ("msgpack", b"\x80"), "1")
+    with opened(f"file:{tmp_path}/f", target=True) as file:
+        report = migrate(source, file)
+    assert len(report.failed) == 1 and "thread 'c'" in report.failed[0]
+    with opened(f"file:{tmp_path}/f", target=False) as file:
+        assert sorted(file.threads()) == ["a", "b\0", "d"]
+        assert migrate(file, InMemorySaver(), sample=9).compared == 3
+
+
+def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str]) -> None:
+    there = places.url("ours")
+    assert Ran("migrate", lived["ours"], there).all_well
+    with RedisSaver.from_conn_string(there) as saver:
+        saver.driver.client.delete(saver.keyspace.keys("other").data_key)
+    ran = Ran("migrate", there, places.url("sqlite"))
+    assert ran.code == 1 and "4 copied" in ran.out and ran.err.startswith("failed: thread 'other': ")
+
+
+def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = InMemorySaver(), InMemorySaver()
+    chat(source).invoke({"messages": [HumanMessage("hello")]}, of("t"))
+    copy = engine_module._Move._copy
+
+    def busy(self: Any, *args: Any) -> None:
+        copy(self, *args)
+        chat(source).invoke({"messages": [HumanMessage("again")]}, of("t"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module._Move, "_copy", busy)
+        report = migrate(source, target)
+    assert "run it again when nothing writes to the thread" in report.failed[0]
+    assert migrate(source, target).completed == 1
+    same(source, target, ["t"])
+
+
+# -- versions
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_goes_on_from_versions_that_are_numbers(places: Places, kind: str) -> None:
+    class Numbers(InMemorySaver):
+        def get_next_version(self, current: Any, channel: None) -> Any:
+            return 1 if current is None else current + 1
+
+    source = Numbers()
+    live(source)
+    with places.saver(places.url(kind)) as target:
+        report = migrate(source, target, sample=100)
+        assert (report.failed, report.compared) == ([], report.checkpoints)
+        go_on(target)
+        assert migrate(source, target).conflicts != []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_state_that_was_changed_in_place(places: Places, kind: str, after: int) -> None:
+    """`SqliteSaver` then has several values of one version; other savers keep one. All arrive, also after an interruption."""
+
+    class State(TypedDict):
+        things: dict[str, int]
+        steps: Annotated[list[int], operator.add]
+
+    def build(saver: Any) -> Any:
+        def change(state: State) -> Any:
+            state["things"][str(len(state["steps"]))] = 1
+            return {"steps": [1]}
+
+        graph = StateGraph(State).add_node(change).add_edge(START, "change")
+        graph.add_node("next", change).add_edge("change", "next")
+        return graph.compile(checkpointer=saver)
+
+    there, here = places.url("sqlite"), places.url(kind)
+    with places.saver(there) as old:
+        build(old).invoke({"things": {}, "steps": []}, of("t"))
+        build(old).invoke({"steps": [7]}, of("t"))
+        things = [one.checkpoint["channel_values"].get("things") for one in all_of(old, "t")]
+        versions = {one.checkpoint["channel_versions"].get("things") for one in all_of(old, "t")}
+        assert len({str(thing) for thing in things}) > len(versions)
+    with suppress(KeyboardInterrupt), opened(there, target=False) as source, opened(here, target=True) as target:
+        migrate(source, target, progress=stopping(after))
+    assert Ran("migrate", there, here, "--sample", "100").all_well
+    with places.saver(there) as old, places.saver(here) as new:
+        assert [one.checkpoint["channel_values"].get("things") for one in all_of(new, "t")] == things
+        asked = {"steps": [8]}, of("t")
+        assert build(new).invoke(*asked) == build(old).invoke(*asked)
+        trails = [[state.next for state in build(saver).get_state_history(of("t"))] for saver in (old, new)]
+        assert trails[0] == trails[1]
+
+
+def test_versions_keep_their_order() -> None:
+    versions: list[Any] = [1, 1.5, 1.75, 2, 2.05, 2.5, 9, 10, 10.25, 1e3, 2**53, 10**20]
+    made = checkpoint({}, {str(place): version for place, version in enumerate(versions)})
+    made["versions_seen"] = {"n": {"0": 1, "1": 1.5}}
+    one: Any = type("R", (), {"checkpoint": made, "_replace": lambda _, checkpoint: checkpoint})()
+    found = with_text_versions(one)
+    texts = list(found["channel_versions"].values())
+    assert sorted(texts) == texts and len(set(texts)) == len(texts)
+    assert found["versions_seen"]["n"] == {"0": texts[0], "1": texts[1]}
+
+
+# -- files and dumps
+
+
+@pytest.fixture
+def exported(lived: dict[str, str], tmp_path: Path) -> Path:
+    assert Ran("export", lived["inmem"], f"{tmp_path}/f").all_well
+    return tmp_path / "f"
+
+
+def refused(path: Path) -> str:
+    """What import says of a file; nothing was written."""
+    client = RedisSaver.from_conn_string(url := f"memory://refused-{next(_numbers)}")
+    ran = Ran("import", str(path), url)
+    assert ran.code == 2 and ran.err.count("\n") == 1 and ran.out == "", ran.err
+    with client as saver:
+        assert list(saver.threads()) == []
+    return ran.err
+
+
+def test_a_file_that_was_cut_off_is_refused(exported: Path) -> None:
+    whole = exported.read_bytes()
+    cuts = [0, 5, 22, 23, 40, len(whole) - 1, *random.Random(1).sample(range(41, len(whole) - 1), 20)]
+    for length in cuts:
+        exported.write_bytes(whole[:length])
+        assert "does not begin with" in (said := refused(exported)) or "cut off" in said
+    exported.write_bytes(whole + b"x")
+    refused(exported)
+
+
+def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
+    whole = exported.read_bytes()
+    for place in random.Random(2).sample(range(len(whole)), 30):
+        exported.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        refused(exported)
+
+
+def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> None:
+    """Each is sound by itself."""
+    whole, at = exported.read_bytes(), len(dumpfile.FIRST_LINE)
+    while at < len(whole):
+        length, _ = dumpfile.FRAME.unpack_from(whole, at)
+        after = at + dumpfile.FRAME.size + length
+        if after < len(whole):
+            for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
+                exported.write_bytes(changed)
+                with pytest.raises(dumpfile.FileDamaged):
+                    dumpfile.FileSource(exported, JsonPlusSerializer())
+        at = after
+
+
+def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
+    whole = exported.read_bytes()
+    for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
+        data = dumpfile.ormsgpack.packb(record)
+        exported.write_bytes(
+            whole[:22] + dumpfile.FRAME.pack(len(data), dumpfile.checksum(data, 22)) + data + whole[22:]
+        )
+        refused(exported)
+
+
+def test_an_export_replaces_nothing(exported: Path, lived: dict[str, str]) -> None:
+    before = exported.read_bytes()
+    ran = Ran("export", lived["ours"], str(exported))
+    assert ran.code == 2 and "is there already" in ran.err and exported.read_bytes() == before
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (os.system, ("echo this ran",))
+
+
+@pytest.mark.parametrize("what", [{"t": Evil()}, [1], {"t": {"": 3}}, b"junk"])
+def test_a_pickle_that_is_no_memory_dump_is_refused(
+    what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    langgraph_dev.save(InMemorySaver(), tmp_path)
+    (tmp_path / ".langgraph_checkpoint.1.pckl").write_bytes(what if what == b"junk" else pickle.dumps(what, 2))
+    ran = Ran("migrate", f"inmem:{tmp_path}", "memory://pickled")
+    assert ran.code == 2 and ran.err.count("\n") == 1
+    assert "this ran" not in capfd.readouterr().out
+
+
+def test_a_dump_is_as_the_server_writes_it(places: Places, lived: dict[str, str], tmp_path: Path) -> None:
+    """`PersistentDict` itself reads and writes it."""
+    from langgraph.checkpoint.memory import PersistentDict
+
+    numbers = itertools.count(1)
+
+    def factory(*args: Any) -> Any:
+        made = PersistentDict(*args, filename=str(tmp_path / f".langgraph_checkpoint.{next(numbers)}.pckl"))
+        if Path(made.filename).exists():
+            made.load()
+        return made
+
+    assert Ran("migrate", lived["ours"], f"inmem:{tmp_path}").all_well
+    saver = InMemorySaver(factory=factory)
+    with places.saver(lived["ours"]) as ours:
+        same(ours, saver)
+    go_on(saver)
+    saver.storage.sync(), saver.writes.sync(), saver.blobs.sync()
+    assert Ran("migrate", f"inmem:{tmp_path}", here := places.url("sqlite")).all_well
+    with places.saver(here) as lite:
+        same(saver, lite)
+
+
+# -- encryption
+
+
+def test_encrypted(places: Places, lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    here, plain = places.url("ours"), places.url("sqlite")
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    assert Ran("migrate", lived["inmem"], here).all_well
+    assert Ran("migrate", lived["inmem"], here).out.startswith("5 threads: 0 copied, 0 completed, 5 there already")
+    assert Ran("export", here, f"{places.folder}/encrypted").all_well
+    assert b"hello" not in (places.folder / "encrypted").read_bytes()
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    ran = Ran("migrate", here, plain)
+    assert ran.code == 1 and ran.err.count("set LANGGRAPH_AES_KEY") == 5
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "short")
+    assert Ran("migrate", here, plain).code == 2
+
+
+def test_values_of_older_serializers_stay_what_they_are() -> None:
+    source, target = InMemorySaver(), InMemorySaver()
+    chat(source).invoke({"messages": [HumanMessage("hello")]}, of("t"))
+    for key in source.blobs:
+        if key[2] == "orders":
+            source.blobs[key] = ("pickle", b"not looked at")
+    with opened("memory://older", target=True) as ours:
+        source.serde = target.serde = ours.saver.serde
+        assert migrate(source, ours, sample=9).failed == []
+        assert migrate(ours, target, sample=9).failed == []
+    assert source.blobs.items() >= {key: data for key, data in target.blobs.items()}.items()
+
+
+def test_checkpoints_that_were_json(places: Places) -> None:
+    """As LangGraph wrote them in 2024: read by a saver of today after they were moved."""
+    there, here = places.url("sqlite"), places.url("ours")
+    human = {"lc": 2, "type": "constructor", "id": ["langchain_core", "messages", "human", "HumanMessage"]}
+    values = {"messages": [{**human, "kwargs": {"content": "hello"}}], "n": 1}
+    made = {**checkpoint(values, {"messages": "1", "n": "2"}, "1"), "v": 1, "pending_sends": []}
+    with places.saver(there) as saver:
+        for thread, sends in (("t", []), ("sends", [1])):
+            saver.put(config(thread), made, {"source": "loop", "step": 1, "parents": {}}, {})
+            row = (json.dumps({**made, "pending_sends": sends}).encode(), thread)
+            saver.conn.execute("UPDATE checkpoints SET type = 'json', checkpoint = ? WHERE thread_id = ?", row)
+        saver.conn.commit()
+    ran = Ran("migrate", there, here)
+    assert "1 failed" in ran.out and "thread 'sends'" in ran.err and "pending sends" in ran.err
+    with places.saver(here) as new:
+        found = new.get_tuple(of("t")).checkpoint["channel_values"]
+    assert (found["messages"][0].content, type(found["messages"][0]), found["n"]) == ("hello", HumanMessage, 1)
+
+
+# -- anything a saver may hold
+
+WORDS = ["a", "b", "c*", "{x}", "ü|:", "\x01y", "z" * 50, "a b", "%25", "\n"]
+PATHS = {"t1": "", "t2": "~__pregel_pull, b", "t*3": "~__pregel_pull, a", "00": "~__pregel_push, 1"}
+
+
+def any_value(draw: random.Random) -> Any:
+    sizes = draw.randint(0, 3000), draw.randint(0, 60)
+    return draw.choice([
+        None, True, -1, 1.5, "x" * sizes[0], b"\0\1", bytearray(b"q"), [None], {}, {"k": [1, {2: 3}]}, uuid4(), (1, 2), {1, 2},
+        [{"m": number, "t": "y" * number} for number in range(sizes[1])], HumanMessage("hi " * sizes[1]), Order(7),
+        [HumanMessage("q" * (number * 37 % 600), id=str(number)) for number in range(sizes[1])],
+    ])  # fmt: skip
+
+
+def anything(draw: random.Random) -> InMemorySaver:
+    """Forks, namespaces, channels without values, tasks side by side, names of all kinds."""
+    saver, numbers = InMemorySaver(), itertools.count(1)
+    for thread, ns in itertools.product(draw.sample(WORDS, 2), draw.sample(["", "x", "a|b:1", "c*"], 2)):
+        done: list[Any] = [(None, {}, {})]
+        for step in range(draw.randint(1, 7)):
+            parent, versions, values = draw.choice(done[-3:])
+            new = {channel: f"{next(numbers):032}.{step}" for channel in draw.sample(WORDS, draw.randint(0, 3))}
+            values = {channel: value for channel, value in values.items() if channel not in new}
+            values |= {channel: any_value(draw) for channel in new if draw.random() < 0.85}
+            made = checkpoint(values, {**versions, **new}, f"1f{next(numbers):010}")
+            made["versions_seen"] = {name: {**versions} for name in draw.sample(WORDS, 2)}
+            about: Any = {"source": "loop", "step": step, "parents": {}, "more": [1.0, {"z": None}]}
+            where = saver.put(config(thread, ns, parent), made, about, new)
+            done.append((made["id"], made["channel_versions"], values))
+            for task in draw.sample(list(PATHS), draw.randint(0, 3)):
+                saver.put_writes(where, [(draw.choice(WORDS), any_value(draw)) for _ in range(3)], task, PATHS[task])
+                if draw.random() < 0.4:
+                    special = draw.sample([INTERRUPT, "__resume__", "__error__"], 2)
+                    saver.put_writes(
+                        where, [(name, any_value(draw)) for name in special], task, draw.choice(["", PATHS[task]])
+                    )
+    return saver
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(12)))
+def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
+    """Ended at some points, and run again; then it is back in memory as it was."""
+    draw = random.Random(seed)
+    first, back = anything(draw), InMemorySaver()
+    urls = [places.url(draw.choice([*KINDS, "file"])) for _ in range(2)]
+    with ExitStack() as stack:
+        sources: list[Any] = [first]
+        for url in urls:
+            for stop in draw.sample(range(1, 30), 0 if url.startswith("file") else 3):
+                with suppress(KeyboardInterrupt), opened(url, target=True) as target:
+                    migrate(sources[-1], target, progress=stopping(stop))
+            with opened(url, target=True) as target:
+                report = migrate(sources[-1], target, sample=1000)
+            assert (report.failed, report.conflicts, report.threads) == ([], [], 2)
+            sources.append(stack.enter_context(opened(url, target=False)))
+        back.serde = OpaqueSerializer()
+        migrate(sources[-1], back)
+        back.serde = first.serde
+    for thread in first.storage:
+        assert all_of(first, thread) == all_of(back, thread) != []
+
+
+# -- what is wrong is one line
+
+WRONG = {
+    "redis://me:secret@127.0.0.1:1": "127.0.0.1:1",
+    "postgresql://me:secret@127.0.0.1:1/db": "127.0.0.1",
+    "postgresql://me:secret@127.0.0.1:abc/db": "abc",
+    "postgres://me:secret@[::1/db": "::1",
+    "sqlite:/nowhere/at/all": "there is no such file",
+    "inmem:/nowhere": "name the folder .langgraph_api",
+    "file:/nowhere/file": "No such file",
+    "checkpoints.sqlite": "write redis://",
+    "mysql://me:secret@host/db": "write redis://",
+    "sqlite:": "write redis://",
+    "": "write redis://",
+}
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_wrong_source_is_one_line(url: str) -> None:
+    ran = Ran("migrate", url, "memory://wrong")
+    assert ran.code == 2 and ran.err.count("\n") == 1 and WRONG[url] in ran.err and "secret" not in ran.err, ran.err
+
+
+def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    for url in (
+        f"redis://127.0.0.1:{free_port()}",
+        f"sqlite:{tmp_path}/text",
+        f"sqlite:{tmp_path}/no/folder",
+        f"file:{tmp_path}/no/folder",
+        f"postgresql://me:secret@127.0.0.1:{free_port()}/db",
+    ):
+        ran = Ran("migrate", lived["ours"], url)
+        assert ran.code == 2 and ran.err.count("\n") == 1 and "secret" not in ran.err, ran.err
+    assert "does not let threads expire" in Ran("migrate", lived["ours"], f"file:{tmp_path}/f", "--ttl", "5").err
+    assert "relation" in (ran := Ran("migrate", places.url("postgres"), "memory://x")).err and ran.code == 2
+    sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (n)").connection.close()
+    assert Ran("migrate", f"sqlite:{tmp_path}/empty.db", "memory://x").code == 2
+
+
+@pytest.mark.parametrize(("extra", "url"), [("sqlite", "sqlite:x"), ("postgres", "postgresql://host/db")])
+def test_missing_packages_are_named(extra: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"langgraph.checkpoint.{extra}", None)
+    ran = Ran("migrate", "memory://a", url)
+    assert ran.code == 2 and f"pip install 'redis-saver[{extra}]'" in ran.err and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", [["--sample", "-1"], ["--ttl", "0"], ["--ttl", "x"], ["--sample", "many"]])
+def test_senseless_options_are_refused(option: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()):
+        main(["migrate", "memory://a", "memory://b", *option])
+    with pytest.raises(ValueError, match="sample=-1"):
+        migrate(InMemorySaver(), InMemorySaver(), sample=-1)
+
+
+def test_a_server_that_goes_away_is_one_line(lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    write = engine_module._Move._copy
+
+    def dying(self: Any, *args: Any) -> None:
+        write(self, *args)
+        server.kill()
+
+    monkeypatch.setattr(engine_module._Move, "_copy", dying)
+    ran = Ran("migrate", lived["inmem"], server.url)
+    assert ran.code == 2 and ran.err.count("\n") == 1 and server.url in ran.err
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_source_is_not_changed(places: Places, tmp_path: Path, mode: str, old: bool) -> None:
+    """Not even by what savers do when they are set up; a file from before tasks had paths is read, too."""
+    path = tmp_path / "db"
+    with places.saver(f"sqlite:{path}") as saver:
+        live(saver)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode={mode}")
+    if old:
+        connection.execute("ALTER TABLE writes DROP COLUMN task_path")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    assert (ran := Ran("migrate", f"sqlite:{path}", here := places.url("inmem"))).all_well and "5 copied" in ran.out
+    assert path.read_bytes() == before
+    with places.saver(f"sqlite:{path}") as saver, places.saver(here) as new:
+        same(saver, new)
+
+
+def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
+    cluster, here = url_of("cluster"), places.url("sqlite")
+    keys = f"migrate{os.getpid()}"
+    assert Ran("migrate", lived["ours"], cluster, "--target-keys", keys).all_well
+    assert Ran("migrate", cluster, here, "--source-keys", keys).all_well
+    with places.saver(lived["ours"]) as old, places.saver(here) as new:
+        same(old, new)
+
+
+def test_a_bar_on_a_terminal(lived: dict[str, str]) -> None:
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], "memory://bar"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TERM": "xterm", "COLUMNS": "100"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True, timeout=60)
+    os.close(far)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(near, 100_000).decode())
+    assert done.returncode == 0 and done.stdout.startswith("5 threads: 5 copied")
+    assert "5/5 threads" in shown and "checkpoints" in shown
+
+
+def test_pending_writes_keep_their_paths(places: Places, lived: dict[str, str]) -> None:
+    """So writes that are added later come where they would have come."""
+    here = places.url("inmem")
+    assert Ran("migrate", lived["postgres"], here).all_well
+    with places.saver(here) as saver:
+        paths = {
+            write[3] for where, some in saver.writes.items() if where[0] == "user-delta" for write in some.values()
+        }
+    assert {"~__pregel_pull, a", "~__pregel_pull, b"} <= paths
+    with places.saver(here) as saver:
+        (waiting,) = [
+            one
+            for one in saver.list(of("user-delta"), limit=1)
+            if INTERRUPT in {write[1] for write in one.pending_writes}
+        ]
+    assert {write[1] for write in waiting.pending_writes} >= {"log"}

@@ -1,0 +1,109 @@
+"""The benchmark runs: the smallest of every workload, every row and field there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+PLOTS = {"chat.svg", "throughput.svg", "memory.svg", "sent.svg"}
+ROOT = Path(__file__).parents[2]
+SAVERS = {"redis_saver", "InMemorySaver", "do-nothing"}
+FIELDS = {
+    "workload", "metric", "unit", "saver", "median", "p25", "p75", "p90", "p99", "min", "samples", "of_memory",
+    "of_nothing", "of_raw", "of_ours",
+}  # fmt: skip
+OF_ALL = {
+    "chat": {"turn", "turn, processor time of this process"},
+    "throughput": {"turns"},
+    "operations": {"put", "put_writes", "get_tuple"},
+    "fan-out": {"superstep"},
+    "files": {"turn"},
+    "cost": {"turn"},
+    "growth": {"get_tuple", "put", "put and get_tuple"},
+}
+OF_OURS = {
+    "files": {"sent", "received"},
+    "cost": {
+        "sent a turn", "received a turn", "memory grown", "keys grown", "MEMORY USAGE of keys grown", "sent on average",
+        "received on average", "commands a turn", "commands in scripts a turn", "server time a call",
+        "server time a turn",
+    },
+    "growth": {"sent by put", "received by get_tuple"},
+}  # fmt: skip
+TIERS = {"TieredSaver", "TieredSaver behind", "TieredSaver latest"}
+OF_TIERS = {
+    "turn": {"redis_saver", *TIERS},
+    "a turn, until all is where it is to be": {"redis_saver", *TIERS},
+    "statements to Postgres, a turn": TIERS,
+}
+
+
+def bench(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
+    asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
+    said = bench("--smallest", "--savers", asked_for, "--results", str(tmp_path), "--name", "smallest")
+    found = json.loads((tmp_path / "smallest.json").read_text())
+    assert found == json.loads((tmp_path / "latest.json").read_text())
+    check_rows(found)
+    check_what_it_says_of_itself(found, said)
+    assert str(tmp_path) not in found["command"]
+    if find_spec("matplotlib"):
+        assert {file.name for file in tmp_path.glob("*.svg")} == PLOTS
+    else:
+        assert "no plots" in said
+
+
+def check_rows(found: dict[str, Any]) -> None:
+    assert found["failures"] == []
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in found["rows"]:
+        assert row.keys() >= FIELDS, row
+        assert row["samples"] > 0
+        assert row["median"] >= 0
+        seen.setdefault((row["workload"], row["metric"]), set()).add(row["saver"])
+        if row["saver"] in SAVERS and row["metric"] in OF_ALL.get(row["workload"], ()):
+            assert row["of_memory"] is not None, row
+    for workload, metrics in OF_ALL.items():
+        for metric in metrics:
+            assert seen.pop((workload, metric)) >= SAVERS, metric
+    for workload, metrics in OF_OURS.items():
+        for metric in metrics:
+            assert seen.pop((workload, metric)) == {"redis_saver"}, metric
+    for metric, savers in OF_TIERS.items():
+        assert seen.pop(("tiers", metric)) == savers, metric
+    assert seen.pop(("reads", "get_tuple")) == {"redis_saver", "TieredSaver", "TieredSaver behind"}
+    assert not seen
+    raw = [row for row in found["rows"] if row["saver"] == "raw SET / GET"]
+    assert {(row["metric"], row["flavour"]) for row in raw} == {
+        (metric, flavour) for metric in OF_ALL["operations"] for flavour in ("sync", "async")
+    }
+
+
+def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
+    assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
+    assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
+    assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
+    assert len(found["budgets"]) == 24
+    measured = [budget for budget in found["budgets"] if budget["met"] is not None]
+    assert len(measured) == 14  # the others take more than the smallest run has
+    for budget in found["budgets"]:
+        assert budget["budget"] in said
+    assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None
+    assert "langgraph-checkpoint-redis did not run" in said
+
+
+def test_profile() -> None:
+    said = bench("profile", "--messages", "10", "--seconds", "0.3", "--async")
+    assert "the saver's own code" in said
+    assert "the client library" in said

@@ -1,0 +1,261 @@
+"""Values that other OS threads change while they are stored: never a crash, never bytes that cannot be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import OrderedDict, deque
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uniform import Target
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from factories import config, put
+
+from redis_saver import EncodeError, RedisSaver, TieredSaver
+from redis_saver.serde import native_bridge
+from redis_saver.serde.serializer import FastSerializer, SafeSerializer, safe
+
+FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
+
+
+@pytest.fixture
+def target_name() -> str:
+    return "redis62"
+
+
+def run(*arguments: str) -> None:
+    """Run tests/support/changing.py, which crashes if the interpreter does. (Pydantic's panics take long to print.)"""
+    script, without_traces = Path(__file__).parents[1] / "support" / "changing.py", {**os.environ, "RUST_BACKTRACE": "0"}
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, env=without_traces, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("packed_by", ["native", "python"])
+def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
+    """`python tests/support/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
+    if packed_by == "native" and native_bridge.native is None:
+        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
+    run("serializer", packed_by)
+
+
+@pytest.mark.random
+async def test_storing_what_changes_at_every_depth(target: Target) -> None:
+    """By every kind of serializer, and in two tiers. Without `safe` in `Base` and `TwoTiers` it crashes, too."""
+    run("savers", target.flavour, target.url, target.prefix)
+
+
+# -- which serializers are made safe
+
+
+class Own(JsonPlusSerializer):
+    """A user's, with state and a `dumps_typed` that asks its parent."""
+
+    calls = 0
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        self.calls += 1
+        return super().dumps_typed(obj)
+
+
+def test_what_is_made_safe_is_what_it_was() -> None:
+    given = Own(pickle_fallback=True, allowed_msgpack_modules=[("a", "B")])
+    found: Any = safe(given)
+    assert isinstance(found, Own)
+    assert isinstance(found, SafeSerializer)
+    assert (type(found).__qualname__, type(given)) == ("Own", Own)
+    assert found.dumps_typed([datetime(2026, 1, 1)]) == JSONPLUS.dumps_typed([datetime(2026, 1, 1)])
+    assert (found.calls, given.calls, found.pickle_fallback) == (1, 0, True)
+    assert found.dumps_typed({1j})[0] == "pickle"
+    assert isinstance(found.with_msgpack_allowlist([("c", "D")]), SafeSerializer)
+    assert safe(found) is found
+    assert safe(FAST) is FAST
+    cipher = EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16)
+    kept = cipher.serde
+    wrapped: Any = safe(cipher)
+    assert (type(wrapped), type(wrapped.serde), cipher.serde) == (EncryptedSerializer, SafeSerializer, kept)
+    assert cipher.loads_typed(wrapped.dumps_typed([1, {2}])) == [1, {2}]
+    other: Any = object()
+    assert safe(other) is other
+
+
+def test_a_cold_saver_gets_a_safe_serializer_in_place() -> None:
+    """A copy of the saver would have connections of its own, which nobody closes."""
+    serde, cold = Own(), InMemorySaver()
+    cold.serde = serde
+    with RedisSaver.from_conn_string("memory://") as hot:
+        tiers = TieredSaver(hot, cold)
+    assert tiers.cold is cold
+    assert isinstance(cold.serde, SafeSerializer)
+    assert isinstance(cold.serde, Own)
+    assert type(serde) is Own
+
+
+def test_bytes_that_can_be_changed_are_copied() -> None:
+    value = bytearray(b"x")
+    kind, data = FAST.dumps_typed(value)
+    value[0] = 0
+    assert (kind, data) == ("bytearray", b"x")
+
+
+# -- copies are the same bytes
+
+
+class Liar(list):  # type: ignore[type-arg]
+    """A list that says something else of itself."""
+
+    def __iter__(self) -> Any:
+        return iter(["other"])
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError
+
+    copy = __getitem__
+
+
+class Fibber(dict):  # type: ignore[type-arg]
+    """A dict that does."""
+
+    def items(self) -> Any:
+        return [("other", 1)]
+
+    def keys(self) -> Any:
+        return ["other"]
+
+    __iter__ = Liar.__iter__
+    __len__ = Liar.__len__
+    __getitem__ = copy = Liar.__getitem__
+
+
+class Rows(list, Enum):  # type: ignore[type-arg]
+    A = ((1, 2),)
+
+
+class Color(Enum):
+    RED = "red"
+
+
+def moved() -> OrderedDict[str, Any]:
+    """An OrderedDict in another order than that in which the packer finds it."""
+    found = OrderedDict(a=1, b=2, c={3})
+    found.move_to_end("a")
+    return found
+
+
+WHEN = datetime(2026, 1, 1)
+
+
+@pytest.mark.parametrize("packed_by", ["native", "python"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        Liar([1, WHEN, [{2}]]),
+        Fibber(a=WHEN, b=[{1}]),
+        Fibber({"a": [WHEN], Color.RED: 1}),
+        moved(),
+        Rows.A,
+        {WHEN: 1, Color.RED: 2, (1, "x"): 3, 4: {5}, None: 6, "\ud800x": "\ud800"},
+        ([], (), ((WHEN,),), {"a": ()}, {}),
+        [[[Rows.A]], [Liar([Fibber(a=Liar([WHEN]))])]],
+    ],
+    ids=repr,
+)
+def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: Any) -> None:
+    if packed_by == "python":
+        monkeypatch.setattr(native_bridge, "native", None)
+    for each in (value, [value, 1], {"a": value, "b": 1}, deque([value]), [{1}, value]):
+        try:
+            wanted = JSONPLUS.dumps_typed(each)
+        except TypeError:  # a key that is half of a pair of surrogates
+            with pytest.raises(TypeError):
+                FAST.dumps_typed(each)
+            continue
+        assert FAST.dumps_typed(each) == wanted
+        assert (FAST.dumps_elements(each).type, b"".join(FAST.dumps_elements(each).elements)) == wanted
+
+
+@pytest.mark.parametrize("packed_by", ["native", "python"])
+def test_what_is_copied_is_nobody_elses(packed_by: str, monkeypatch: Any) -> None:
+    """Nothing that `default` does to the value while it is packed is seen."""
+    if packed_by == "python":
+        monkeypatch.setattr(native_bridge, "native", None)
+
+    class Clearing:
+        def model_dump(self) -> Any:
+            value["list"].clear()
+            value["dict"].clear()
+            return 1
+
+    value: dict[str, Any] = {"list": [Clearing(), 1, [2]], "dict": {"a": Clearing(), "b": [3]}, "last": 4}
+    kept = [[None, 1, [2]], {"a": None, "b": [3]}, 4]
+    found = FAST.loads_typed(FAST.dumps_typed(value))
+    found["list"][0] = found["dict"]["a"] = None
+    assert list(found.values()) == kept
+
+
+# -- what cannot be stored is an error, which says so
+
+
+class Changing:
+    """Something that cannot say what it holds, so often."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def model_dump(self) -> Any:
+        self.times -= 1
+        if self.times >= 0:
+            raise RuntimeError("dictionary changed size during iteration")
+        return {"a": 1}
+
+
+async def test_what_changes_is_asked_again_and_then_named(target: Target) -> None:
+    uniform = target.uniform()
+    await put(uniform, config(), {"a": [Changing(3)]})
+    with pytest.raises(EncodeError, match=r"'a'.*Changing cannot be encoded: dictionary changed size.*a copy"):
+        await put(uniform, config(), {"a": {"b": [deque([Changing(9)])]}})
+    with pytest.raises(EncodeError, match="not msgpack serializable: object"):
+        await put(uniform, config(), {"a": [object()]})
+
+
+def test_what_holds_itself_is_an_error_and_no_crash() -> None:
+    """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
+    code = """
+from collections import deque
+from redis_saver.serde import native_bridge
+from redis_saver.serde.serializer import FastSerializer, safe
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+def outcomes():
+    for depth in (1, 200, 2000):
+        value = inner = deque()
+        for _ in range(depth):
+            inner = [inner]
+        value.append(inner)
+        twice = []
+        twice += [twice, twice]
+        for each in (value, inner, twice, {"a": twice}):
+            for encode in (FastSerializer().dumps_typed, FastSerializer().dumps_elements, safe(JsonPlusSerializer()).dumps_typed):
+                try:
+                    encode(each)
+                except TypeError as error:
+                    yield str(error)
+for native in (native_bridge.native, None):
+    native_bridge.native = native
+    found = list(outcomes())
+    assert len(found) == 3 * 4 * 3
+    assert sum("may hold itself" in one or "holds itself" in one for one in found) > 15, found
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]

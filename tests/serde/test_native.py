@@ -1,0 +1,400 @@
+"""`native.c` does what Python does, or says that it cannot; it neither leaks nor crashes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import tracemalloc
+import types
+from collections import OrderedDict
+from typing import Any
+
+import langchain_core.messages as lc
+import ormsgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from message_strategies import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
+
+from redis_saver.serde import message_list, message_fields, native_bridge
+from redis_saver.serde import msgpack as heads
+from redis_saver.serde import message_codec as single
+
+native: Any = native_bridge.native
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.skipif(native is None, reason="redis_saver.serde.native was not built: there was no C compiler"),
+]
+
+
+def of_python(function: Any, *arguments: Any) -> Any:
+    """What a function of `chats` does without the compiled module."""
+    native_bridge.native = None
+    try:
+        return function(*arguments)
+    finally:
+        native_bridge.native = native
+
+
+PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
+
+
+def ordinary(value: Any) -> Any:
+    """A value as it is read without us."""
+    return JSONPLUS.loads_typed(JSONPLUS.dumps_typed(value))
+
+
+def states(found: list[Any]) -> list[Any]:
+    return [single.state(message) for message in found]
+
+
+def readable(cls: type) -> bool:
+    return single.conditions(cls) in ([], [single.TOOL_CALLS_STAY])
+
+
+def test_every_class_is_known() -> None:
+    assert native_bridge.CLASSES == set(single._CLASSES)
+    assert {cls.__name__ for cls in native_bridge.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
+
+
+@pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
+def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
+    pair = [message, message]
+    kinds, (bodies, fields) = (type(message),) * 2, native.pack(pair)
+    payload = single.ENCODERS[type(message)](message)
+    assert native.payload(message) == payload
+    assert native.encode(pair) == FAST.dumps_typed(pair)[1]
+    assert bodies == of_python(message_list._compared, pair, message_list._NONE)[2]
+    assert native.unchanged(pair, kinds, fields) == 2
+    assert states(native.make(kinds, fields)) == states(ordinary(pair))
+    if readable(type(message)):
+        assert states([native.read(payload)]) == states([ordinary(message)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", 2**64, -(2**63) - 1, (1,), bytearray(b"b"), {1: 2}, {"\ud800": 1}, type("S", (str,), {})("s")]
+    + [
+        True,
+        0,
+        -1,
+        None,
+        1.5,
+        *(b"b" * size for size in (0, 255, 256, 65_536)),
+        *(n for k in (5, 7, 8, 16, 32) for n in (2**k, -(2**k), -(2**k) - 1)),
+        *(2**63 - 1, 2**63, 2**64 - 1, -(2**63)),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_left_to_python(value: Any) -> None:
+    message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
+    plain = type(value) in (type(None), bytes, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
+    payload = native.payload(message)
+    assert (payload is not None) == plain
+    if plain:
+        assert payload == single.ENCODERS[lc.HumanMessage](message)
+        assert states([native.read(payload)]) == states([ordinary(message)])
+    assert (native.encode([message]) is not None) == plain
+    assert (native.pack([message]) is not None) == plain
+    assert native.payload(lc.HumanMessage("x", extra=1)) is None
+    assert native.payload(value) is None
+
+
+@pytest.mark.parametrize(("depth", "plain"), [(60, True), (70, False), (100_000, False)])
+def test_depth(depth: int, plain: bool) -> None:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    message = lc.HumanMessage("x")
+    message.additional_kwargs["a"] = value
+    payload = native.payload(message)
+    assert (payload is not None) == plain
+    if plain:
+        assert states([native.read(payload)]) == states([ordinary(message)])
+    ends = ormsgpack.packb({"a": None})[:-1] + b"\x91" * depth + b"\xc0"
+    short = single.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))
+    deep = short.replace(b"\xb1additional_kwargs\x80", b"\xb1additional_kwargs" + ends)
+    assert deep != short
+    assert (native.read(deep) is not None) == plain
+    del value, message  # without a recursion of its own
+
+
+@often
+@given(st.lists(messages(), min_size=1, max_size=40), st.data())
+def test_what_is_unchanged(value: list[Any], data: Any) -> None:
+    packed = outcome(native.pack, value)
+    if packed is None:
+        return
+    kinds = list(map(type, value))
+    fingerprint, by_python = (
+        message_list.Fingerprint().with_more(kinds, fields, read=True) for fields in reversed(packed)
+    )
+    step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
+    where = data.draw(st.integers(0, len(value) - 1))
+    if step == "change":
+        outcome(changed, value[where], data)
+    elif step == "drop":
+        del value[where]
+    elif step == "longer":
+        value += value[:2]
+    elif step == "shorter":
+        del value[where:]
+    found = native.unchanged(value, fingerprint.kinds, fingerprint.fields)
+    known = outcome(message_fields.known, value)
+    if isinstance(known, tuple) and len(known) == 2:
+        same = outcome(message_list._unchanged, *known, by_python)
+        assert found == same or type(same) is not int  # what cannot be packed now
+    assert step not in ("nothing", "longer", "shorter") or found == min(len(value), len(kinds))
+    count = data.draw(st.integers(0, len(kinds)))
+    again, of_bytes = message_list.again(fingerprint, count), of_python(message_list.again, by_python, count)
+    assert repr(states(again[0])) == repr(states(of_bytes[0]))  # NaN is like NaN
+    for found, whole in ((again[1], fingerprint), (of_bytes[1], by_python)):
+        assert found == message_list.Fingerprint().with_more(kinds[:count], whole.fields[:count], read=True)
+    assert native.pack(again[0]) == (list(of_bytes[1].fields), again[1].fields)
+
+
+LEAVES = [None, True, False, 1, 0, 2**63, 0.0, -0.0, 1.0, float("nan"), b"", b"1", "", "1", "\u00e4", {}, []]
+NESTED = st.recursive(
+    st.sampled_from(LEAVES).map(copy.deepcopy),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def edited(value: Any, data: Any) -> Any:
+    """A value with one thing in it put in another's place, turned round or added."""
+    if isinstance(value, (dict, list)) and value and data.draw(st.integers(0, 5)):
+        where = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+        value[where] = edited(value[where], data)
+    elif isinstance(value, dict) and data.draw(st.booleans()):
+        return (
+            dict(reversed({"new": 1, **value}.items())) if data.draw(st.booleans()) else dict(reversed(value.items()))
+        )
+    elif isinstance(value, list) and data.draw(st.booleans()):
+        return [*value[::-1], *data.draw(st.sampled_from([[], [None]]))]
+    else:
+        return data.draw(NESTED)
+    return value
+
+
+@often
+@given(NESTED, st.data())
+def test_a_value_is_the_same_where_its_bytes_are(value: Any, data: Any) -> None:
+    one = lc.AIMessage("", response_metadata={"of": value})
+    bodies, fields = native.pack([one])
+    other = one.model_copy(deep=True)
+    assert native.unchanged([other], (lc.AIMessage,), fields) == 1
+    rebuilt = lc.AIMessage("", response_metadata={"of": ormsgpack.unpackb(ormsgpack.packb(value))})
+    assert native.unchanged([rebuilt], (lc.AIMessage,), fields) == 1
+    other.response_metadata["of"] = edited(other.response_metadata["of"], data)
+    same, packed = native.unchanged([other], (lc.AIMessage,), fields), native.pack([other])[0]
+    assert same == (packed == bodies)
+
+
+@often
+@given(NESTED, st.data())
+def test_what_is_remembered_is_nobody_elses(value: Any, data: Any) -> None:
+    calls = [{"name": "f", "args": {"a": value}, "id": "1", "type": "tool_call"}]
+    one = lc.AIMessage("", response_metadata={"of": value}, additional_kwargs={"a": [value]}, tool_calls=calls)
+    packed = native.pack([one])
+    for _ in range(2):
+        made = native.make((lc.AIMessage,), packed[1])[0]
+        assert native.pack([made]) == packed
+        assert repr(made) == repr(lc.AIMessage.model_validate(one.model_dump()))
+        for message in (one, made):
+            fields = vars(message)
+            fields["response_metadata"] = edited(fields["response_metadata"], data)
+            fields["additional_kwargs"]["a"] = edited(fields["additional_kwargs"]["a"], data)
+            fields["tool_calls"][0]["args"] = edited(fields["tool_calls"][0]["args"], data)
+            fields["invalid_tool_calls"].append(1)
+        one = made = native.make((lc.AIMessage,), packed[1])[0]
+    assert native.pack(native.make((lc.AIMessage,), packed[1])) == packed
+
+
+@often
+@given(messages(), st.data())
+def test_damaged_payloads(message: Any, data: Any) -> None:
+    payload = single.ENCODERS.get(type(message), native.payload)(message)
+    if payload is None:
+        return
+    for _ in range(20):
+        damaged = bytearray(payload)
+        for _ in range(data.draw(st.integers(0, 3))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        end = data.draw(st.integers(0, len(damaged)) | st.just(len(damaged)))
+        given_ = bytes(damaged[:end]) + data.draw(st.sampled_from([b"", b"x"]))
+        found = native.read(given_)
+        if found is not None:
+            decode = single.DECODERS[given_[: single.KEY_LENGTH]][1]
+            assert repr(states([found])) == repr(states([decode(given_)]))  # NaN is like NaN
+
+
+def test_fields_that_are_no_fields() -> None:
+    value = [lc.HumanMessage(str(n), id=str(n)) for n in range(5)]
+    kinds, (bodies, fields) = (lc.HumanMessage,) * 5, native.pack(value)
+    assert states(native.make(kinds, fields)) == states(ordinary(value))
+    for broken in (
+        (),
+        fields[:2],
+        tuple(bodies),
+        (*fields[:2], fields[2][:-1], *fields[3:]),
+        (*fields[:2], (), *fields[3:]),
+        (None,) * 5,
+    ):
+        assert native.make(kinds, broken) is None
+        assert native.unchanged(value, kinds, broken) == (2 if len(broken) and broken[0] is fields[0] else 0)
+    assert len(native.make(kinds[:4], fields)) == 4
+    assert native.make((str,) * 5, fields) is None
+    assert native.unchanged(["x"], (str,), ((),)) == 0
+    assert native.unchanged(["x"], kinds, fields) == 0
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+@pytest.mark.parametrize("known_then", [True, False])
+def test_what_python_remembers_is_not_mixed_with_what_is_remembered_here(
+    known_before: bool, known_then: bool, monkeypatch: Any
+) -> None:
+    """Where a message comes or goes of a class that only Python knows."""
+    here = {True: native, False: types.SimpleNamespace(**{**vars(native), "pack": lambda messages: None})}
+    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
+    longer = [*value, lc.AIMessage("more"), lc.AIMessage("and more")]
+    wanted = FAST.dumps_typed(longer)
+    monkeypatch.setattr(native_bridge, "native", here[known_before])
+    last, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
+    assert {type(one) for one in read.fingerprint.fields} == {tuple if known_before else bytes}
+    monkeypatch.setattr(native_bridge, "native", here[known_then])
+    more, alike = FAST.dumps_elements(longer, last), known_then or not known_before
+    assert more.same == (40 if alike else 0)
+    assert b"".join([more.elements[0], *last.elements[1 : 1 + more.same], *more.elements[1:]]) == wanted[1]
+    assert {type(one) for one in more.fingerprint.fields} == {tuple if known_before and known_then else bytes}
+    rest = heads.header(42, list) + wanted[1][sum(map(len, last.elements[1:])) + 3 :]
+    found, known = FAST.loads_elements(wanted[0], rest, read, 40)
+    assert found == longer
+    assert (known is not None) == alike
+    if known:
+        assert {type(one) for one in known[1].fingerprint.fields} == {tuple if known_before else bytes}
+        assert states(message_list.again(known[1].fingerprint, 42)[0]) == states(ordinary(longer))
+
+
+@pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
+def test_arguments_of_other_types(name: str) -> None:
+    for arguments in ((), (1,), (None, None), ([], [], []), ([None], [None], [None]), ([], [None]), ([None], [None])):
+        try:
+            found = getattr(native, name)(*arguments)
+        except TypeError:
+            continue
+        assert not found or found == ([], []) or (name, found) == ("encode", b"\x90"), found
+
+
+def test_nothing_is_leaked() -> None:
+    value = [one for one in PLAIN for _ in range(3)]
+    strange = [*value, lc.HumanMessage("x", additional_kwargs={"a": "\ud800"})]
+    kinds, fields, payloads = tuple(map(type, value)), native.pack(value)[1], list(map(native.payload, value))
+    payloads += [payload[:end] for payload in payloads for end in (70, 150, -1)]
+    payloads += [payload.replace(b"content", b"tnetnoc") for payload in payloads]
+
+    def all_of_it() -> None:
+        for given_ in (value, strange):
+            native.encode(given_)
+            native.pack(given_)
+            native.unchanged(given_, kinds, fields)
+            for one in given_:
+                native.payload(one)
+        native.make(kinds, fields)
+        native.make(kinds, (*fields[:-1], ()))
+        native.snapshot({"a": [*value, (1, {2: [3]})], 3: OrderedDict(a=[1]), "b": [Mapping({4: []})]}, id)
+        native.snapshot([OrderedDict(a=[1], b=({},)), Sequence([[1]])], id)
+        for payload in payloads:
+            native.read(payload)
+
+    all_of_it()
+    nones = sys.getrefcount(None)
+    tracemalloc.start()
+    try:
+        all_of_it()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(50):
+            all_of_it()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 5000
+    assert abs(sys.getrefcount(None) - nones) < 50
+
+
+@pytest.mark.parametrize("meddle", ["clear", "append", "copy"])
+def test_a_collection_in_the_middle(meddle: str) -> None:
+    """Python 3.10 and 3.11 collect garbage where something is allocated, and run others' code there."""
+    value = [one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5
+    value = [type(one).__new__(type(one)) for one in value] if meddle == "append" else value
+    kinds, fields = (
+        tuple(map(type, value)),
+        native.pack([one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5)[1],
+    )
+    lists: list[Any] = []
+
+    def collecting(phase: str, info: Any) -> None:
+        for each in lists:
+            each.clear() if meddle == "clear" else each.append(each[0])
+        if meddle == "copy":
+            [found.copy() for found in gc.get_objects() if type(found) is list]
+
+    def filled(one: Any) -> Any:
+        for name, field in PLAIN[0].__dict__.items():
+            object.__setattr__(one, name, field)
+        for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+            object.__setattr__(one, name, None)
+        return one
+
+    payload = native.payload(lc.AIMessage("x", additional_kwargs={"a": [[[{"b": []}]] * 3] * 3}))
+    wanted = states([native.read(payload)])
+    threshold = gc.get_threshold()
+    gc.freeze()  # so that only what is made here is looked at: others may be many, and ormsgpack 1.12 leaves halves of lists it could not read
+    gc.callbacks.append(collecting)
+    try:
+        for every in range(1, 60):
+            given_ = list(map(filled, value)) if meddle == "append" else value[:]
+            fresh = value[:]
+            gc.set_threshold(every)
+            lists[:] = [given_] if meddle != "copy" else []
+            data = native.encode(given_)
+            packed = native.pack(given_)
+            lists.clear()
+            made = native.make(kinds, fields)
+            native.unchanged(fresh, kinds, fields)
+            found = native.read(payload)
+            lists.clear()
+            gc.set_threshold(0)
+            assert data is None or len(JSONPLUS.loads_typed(("msgpack", data))) >= len(value)
+            assert packed is None or len(packed[0]) == len(value)
+            assert made is None or len(made) == len(kinds)
+            assert states([found]) == wanted
+    finally:
+        gc.callbacks.remove(collecting)
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("found", ["nothing", "another machine's"])
+def test_without_the_compiled_module(found: str) -> None:
+    code = f"""
+import sys, logging
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+class Broken:
+    def find_spec(self, name, path, target=None):
+        if name == "redis_saver.serde.native":
+            raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
+sys.meta_path.insert(0, Broken())
+from langchain_core.messages import HumanMessage
+from redis_saver.serde import native_bridge
+from redis_saver.serde.serializer import FastSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+assert native_bridge.native is None and not native_bridge.CLASSES
+value = [HumanMessage("x")] * 99
+stored = FastSerializer().dumps_typed(value)
+assert stored == JsonPlusSerializer().dumps_typed(value) and FastSerializer().loads_typed(stored) == value
+"""
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert ("wrong ELF class" in said) == (found != "nothing")

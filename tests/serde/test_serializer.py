@@ -1,0 +1,984 @@
+"""`FastSerializer` writes and reads what `JsonPlusSerializer` does, whatever the value."""
+
+from __future__ import annotations
+
+from message_strategies import CLASSES, Color, FAST, Inner, JSONPLUS, Mapping, MyAIMessage, MyMessage, NEEDED, Named, Number, ORDINARY_MESSAGES, Pair, Point, Real, Sequence, Text, anything, blocks, calls, changed, counts, dicts, messages, odd, odd_dicts, often, openai_calls, outcome, plain, scalars, usage
+import contextlib
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import itertools
+import pathlib
+import pickle
+import subprocess
+import sys
+import uuid
+import warnings
+from collections import deque
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import langchain_core.messages as lc
+import numpy as np
+import ormsgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langgraph.checkpoint.serde import _msgpack, jsonplus
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Interrupt, Send
+from pydantic import BaseModel, SecretStr
+
+from redis_saver.serde import message_list, message_fields, native_bridge
+from redis_saver.serde import msgpack as heads
+from redis_saver.serde import message_codec as fast
+from redis_saver.serde import elements as element_codec
+from redis_saver.serde.elements import EncodedElements
+from redis_saver.serde.serializer import FastSerializer
+
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True, scope="module", params=["native", "python"])
+def _native(request: Any) -> Any:
+    """With the compiled module, and without."""
+    kept = native_bridge.native
+    if request.param == "native" and kept is None:
+        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
+    native_bridge.native = kept if request.param == "native" else None
+    yield
+    native_bridge.native = kept
+
+
+# -- values of every kind
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+class Holder(BaseModel):
+    messages: list[Any]
+
+
+
+
+
+
+
+# -- comparing
+
+
+
+
+def chunks(value: Any) -> Any:
+    """A value taken apart, with all that tells two values apart: types, order, and a message's inner state."""
+    if isinstance(value, BaseModel):
+        state = {
+            slot: getattr(value, slot)
+            for slot in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+        }
+        return type(value), chunks(value.__dict__), chunks(state)
+    if isinstance(value, dict):
+        return type(value), [(chunks(key), chunks(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple, deque)):
+        return type(value), [chunks(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return type(value), sorted(map(repr, value))
+    if isinstance(value, np.ndarray):
+        return type(value), value.dtype.str, value.tolist()
+    if dataclasses.is_dataclass(value):
+        return type(value), [chunks(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, Send):
+        return type(value), value.node, chunks(value.arg)
+    return type(value), repr(value)
+
+
+def assert_reads_alike(stored: tuple[str, bytes]) -> Any:
+    wanted, found = outcome(JSONPLUS.loads_typed, stored), outcome(FAST.loads_typed, stored)
+    assert chunks(found) == chunks(wanted)
+    again = outcome(FAST.loads_elements, *stored)
+    if isinstance(wanted, type) and issubclass(wanted, Exception):
+        assert again is wanted
+    else:
+        assert chunks(again[0]) == chunks(wanted)
+        if again[1]:
+            assert_is_what_would_be_written(stored[1], *again)
+    return found
+
+
+def assert_is_what_would_be_written(
+    data: bytes, value: Any, known: tuple[list[int], EncodedElements]
+) -> EncodedElements:
+    """What a reader knows of pieces holds for the bytes it read; the pieces with them."""
+    sizes, last = known
+    ends = list(accumulate(sizes))
+    assert ends[-1] == len(data)
+    elements = [data[begin:end] for begin, end in zip([0, *ends], ends)]
+    found = FAST.dumps_elements(value, last)
+    assert (
+        b"".join([found.elements[0], *elements[1 : 1 + found.same], *found.elements[1:]]) == FAST.dumps_typed(value)[1]
+    )
+    return last._replace(elements=elements)
+
+
+def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
+    """The elements of a value, however short it is."""
+    kept, element_codec.MIN_BYTES = element_codec.MIN_BYTES, 0
+    try:
+        return FAST.dumps_elements(value, **given_)[1]
+    finally:
+        element_codec.MIN_BYTES = kept
+
+
+def assert_same(value: Any) -> None:
+    """Both write the same, or fail alike, and both read it alike."""
+    wanted = outcome(JSONPLUS.dumps_typed, value)
+    assert outcome(FAST.dumps_typed, value) == wanted
+    pieces = outcome(FAST.dumps_elements, value)
+    if not isinstance(wanted, tuple):
+        assert pieces == wanted
+        return
+    assert (pieces[0], b"".join(pieces[1])) == wanted
+    shown = outcome(cut_anyhow, value)
+    assert wanted[0] != "msgpack" or b"".join(shown) == wanted[1]
+    assert_reads_alike(wanted)
+
+
+@often
+@given(messages())
+def test_messages(message: Any) -> None:
+    assert_same(message)
+    assert_same([message, message])
+
+
+@often
+@given(messages(odd_values=True))
+def test_messages_with_values_of_every_kind(message: Any) -> None:
+    assert_same([message, lc.HumanMessage("after")])
+
+
+@often
+@given(messages(), st.data())
+def test_messages_whose_fields_were_set_to_anything(message: Any, data: Any) -> None:
+    field = data.draw(st.sampled_from(sorted(message.__dict__)))
+    value = data.draw(anything | usage | st.lists(calls | odd_dicts | plain, max_size=2))
+    message.__dict__[field] = value
+    assert_same(message)
+
+
+@often
+@given(messages(), st.data())
+def test_messages_whose_inner_state_was_changed(message: Any, data: Any) -> None:
+    names = data.draw(st.permutations(sorted(message.__dict__)))
+    kept = names[data.draw(st.integers(0, 2)) :]
+    fields = dict(message.__dict__)
+    message.__dict__.clear()
+    message.__dict__.update({name: fields[name] for name in kept})
+    if data.draw(st.booleans()):
+        message.__dict__["foreign"] = 1
+    extra = data.draw(st.sampled_from([None, {}, {"content": "other"}, {"a": {1}}, {1: 2}, {"b": Text("x")}]))
+    object.__setattr__(message, "__pydantic_extra__", extra)
+    assert_same(message)
+
+
+@often
+@given(st.lists(messages(), max_size=4), plain, odd)
+def test_messages_inside_other_values(found: list[Any], value: Any, strange: Any) -> None:
+    for wrapped in (
+        {"messages": found, "n": value},
+        (*found, value),
+        Send("node", {"messages": found}),
+        [Send("node", found), Send("node", value)],
+        Command(update={"messages": found}, goto="x"),
+        Interrupt(value=found, id="i"),
+        Point(found, Point(found)),
+        Pair(found, value),
+        Holder(messages=found),
+        deque(found),
+        _DeltaSnapshot(found),
+        _DeltaSnapshot({"a": found, "b": value}),
+        [Document(page_content="p", metadata={"a": 1}), *found],
+        [*found, strange, *found],
+        {"a": strange, "b": found},
+    ):
+        assert_same(wrapped)
+
+
+@often
+@given(anything)
+def test_other_values(value: Any) -> None:
+    assert_same(value)
+    assert_same(_DeltaSnapshot(value))
+
+
+def test_values_that_are_no_msgpack() -> None:
+    for value in (None, b"", b"x", bytearray(b"x")):
+        assert_same(value)
+
+
+@pytest.mark.parametrize("depth", [*range(245, 258), 400])
+def test_deep_values(depth: int) -> None:
+    nested: Any = 1
+    for _ in range(depth):
+        nested = [nested]
+    message = lc.AIMessage("x", additional_kwargs={"a": nested})
+    call = lc.AIMessage("x", tool_calls=[{"name": "f", "args": {"a": nested}, "id": "1"}])
+    for value in (nested, message, call, [message, call], {"a": nested, "b": 1}, [1, nested], _DeltaSnapshot(nested)):
+        assert_same(value)
+
+
+def test_nested_exts() -> None:
+    for depth in (50, 200):
+        value: Any = [lc.HumanMessage("x")]
+        for _ in range(depth):
+            value = Point(value)
+        assert_same(value)
+
+
+def test_long_messages() -> None:
+    for size in [*range(100, 300), *range(1900, 2100), 65400, 65500, 65536, 70000]:
+        value = [lc.HumanMessage("x" * size), lc.HumanMessage("x")]
+        assert FAST.dumps_typed(value) == JSONPLUS.dumps_typed(value)
+        assert b"".join(FAST.dumps_elements(value)[1]) == JSONPLUS.dumps_typed(value)[1]
+
+
+# -- the short path is taken, and left
+
+
+for number, one in enumerate(ORDINARY_MESSAGES):
+    one.id = one.id or f"id-{number}"
+
+
+@pytest.fixture
+def ordinary_road(monkeypatch: Any) -> list[str]:
+    """What passed through pydantic."""
+    passed: list[str] = []
+    dump, init = BaseModel.model_dump, BaseModel.__init__
+
+    def model_dump(self: Any, *args: Any, **kwargs: Any) -> Any:
+        passed.append("dump")
+        return dump(self, *args, **kwargs)
+
+    def __init__(self: Any, /, **data: Any) -> None:
+        passed.append("init")
+        init(self, **data)
+
+    monkeypatch.setattr(BaseModel, "model_dump", model_dump)
+    monkeypatch.setattr(BaseModel, "__init__", __init__)
+    return passed
+
+
+def test_every_class_has_the_short_road() -> None:
+    assert set(fast.ENCODERS) == set(CLASSES)
+    assert {name for name, _ in fast.DECODERS.values()} == {(cls.__module__, cls.__name__) for cls in CLASSES}
+
+
+@pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
+def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list[str]) -> None:
+    snapshot = [_DeltaSnapshot([message]), Send("n", {"m": [message]}), Command(update=[message])]
+    for value in (message, [message, message], {"m": [message]}, Point([message]), Pair(message, 1), *snapshot):
+        del ordinary_road[:]
+        stored = FAST.dumps_typed(value)
+        FAST.dumps_elements(value)
+        assert ordinary_road == []
+        FAST.loads_typed(stored)
+        assert ordinary_road == []
+        assert JSONPLUS.dumps_typed(value) == stored
+        assert "dump" in ordinary_road
+        JSONPLUS.loads_typed(stored)
+        assert "init" in ordinary_road
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MyMessage("x"),
+        lc.HumanMessage("x", additional_kwargs={"a": Inner()}),
+        lc.HumanMessage("x", additional_kwargs={"a": Mapping()}),
+        lc.HumanMessage("x", additional_kwargs={1: 2}),
+        lc.ToolMessage("x", tool_call_id="1", artifact={1, 2}),
+        lc.AIMessage("x").model_copy(update={"tool_calls": [{"name": "f", "args": {}, "id": "1", "more": 1}]}),
+    ],
+    ids=range(6),
+)
+def test_other_messages_go_the_ordinary_road(message: Any, ordinary_road: list[str]) -> None:
+    stored = FAST.dumps_typed(message)
+    assert "dump" in ordinary_road
+    assert stored == JSONPLUS.dumps_typed(message)
+    assert_reads_alike(stored)
+
+
+def test_what_is_not_known_of_a_class_leaves_it_out() -> None:
+    assert fast._known(lc.HumanMessage)
+    assert not fast._known(MyMessage)
+
+    class Serialized(lc.HumanMessage):
+        def model_dump(self, **kwargs: Any) -> Any:
+            return {}
+
+    Serialized.__module__ = "langchain_core.messages.human"
+    assert not fast._known(Serialized)
+
+    class Typed(lc.HumanMessage):
+        when: datetime.datetime
+
+    with pytest.raises(fast.UnknownError):
+        fast._encoder(Typed)
+    with pytest.raises(fast.UnknownError):
+        fast._decoder(Typed)
+
+
+# -- what was written otherwise
+
+
+def stored_message(module: str, name: str, fields: Any, *rest: Any) -> tuple[str, bytes]:
+    payload = ormsgpack.packb((module, name, fields, *(rest or ("model_validate_json",))), option=jsonplus._option)
+    return "msgpack", ormsgpack.packb(ormsgpack.Ext(5, payload))
+
+
+@often
+@given(messages(odd_values=False), st.data())
+def test_payloads_of_other_shapes(message: Any, data: Any) -> None:
+    fields = message.model_dump()
+    for _ in range(data.draw(st.integers(1, 3))):
+        change = data.draw(st.sampled_from(["drop", "set", "add", "order", "nest"]))
+        if change == "drop" and fields:
+            fields.pop(data.draw(st.sampled_from(sorted(fields))))
+        elif change == "set" and fields:
+            value = data.draw(plain | usage | st.lists(calls | dicts, max_size=2) | st.lists(plain, max_size=2))
+            fields[data.draw(st.sampled_from(sorted(fields)))] = value
+        elif change == "add":
+            names = ["self", "cls", "content_blocks", "tool_calls", "tool_call_chunks", "example", "text", "type", "lc"]
+            names += ["invalid_tool_calls", "args", "data", "model_config", "__dict__", "name", "id"]
+            fields[data.draw(st.sampled_from(names))] = data.draw(plain | st.lists(calls, max_size=2))
+        elif change == "order":
+            fields = {name: fields[name] for name in data.draw(st.permutations(sorted(fields)))}
+        elif change == "nest":
+            for key in ("usage_metadata", "tool_calls"):
+                if isinstance(fields.get(key), dict):
+                    fields[key] = dict(reversed(fields[key].items()))
+                elif isinstance(fields.get(key), list):
+                    fields[key] = [dict(reversed(one.items())) if isinstance(one, dict) else one for one in fields[key]]
+    cls = type(message)
+    assert_reads_alike(stored_message(cls.__module__, cls.__name__, fields))
+
+
+@pytest.mark.parametrize("cls", [lc.AIMessage, lc.AIMessageChunk])
+def test_tool_calls_only_in_additional_kwargs(cls: Any) -> None:
+    for arguments in ('{"a": 1}', "{"):
+        call = {"id": "1", "function": {"name": "f", "arguments": arguments}, "type": "function"}
+        fields = {**cls("x").model_dump(), "additional_kwargs": {"tool_calls": [call]}}
+        found = assert_reads_alike(stored_message(cls.__module__, cls.__name__, fields))
+        assert found.tool_calls or found.invalid_tool_calls
+
+
+@pytest.mark.parametrize("position", [None, "last"])
+def test_chunks_that_their_validators_change(position: Any) -> None:
+    module, name = lc.AIMessageChunk.__module__, lc.AIMessageChunk.__name__
+    call = {"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}
+    chunk = {"name": "f", "args": '{"a": 1}', "id": "1", "index": 0, "type": "tool_call_chunk"}
+    wrong = {"name": "f", "args": "{", "id": "1", "error": None, "type": "invalid_tool_call"}
+    blocks = [{"type": "server_tool_call_chunk", "args": '{"a": 1}', "id": "1"}, {"type": "tool_call_chunk", "id": "1"}]
+    plain_fields = {**lc.AIMessageChunk("").model_dump(), "chunk_position": position}
+    for changes in (
+        {"tool_calls": [call]},
+        {"tool_call_chunks": [chunk]},
+        {"invalid_tool_calls": [wrong]},
+        {"content": blocks, "response_metadata": {"output_version": "v1"}},
+        {"content": blocks, "response_metadata": {"output_version": "v1"}, "tool_call_chunks": [chunk]},
+        {"content": blocks},
+    ):
+        assert_reads_alike(stored_message(module, name, {**plain_fields, **changes}))
+    changed = {"content": blocks, "response_metadata": {"output_version": "v1"}}
+    found = FAST.loads_typed(stored_message(module, name, {**plain_fields, **changed}))
+    assert (found.content[0]["type"] == "server_tool_call") == (position == "last")
+
+
+def test_payloads_that_are_no_message() -> None:
+    human = "langchain_core.messages.human"
+    fields = lc.HumanMessage("x").model_dump()
+    for stored in (
+        stored_message(human, "HumanMessage", {"content": "x"}),
+        stored_message(human, "HumanMessage", {}),
+        stored_message(human, "HumanMessage", {1: 2}),
+        stored_message(human, "HumanMessage", []),
+        stored_message(human, "HumanMessage", None),
+        stored_message(human, "HumanMessage", fields, "other method"),
+        stored_message(human, "HumanMessage", fields, "a", "b"),
+        stored_message(human, "NoMessage1234", fields),
+        stored_message(human, "HumanMessaga", fields),
+        stored_message("langchain_core.messages", "HumanMessage", fields),
+        stored_message("langchain.schema", "HumanMessage", fields),
+        stored_message(__name__, "MyMessage", fields),
+        stored_message("nowhere", "HumanMessage", fields),
+        stored_message("langchain_core.messages.ai", "AIMessageX", fields),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b"\x94\xbd"))),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(5, b""))),
+        ("msgpack", ormsgpack.packb(ormsgpack.Ext(99, b"x"))),
+        ("msgpack", JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1][:-1]),
+        (
+            "json",
+            b'{"lc": 2, "type": "constructor", "id": ["uuid", "UUID"], "args": ["00000000000000000000000000000005"]}',
+        ),
+        ("pickle", b""),
+    ):
+        assert_reads_alike(stored)
+    remove = lc.RemoveMessage(id="1").model_dump()
+    for content in ("", "x", [], ["a"]):
+        assert_reads_alike(
+            stored_message("langchain_core.messages.modifier", "RemoveMessage", {**remove, "content": content})
+        )
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_bytes_of_any_type(wrap: Any) -> None:
+    stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
+    assert FAST.loads_typed((stored[0], wrap(stored[1]))) == [lc.HumanMessage("x")]
+
+
+# -- a message read is a real one
+
+
+@pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_read_behaves(message: Any) -> None:
+    stored = JSONPLUS.dumps_typed(message)
+    found, wanted = FAST.loads_typed(stored), JSONPLUS.loads_typed(stored)
+    for act in (
+        lambda one: one,
+        lambda one: one.model_dump(),
+        lambda one: one.model_dump_json(),
+        lambda one: one.model_dump(exclude_unset=True),
+        lambda one: sorted(one.model_fields_set),
+        lambda one: one.model_extra,
+        lambda one: one.model_copy(),
+        lambda one: one.model_copy(deep=True, update={"content": "other"}),
+        copy.copy,
+        copy.deepcopy,
+        lambda one: pickle.loads(pickle.dumps(one)),
+        repr,
+        str,
+        lambda one: one.pretty_repr(),
+        lambda one: str(one.text),
+        lambda one: outcome(lambda: one.content_blocks),
+        lambda one: outcome(hash, one),
+        lambda one: outcome(lambda: one + one),
+        lambda one: one.to_json(),
+        lambda one: outcome(add_messages, [one], [one.model_copy(update={"content": "new"})]),
+        lambda one: outcome(setattr, one, "brand_new", 1),
+        lambda one: one,
+        lambda one: outcome(setattr, one, "content", "changed"),
+        lambda one: one,
+        lambda one: outcome(delattr, one, "name"),
+        lambda one: chunks(one),
+    ):
+        assert chunks(act(found)) == chunks(act(wanted))
+
+
+def test_messages_read_share_nothing() -> None:
+    for message in ORDINARY_MESSAGES:
+        stored = FAST.dumps_typed([message, message])
+        one, two = FAST.loads_typed(stored)
+        (again, _) = FAST.loads_typed(stored)
+        before = chunks(two)
+        one.additional_kwargs["new"] = 1
+        one.response_metadata["new"] = 1
+        one.new_field = 1
+        one.__pydantic_fields_set__.discard("content")
+        one.__pydantic_extra__["x"] = 2
+        one.__dict__["id"] = "other"
+        if "tool_calls" in one.__dict__:
+            one.tool_calls.append({})
+        assert chunks(two) == chunks(again) == before
+
+
+# -- allowlists, warnings, events
+
+
+@contextlib.contextmanager
+def fresh_warnings(caplog: Any) -> Any:
+    """The events and the log of what is read meanwhile."""
+    seen: list[Any] = []
+    for known in (jsonplus._warned_unregistered_types, jsonplus._warned_blocked_types):
+        known.clear()
+    jsonplus._warned_unreconstructable_types.clear()
+    caplog.clear()
+    unregister = register_serde_event_listener(seen.append)
+    try:
+        yield seen
+    finally:
+        unregister()
+
+
+def read(serde: Any, stored: tuple[str, bytes], caplog: Any) -> Any:
+    with fresh_warnings(caplog) as seen:
+        found = outcome(serde.loads_typed, stored)
+        return chunks(found), list(seen), [record.getMessage() for record in caplog.records]
+
+
+MIXED = [
+    lc.HumanMessage("x"),
+    MyMessage("x"),
+    Point([lc.HumanMessage("y"), Point(MyAIMessage("z"))]),
+    Inner(),
+    Pair(1, [lc.AIMessage("x")]),
+    Color.RED,
+    lc.ToolMessage("x", tool_call_id="1", artifact={"a": Named.A, "b": {Color.RED}, "c": Pair(1, 2)}),
+    lc.HumanMessage("x", additional_kwargs={"a": Color.RED}),
+    Send("n", {"messages": [lc.HumanMessage("x"), MyMessage("y")]}),
+]
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"allowed_msgpack_modules": None},
+    {"allowed_msgpack_modules": True},
+    {"allowed_msgpack_modules": [Point, (Inner.__module__, "Inner")]},
+    {"allowed_json_modules": [("a", "b")]},
+    {"allowed_json_modules": True, "pickle_fallback": True},
+]
+
+
+@pytest.mark.parametrize("given_settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_allowlists_warnings_and_events(given_settings: dict[str, Any], caplog: Any) -> None:
+    stored = JSONPLUS.dumps_typed(MIXED)
+    assert FAST.dumps_typed(MIXED) == stored
+    ours, theirs = FastSerializer(**given_settings), JsonPlusSerializer(**given_settings)
+    wanted = read(theirs, stored, caplog)
+    assert read(ours, stored, caplog) == wanted
+    more_ours, more_theirs = (one.with_msgpack_allowlist([MyMessage, Color]) for one in (ours, theirs))
+    assert type(more_ours) is FastSerializer
+    assert (more_ours is ours) == (more_theirs is theirs)
+    assert more_ours._allowed_msgpack_modules == more_theirs._allowed_msgpack_modules
+    assert read(more_ours, stored, caplog) == read(more_theirs, stored, caplog)
+    assert read(ours, stored, caplog) == wanted
+    if theirs._allowed_msgpack_modules is not True:
+        assert read(more_theirs, stored, caplog) != wanted
+
+
+def test_a_serializer_with_a_longer_allowlist_is_fast(ordinary_road: list[str]) -> None:
+    serde = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([Point])
+    value = [lc.HumanMessage("x"), Point([lc.HumanMessage("y")])]
+    stored = JSONPLUS.dumps_typed(value)
+    del ordinary_road[:]
+    assert serde.loads_typed(stored) == value
+    assert ordinary_road == []
+
+
+def test_strict_mode_by_environment(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(_msgpack, "STRICT_MSGPACK_ENABLED", True)
+    stored = JSONPLUS.dumps_typed(MIXED)
+    assert read(FastSerializer(), stored, caplog) == read(JsonPlusSerializer(), stored, caplog)
+    assert FastSerializer()._allowed_msgpack_modules is None
+
+
+def test_a_message_that_is_not_safe_is_blocked_as_ever(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(_msgpack, "SAFE_MSGPACK_TYPES", frozenset())
+    stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
+    ours, theirs = (kind(allowed_msgpack_modules=None) for kind in (FastSerializer, JsonPlusSerializer))
+    wanted = read(theirs, stored, caplog)
+    assert wanted[1]
+    assert read(ours, stored, caplog) == wanted
+
+
+def test_a_hook_of_ones_own() -> None:
+    def hook(code: int, data: bytes) -> Any:
+        return code, len(data)
+
+    stored = FAST.dumps_typed([lc.HumanMessage("x")])
+    ours = FastSerializer(allowed_msgpack_modules=None, __unpack_ext_hook__=hook)
+    theirs = JsonPlusSerializer(allowed_msgpack_modules=None, __unpack_ext_hook__=hook)
+    assert ours.loads_typed(stored) == theirs.loads_typed(stored) != [lc.HumanMessage("x")]
+    assert ours.with_msgpack_allowlist([Point]).loads_typed(stored) == theirs.loads_typed(stored)
+
+
+def test_pickle_fallback() -> None:
+    ours, theirs = FastSerializer(pickle_fallback=True), JsonPlusSerializer(pickle_fallback=True)
+    for value in (1j, [lc.HumanMessage("x"), 2**70], [1, 1j], {"a": 1j, "b": 2}, _DeltaSnapshot([1, 1j]), {1: 1j}):
+        stored = theirs.dumps_typed(value)
+        assert stored[0] == "pickle"
+        assert ours.dumps_typed(value) == stored
+        assert ours.dumps_elements(value)[:2] == ("pickle", [stored[1]])
+        assert ours.loads_typed(stored) == value
+        assert outcome(FAST.dumps_typed, value) is outcome(FAST.dumps_elements, value) is TypeError
+
+
+def test_warnings_are_kept_for_what_changes_the_bytes() -> None:
+    message = lc.AIMessage("x")
+    message.__dict__["tool_calls"] = "no list"
+    for serde in (JSONPLUS, FAST):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            serde.dumps_typed(message)
+        assert caught
+
+
+# -- pieces
+
+
+def unpacked(data: bytes) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=FAST._unpack_ext_hook, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+@often
+@given(st.lists(messages(), min_size=2, max_size=20))
+def test_a_list_of_messages_is_cut_between_them(found: list[Any]) -> None:
+    header, *pieces = cut_anyhow(found)
+    assert header == ormsgpack.packb([None] * len(found))[: -len(found)]
+    assert [FAST.dumps_typed(message)[1] for message in found] == pieces
+
+
+@often
+@given(
+    st.dictionaries(st.text(max_size=5), st.text(min_size=40) | st.lists(st.text(min_size=40), min_size=1), min_size=2)
+)
+def test_a_dict_is_cut_between_its_items(value: dict[str, Any]) -> None:
+    header, *pieces = cut_anyhow(value)
+    assert header + b"".join(pieces) == FAST.dumps_typed(value)[1]
+    assert [unpacked(b"\x81" + piece) for piece in pieces] == [{key: each} for key, each in value.items()]
+
+
+@pytest.mark.parametrize("count", [2, 15, 16, 17, 31, 100, 65535, 65536, 70_000])
+@pytest.mark.parametrize("kind", [list, dict])
+def test_small_elements_share_pieces(kind: Any, count: int) -> None:
+    value = list(range(count)) if kind is list else {str(n): n for n in range(count)}
+    for whole in (value, _DeltaSnapshot(value)):
+        found = cut_anyhow(whole)
+        assert b"".join(found) == JSONPLUS.dumps_typed(whole)[1]
+        assert len(found) <= 3 + count // 32
+        assert max(map(len, found)) < 16_000
+
+
+def test_the_pieces_of_a_list_that_grows_stay() -> None:
+    for value in (list(range(300, 2000)), [lc.HumanMessage(str(n) * 9) for n in range(100)], ["word"] * 900):
+        longest = cut_anyhow(value)[1:]
+        for length in range(20, len(value), 37):
+            pieces = cut_anyhow(value[:length])[1:]
+            assert pieces[:-1] == longest[: len(pieces) - 1]
+
+
+def test_elements_large_and_small() -> None:
+    for value in (
+        [1] * 16 + ["x" * 5000] * 20,
+        ["x" * 5000] * 16 + [1] * 50,
+        [lc.HumanMessage("x"), 1, None, Color.RED, lc.HumanMessage("y")],
+        [1, lc.HumanMessage("x")],
+        [("a", 1)] * 3,
+        [("x" * 100, 1)] * 3,
+        [(Color.RED, 1)] * 3,
+        [["x" * 70]] * 2,
+        {"a": lc.HumanMessage("x"), "b": 1},
+        {"": [], "b": {}},
+        {"x" * 300: 1, "b": 2},
+        {Text("a"): 1, "b": 2},
+        {1: "a", "b": 2},
+        Mapping(a=1, b=2),
+        Sequence([1, 2]),
+        (1, 2),
+        [],
+        {},
+        [1],
+        {"a": 1},
+        _DeltaSnapshot([]),
+        _DeltaSnapshot([1, 2]),
+        _DeltaSnapshot(list(range(14))),
+        _DeltaSnapshot(list(range(15))),
+        _DeltaSnapshot(list(range(300))),
+        _DeltaSnapshot(["x" * 40000] * 2),
+        _DeltaSnapshot(_DeltaSnapshot([lc.HumanMessage("x")] * 3)),
+        _DeltaSnapshot(None),
+    ):
+        assert_same(value)
+
+
+def test_what_is_not_cut() -> None:
+    for value in (None, b"x", "x", 1, [], [1], {}, {"a": 1}, {1: 2, 3: 4}, (1, 2), Mapping(a=1, b=2), Sequence([1, 2])):
+        assert len(cut_anyhow(value)) == 1
+    for value in ([1, 2], {"a": 1, "b": 2}):
+        assert len(cut_anyhow(value)) == 2
+
+
+def test_headers_of_exts() -> None:
+    for size in [*range(17, 300), 65535, 65536]:
+        data = b"x" * size
+        assert heads.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
+    assert len(set(itertools.starmap(heads.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
+
+
+# -- a list that grew
+
+
+
+
+def assert_elements(value: Any, last: Any) -> Any:
+    """EncodedElements with those of an earlier version are as those without."""
+    wanted = outcome(JSONPLUS.dumps_typed, value)
+    found = outcome(lambda: FAST.dumps_elements(value, last))
+    if not isinstance(wanted, tuple):
+        assert found == wanted
+        return None
+    fresh = FAST.dumps_elements(value)
+    assert (fresh.type, b"".join(fresh.elements)) == wanted
+    assert found.elements == [*fresh.elements[:1], *fresh.elements[1 + found.same :]]
+    assert found.same == 0 or fresh.elements[1 : 1 + found.same] == WHOLE[id(last)][1 : 1 + found.same]
+    assert found.fingerprint is None or len(found.elements) == 1 + len(found.fingerprint.kinds) - found.same
+    WHOLE[id(found)] = fresh.elements
+    return found
+
+
+def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last: Any, data: Any) -> None:
+    """A list of which the front is known is read as one of which nothing is."""
+    most, same = min(last.read, len(elements) - 1), 0
+    while same < most and elements[1 + same] == WHOLE[id(last)][1 + same]:
+        same += 1
+    same = data.draw(st.integers(0, same))
+    read, known = FAST.loads_elements("msgpack", b"".join([elements[0], *elements[1 + same :]]), last, same)
+    assert chunks(read) == chunks(JSONPLUS.loads_typed(stored))
+    _, fresh = FAST.loads_elements(*stored)
+    if known:
+        assert known[0][1:] == list(map(len, elements[1 + same :]))
+        assert repr(known[1].fingerprint) == repr(fresh[1].fingerprint) or message_list._is_packed(
+            last.fingerprint
+        )  # in which NaN is like NaN
+    else:
+        # What Python can tell and the compiled module cannot is not mixed with what that remembers.
+        assert fresh is None or [type(of[0]) for of in (last.fingerprint.fields, fresh[1].fingerprint.fields)] == [
+            tuple,
+            bytes,
+        ]
+
+
+WHOLE: dict[int, list[bytes]] = {}
+"""All pieces of what `assert_elements` answered, with those that were the same as before."""
+
+
+def test_versions_of_a_list(monkeypatch: Any) -> None:
+    monkeypatch.setattr(element_codec, "MIN_BYTES", 0)
+
+    @often
+    @given(st.lists(messages(), min_size=2, max_size=6), st.data())
+    def check(value: list[Any], data: Any) -> None:
+        last = None
+        for _ in range(4):
+            last = assert_elements(value, last) or last
+            assert_elements(_DeltaSnapshot(value), last)
+            stored = outcome(FAST.dumps_typed, value)
+            if last and last.read and isinstance(stored, tuple):
+                assert_reads_the_rest(stored, FAST.dumps_elements(value).elements, last, data)
+            if last and isinstance(stored, tuple) and data.draw(st.booleans()):
+                read = FAST.loads_elements(*stored)
+                value = read[0]
+                if read[1]:
+                    whole = assert_is_what_would_be_written(stored[1], *read)
+                    assert whole.elements == FAST.dumps_elements(value).elements
+                    assert last.fingerprint is None or repr(last.fingerprint._replace(read=len(value))) == repr(
+                        whole.fingerprint
+                    )
+                    last = whole._replace(elements=[])
+                    WHOLE[id(last)] = whole.elements
+            step = data.draw(st.sampled_from(["change", "append", "drop", "insert", "swap", "nothing", "other"]))
+            where = data.draw(st.integers(0, len(value) - 1))
+            if step == "change":
+                with contextlib.suppress(AttributeError, TypeError, ValueError):
+                    changed(value[where], data)
+            elif step == "append":
+                value += data.draw(st.lists(messages(), min_size=1, max_size=2))
+            elif step == "drop" and len(value) > 2:
+                del value[where]
+            elif step == "insert":
+                value.insert(where, data.draw(messages()))
+            elif step == "swap":
+                value[0], value[where] = value[where], value[0]
+            elif step == "other":
+                value[where] = data.draw(odd)
+
+    check()
+
+
+@pytest.mark.parametrize("count", [16, 100])
+def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: list[str]) -> None:
+    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
+    last = FAST.dumps_elements(value)
+    assert (last.same, len(last.fingerprint.kinds)) == (0, count)
+    assert last.size > sum(map(len, last.elements)) * 0.5
+    assert FAST.dumps_elements(value, last).same == count
+    value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
+    more = FAST.dumps_elements(value, last)
+    assert (more.same, len(more.elements)) == (count, 3)
+    assert [*last.elements[1:], *more.elements[1:]] == FAST.dumps_elements(value).elements[1:]
+    value[7].additional_kwargs["a"] = 1
+    assert FAST.dumps_elements(value, more).same == 7
+    value[5] = lc.SystemMessage(value[5].content, id="5")
+    assert FAST.dumps_elements(value, more).same == 5
+    object.__setattr__(value[3], "__pydantic_extra__", {"a": 1})
+    assert FAST.dumps_elements(value, more)[2:] == (0, None)
+    assert FAST.dumps_elements([value[0]] * 2, more).same == 1
+    assert FAST.dumps_elements(["x"] * 9999, more).same == 0
+    assert FAST.dumps_elements(value[:3] * 9, FAST.dumps_elements(["x"] * 9999)).same == 0
+    assert "dump" not in ordinary_road
+
+
+@pytest.mark.parametrize("shown", ["at once", "one by one"])
+def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
+    """It says nothing of those behind it, one of which has changed for good."""
+    monkeypatch.setattr(native_bridge, "native", None)  # while that looks, no other thread runs
+    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
+    last = FAST.dumps_elements(value)
+    pack_all, calls = message_fields.pack_all, []
+
+    def meddled(fields: list[dict[str, Any]]) -> bytes:
+        calls.append(len(fields))
+        if (len(fields) > 1) == (shown == "at once") and len(calls) < 3:
+            value[3].content, kept = "other", value[3].content
+            packed = pack_all(fields)
+            value[3].content = kept
+            return packed
+        return pack_all(fields)
+
+    value[70].content = "edited"
+    value.append(lc.AIMessage("more"))
+    monkeypatch.setattr(message_fields, "pack_all", meddled)
+    found = FAST.dumps_elements(value, last)
+    monkeypatch.setattr(message_fields, "pack_all", pack_all)
+    assert 0 < found.same <= 70
+    fresh = FAST.dumps_elements(value)
+    assert [*last.elements[1 : 1 + found.same], *found.elements[1:]] == fresh.elements[1:]
+    assert FAST.dumps_elements(value, found).same == len(value)
+
+
+@pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
+def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
+    kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
+    value = [kinds[n % 3](str(n) * 999, id=str(n), response_metadata={"a": [1]}) for n in range(count)]
+    found, known = FAST.loads_elements(*FAST.dumps_typed(value))
+    assert found == value
+    fresh = FAST.dumps_elements(value)
+    assert known == (
+        list(map(len, fresh.elements)),
+        fresh._replace(elements=[], fingerprint=fresh.fingerprint._replace(read=count)),
+    )
+    found.append(lc.AIMessage("more"))
+    assert (FAST.dumps_elements(found, known[1]).same, len(FAST.dumps_elements(found, known[1]).elements)) == (count, 2)
+    found[1].response_metadata["a"].append(2)
+    assert FAST.dumps_elements(found, known[1]).same == 1
+    assert "dump" not in ordinary_road
+
+
+def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None:
+    message = ormsgpack.packb(ormsgpack.Ext(5, fast.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))))
+    assert FAST.loads_elements("msgpack", b"\x92" + 2 * message)[1]
+    for data in (
+        b"\xdc\x00\x02" + 2 * message,  # a longer header than need be
+        b"\x92" + message + message.replace(b"model_validate_json", b"model_validate_JSON"),
+        b"\x92" + message + b"\xc8\x00" + message[1:],
+        b"\x92" + message + b"\x91" + message,
+        b"\x91" + message,
+        b"\x93" + 2 * message + b"\x01",
+    ):
+        value, known = FAST.loads_elements("msgpack", data)
+        assert (chunks(value), known) == (chunks(JSONPLUS.loads_typed(("msgpack", data))), None)
+
+
+class Whispering(FastSerializer):
+    """One that changes what it reads."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return str(super().loads_typed(data)).lower()
+
+
+def test_what_a_subclass_reads_is_its_own_affair() -> None:
+    stored = FAST.dumps_typed([lc.HumanMessage("X")] * 9)
+    assert Whispering().loads_elements(*stored) == (Whispering().loads_typed(stored), None)
+    hooked = FastSerializer(__unpack_ext_hook__=lambda code, data: (code, data))
+    assert hooked.loads_elements(*stored) == (hooked.loads_typed(stored), None)
+
+
+def test_what_equal_bytes_do_not_tell_changes_nothing() -> None:
+    value = [lc.AIMessage("x" * 99, additional_kwargs={"a": [1, 2]}) for _ in range(30)]
+    last = assert_elements(value, None)
+    for other in ((1, 2), [True, 2], [1.0, 2], [1, Number(2)], Sequence([1, 2]), {1, 2}, Pair(1, 2), deque([1, 2])):
+        value[3].additional_kwargs["a"] = other
+        assert_elements(value, last)
+
+
+def test_short_values_are_one_piece() -> None:
+    for value in (["a", "b" * 2000], {"a": "b" * 1000, "c": 1}, [lc.HumanMessage("x")] * 9, _DeltaSnapshot(["a"] * 99)):
+        assert len(FAST.dumps_elements(value).elements) == 1
+        assert_same(value)
+    for value in (["a", "b" * 3000], {"a": "b" * 3000, "c": 1}, [lc.HumanMessage("x" * 300)] * 9):
+        assert len(FAST.dumps_elements(value).elements) == 1 + len(value)
+
+
+@often
+@given(st.data())
+def test_strings_are_cut_where_they_end(data: Any) -> None:
+    sizes_ = st.sampled_from([0, 1, 31, 32, 255, 256, 2000, 65535, 65536])
+    strings = st.builds(lambda size, text: (text * size)[:size], sizes_, st.sampled_from(["a", "\u00e9", "\U0001f600"]))
+    values = data.draw(
+        st.sampled_from([strings, strings.map(str.encode), strings | st.just(1), strings | st.just("\ud800")])
+    )
+    value = data.draw(st.lists(values, min_size=2, max_size=20))
+    keys = data.draw(st.lists(strings | st.just("\ud800"), min_size=len(value), max_size=len(value), unique=True))
+    for whole in (value, dict(zip(keys, value))):
+        assert_same(whole)
+
+
+# -- a langgraph-checkpoint of another shape
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"],
+)
+def test_without_the_names_relied_on(name: str) -> None:
+    code = f"""
+from langgraph.checkpoint.serde import jsonplus
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+kept = vars(jsonplus).get({name!r})
+if {name!r} == "Interior":
+    jsonplus._msgpack_default = lambda value, more: more
+    import functools
+    kept, wrong = jsonplus._msgpack_enc, None
+else:
+    vars(jsonplus).pop({name!r})
+from redis_saver.serde.serializer import FastSerializer
+from redis_saver.serde import fallback
+assert not fallback.KNOWN
+if {name!r} != "Interior":
+    vars(jsonplus)[{name!r}] = kept
+    value = [HumanMessage("x" * 99) for _ in range(99)]
+    stored = JsonPlusSerializer().dumps_typed(value)
+    assert FastSerializer().dumps_typed(value) == stored
+    found = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([("a", "b")])
+    assert found.dumps_elements(value) == (*[stored[0], [stored[1]]], 0, None)
+    assert found.loads_typed(stored) == value
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,216 @@
+"""compression="zstd": smaller, and the same values, whichever saver writes and whichever reads."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from typing import Any
+
+import pytest
+from uniform import Target
+from factories import config
+from raw import check_counters, check_chunks, check_sound, size, stored_chunks
+from sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text, texts
+
+from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
+from redis_saver.storage import compression
+
+WORDS = "the account is open and the balance is what it was before "
+REPETITIVE = [f"{n}: {WORDS * 6}" for n in range(300)]
+VALUES: dict[str, Any] = {
+    "repetitive": REPETITIVE,
+    "a long text": WORDS * 5000,
+    "hex": BASE,
+    "files": FILES,
+    "random": random.Random(1).randbytes(100_000),
+    "random elements": [random.Random(n).randbytes(1500) for n in range(50)],
+    "tiny": "x",
+    "empty": [],
+    "none": None,
+    "a number": 7,
+    "bytes": b"y" * 10_000,
+    "huge": [WORDS * 20_000, "z" * 2_000_000],
+    "ints": list(range(5_000)),
+}
+
+
+@pytest.fixture(params=["redis"])
+def target_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("order", list(itertools.product([None, "zstd"], repeat=3)))
+async def test_savers_with_and_without_on_one_thread(target: Target, order: Any) -> None:
+    told = TaskInfo(target)
+    uniforms = {setting: target.uniform(compression=setting) for setting in (None, "zstd")}
+    values = dict(VALUES)
+    for number, setting in enumerate(order, 1):
+        uniform = uniforms[setting]
+        await uniform.get_tuple(config())
+        await told.put(uniform, number, number - 1 or None, **values)
+        await uniform.put_writes(config(checkpoint_id=name(number)), list(values.items()), f"task {number}")
+        values = {**values, "repetitive": [*values["repetitive"], f"more {number} {WORDS}"], "hex": values["hex"][1:]}
+        values["files"] = {**values["files"], "/new.md": WORDS * number * 40}
+    for reader in (*uniforms.values(), target.uniform(), target.uniform(compression="zstd")):
+        for number in told.values:
+            found = await reader.get_tuple(config(checkpoint_id=name(number)))
+            told.same(found)
+            writes = {channel: said(value) for _, channel, value in found.pending_writes}
+            assert writes == told.values[number]
+        for one in await reader.list(config()):
+            told.same(one)
+        seeds = await reader.get_delta_channel_history(config=config(checkpoint_id=name(3)), channels=list(VALUES))
+        assert {channel: said(one["seed"]) for channel, one in seeds.items()} == told.values[2]
+    check_sound(target)
+    await uniforms[order[0]].copy_thread("thread", "copy")
+    told.same(await target.uniform().get_tuple(config("copy")))
+    check_sound(target, "copy")
+    check_counters(fields_of(target, "copy"))
+    await uniforms[order[1]].prune(["thread"])
+    told.same(await target.uniform().get_tuple(config()))
+    check_chunks(target, swept=True)
+    check_sound(target)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_edits_by_turns(target: Target, knows: bool) -> None:
+    """Every edit of test_sharing, by a saver with and one without, one after the other."""
+    told = TaskInfo(target)
+    uniforms = [target.uniform(), target.uniform(compression="zstd")]
+    for number, value in enumerate(EDITS.values(), 1):
+        if knows:
+            await uniforms[number % 2].get_tuple(config())
+        await told.put(uniforms[number % 2], number, number - 1 or None, v=value)
+    await told.check(*uniforms, swept=True)
+
+
+@pytest.mark.parametrize("value", ["repetitive", "a long text", "bytes", "huge"])
+async def test_repetitive_values_take_less_than_half(target: Target, value: str) -> None:
+    sizes = {}
+    for setting in (None, "zstd"):
+        thread = str(setting)
+        uniform = target.uniform(compression=setting)
+        await TaskInfo(target, thread).put(uniform, 1, v=VALUES[value])
+        await uniform.put_writes(config(thread, checkpoint_id=name(1)), [("v", VALUES[value])], "task")
+        sizes[setting] = size(fields_of(target, thread))
+        writes = sum(len(one) for field, one in fields_of(target, thread).items() if field[:1] == b"w")
+        sizes[setting, "writes"] = writes
+    assert sizes["zstd"] * 2 < sizes[None]
+    assert sizes["zstd", "writes"] * 2 < sizes[None, "writes"]
+
+
+async def test_what_does_not_shrink_is_stored_as_it_is(target: Target) -> None:
+    stored = []
+    for setting in (None, "zstd"):
+        uniform, thread = target.uniform(compression=setting), str(setting)
+        values = {"random": VALUES["random"], "tiny": "x" * 500, "n": 7, "none": None}
+        await TaskInfo(target, thread).put(uniform, 1, **values)
+        await uniform.put_writes(config(thread, checkpoint_id=name(1)), list(values.items()), "task")
+        stored.append({field: one for field, one in fields_of(target, thread).items() if field[:1] in b"bw"})
+    assert stored[0] == stored[1]
+
+
+async def test_incompressible_chunks_grow_little(target: Target) -> None:
+    sizes = []
+    for setting in (None, "zstd"):
+        uniform, thread = target.uniform(compression=setting), str(setting)
+        await TaskInfo(target, thread).put(uniform, 1, v=VALUES["random elements"])
+        assert len(stored_chunks(fields_of(target, thread))) > 40
+        sizes.append(size(fields_of(target, thread)))
+    assert sizes[1] < sizes[0] * 1.02
+
+
+async def test_a_process_that_knows_nothing_appends(target: Target) -> None:
+    """Bytes that are equal are shared, by savers that both compress, and versions of a value are stored once."""
+    told, value = TaskInfo(target), list(REPETITIVE)
+    await told.put(target.uniform(compression="zstd"), 1, v=value)
+    before = size(fields_of(target))
+    for number in range(2, 12):
+        value = [*value, f"{number} {WORDS}"]
+        await told.put(target.uniform(compression="zstd"), number, number - 1, v=value)
+    assert size(fields_of(target)) - before < 25_000
+    await told.check(target.uniform(compression="zstd"), swept=True)
+
+
+@pytest.mark.parametrize("wrong", ["gzip", "", "ZSTD", "zstandard"])
+def test_an_unknown_name(target: Target, wrong: str) -> None:
+    with pytest.raises(ValueError, match="zstd"):
+        target.uniform(compression=wrong)
+
+
+@pytest.fixture
+def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Take the module away, as if it were not installed; what has been made of it already, too."""
+
+    def take() -> None:
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        for made in ("compressor", "decompressor"):
+            if hasattr(compression._of_thread, made):
+                monkeypatch.delattr(compression._of_thread, made)
+
+    return take
+
+
+async def test_without_the_extra(target: Target, no_zstandard: Any) -> None:
+    told = TaskInfo(target)
+    await told.put(target.uniform(compression="zstd"), 1, chunks=REPETITIVE)
+    await told.put(target.uniform(compression="zstd"), 2, whole=VALUES["a long text"])
+    where = config(checkpoint_id=name(3))
+    await told.put(target.uniform(), 3, plain=BASE)
+    await target.uniform(compression="zstd").put_writes(where, [("v", VALUES["a long text"])], "task")
+    await told.put(target.uniform(), 4, plain=BASE)
+    no_zstandard()
+    with pytest.raises(ImportError, match=r"redis-saver\[zstd\]"):
+        target.uniform(compression="zstd")
+    uniform = target.uniform()
+    for number in (1, 2, 3):
+        with pytest.raises((ThreadDamaged, ImportError), match=r"redis-saver\[zstd\]"):
+            await uniform.get_tuple(config(checkpoint_id=name(number)))
+    with pytest.raises((ThreadDamaged, ImportError), match=r"redis-saver\[zstd\]"):
+        await uniform.list(config())
+    told.same(await uniform.get_tuple(config(checkpoint_id=name(4))))
+
+
+@pytest.mark.parametrize("garbage", ["garbage", "cut", "empty", "bit"])
+async def test_damaged_bytes(target: Target, garbage: str) -> None:
+    def spoiled(was: bytes) -> bytes:
+        middle = len(was) // 2
+        return {
+            "garbage": was[:20] + b"garbage" * 3,
+            "cut": was[:-5],
+            "empty": was[:20],
+            "bit": was[:middle] + bytes([was[middle] ^ 0x55]) + was[middle + 1 :],
+        }[garbage]
+
+    told, uniform = TaskInfo(target), target.uniform(compression="zstd")
+    mixed = "".join(text(n, 40) + WORDS for n in range(400))
+    await told.put(uniform, 1, whole=mixed)
+    await told.put(uniform, 2, 1, chunks=REPETITIVE)
+    fields = fields_of(target)
+    whole = [field for field in fields if field[:1] == b"b" and b"zstd" in fields[field][:20]]
+    chunks = sorted(field for field in fields if field[:1] == b"z")
+    assert len(whole) == 1
+    assert len(chunks) > 5
+    for number, field in ((1, whole[0]), (2, chunks[0]), (2, chunks[-1])):
+        target.raw.hset(key_of(target), field, spoiled(fields[field]))
+        for call in (
+            lambda uniform: uniform.get_tuple(config(checkpoint_id=name(number))),
+            lambda uniform: uniform.list(config()),
+        ):
+            try:
+                answer = await call(target.uniform())
+            except (DecodeError, ThreadDamaged):
+                continue
+            for one in answer if isinstance(answer, list) else [answer]:
+                told.same(one)  # never another value
+            assert garbage == "bit"
+        target.raw.hset(key_of(target), field, fields[field])
+    told.same(await target.uniform().get_tuple(config()))
+
+
+def test_the_setting_is_the_constructors(target: Target) -> None:
+    kind = AsyncRedisSaver if target.flavour == "async" else RedisSaver
+    assert kind(target.client(), compression="zstd").compression == "zstd"
+    assert kind(target.client()).compression is None
+    assert texts(1) != texts(1, 1)

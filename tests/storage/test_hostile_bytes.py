@@ -1,0 +1,861 @@
+"""Whatever bytes lie in Redis, or in a file: a value or `ThreadDamaged`, in bounded time and memory, and never the end of the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hostile
+import ormsgpack
+import pytest
+import redis
+import seeds
+import zstandard
+from uniform import Uniform, Target
+from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from factories import checkpoint, config
+from servers import url_of
+
+from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver, names
+from redis_saver.storage import compression, framing
+from redis_saver.checkpoint import reading
+from redis_saver.errors import FileDamaged
+from redis_saver.storage.framing import pack
+from redis_saver.limits import Allowance
+from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
+from redis_saver.migrate.engine import migrate
+from redis_saver.migrate.opening import opened
+from redis_saver.names import Keyspace
+from redis_saver.storage.chunks import digest
+from redis_saver.serde.serializer import FastSerializer
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
+
+MEMORY = 3 * 2**30
+"""Bytes of address space that a process may take which reads hostile bytes."""
+SECONDS = 10
+"""A call that takes longer hangs."""
+PREFIX = "hostile"
+KEY = b"0123456789abcdef"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "zstd": {"compression": "zstd"},
+    "encrypted": {},
+    "nothing known": {"cache_bytes": 0},
+}
+
+
+def options(kind: str) -> dict[str, Any]:
+    found = {"prefix": PREFIX, "limits": Limits(value_bytes=2**24, chunks=10_000), **SETTINGS[kind]}
+    if kind == "encrypted":
+        found["serde"] = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    return found
+
+
+def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
+    """A thread with all there can be: chunks of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
+    found: list[dict[str, Any]] = []
+    chat: list[Any] = []
+    for step in range(length):
+        chat += [
+            HumanMessage(f"question {step} " + "x" * 700, id=f"h{step}"),
+            AIMessage(f"answer {step}", id=f"a{step}"),
+        ]
+        values: dict[str, Any] = {
+            "messages": chat * 3,
+            "texts": [f"{number:0100}" for number in range(60 + step)],
+            "table": {f"key {number}": "v" * 100 for number in range(40)},
+            "long": "words and more words " * 120,
+            "n": step,
+        }
+        if step % 2 == 0:
+            values["delta"] = _DeltaSnapshot([f"item {number}" * 30 for number in range(20)])
+        versions = {
+            **{name: f"{step + 1:032}.0123456789" for name in values},
+            "delta": f"{step + 1:032}.0123456789",
+            "f": 1.5,
+            "i": 7,
+        }
+        made = checkpoint(values, versions, f"c{step:06}")
+        where = config(thread, "", f"c{step - 1:06}" if step else None)
+        metadata = {"source": "loop", "step": step, "parents": {}, "run_id": f"run {step}"}
+        found.append(saver.put(where, made, metadata, versions))
+        saver.put_writes(found[-1], [("delta", ["written"]), ("n", step), ("n", "x" * 2000)], f"task {step}", "path")
+        saver.put_writes(found[-1], [("__interrupt__", "why"), ("__error__", "no")], f"task {step}")
+    inner = checkpoint({"n": 1, "texts": values["texts"]}, {"n": "1", "texts": "1"}, "c000007")
+    saver.put(
+        config(thread, "inner:1"),
+        inner,
+        {"source": "loop", "step": 0, "parents": {"": "c000001"}},
+        {"n": "1", "texts": "1"},
+    )
+    return found
+
+
+WHERE = config("thread")
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "get_tuple": lambda saver: saver.get_tuple(WHERE),
+    "get_tuple, twice": lambda saver: (saver.get_tuple(config("thread", "", "c000001")), saver.get_tuple(WHERE)),
+    "list": lambda saver: list(saver.list(config("thread", None))),
+    "list, filter": lambda saver: list(saver.list(WHERE, filter={"step": {"$gte": 1}})),
+    "history": lambda saver: saver.get_delta_channel_history(config=WHERE, channels=["delta", "n", "none"]),
+    "get_thread": lambda saver: saver.get_thread("thread"),
+    "get_thread_ttl": lambda saver: saver.get_thread_ttl("thread"),
+    "prune": lambda saver: saver.prune(["thread"], keep_last=1, dry_run=True),
+    "list all": lambda saver: list(saver.list(None, limit=5)),
+    "put": lambda saver: saver.put(
+        config("thread", "", "c000002"),
+        checkpoint({"n": 5, "texts": ["t" * 100] * 50}, checkpoint_id="c000009"),
+        {"step": 9},
+        {"n": "1", "texts": "1"},
+    ),
+    "prune, copy": lambda saver: (
+        saver.copy_thread("thread", "copy"),
+        saver.prune(["copy"], keep_last=1),
+        saver.delete_for_runs(["run 1"]),
+    ),
+}
+
+
+SOUND = ("get_tuple", "get_tuple, twice", "list", "list, filter", "history", "get_thread", "list all")
+"""Calls that ask for the same each time."""
+
+
+@contextmanager
+def watched(seconds: int) -> Iterator[None]:
+    """Raise `Endless` in what takes longer."""
+
+    def ring(*_: object) -> None:
+        raise Endless
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- whole replies, changed
+
+
+def record(url: str) -> dict[str, Any]:
+    """What a real server answers to each call, for savers of each kind."""
+    notes = {}
+    with redis.Redis.from_url(url) as raw:
+        for kind in SETTINGS:
+            for what, call in CALLS.items():
+                for key in raw.scan_iter(match=PREFIX + "*"):
+                    raw.delete(key)
+                with RedisSaver.from_conn_string(url, **options(kind)) as saver:
+                    furnish(saver)
+                notes[kind, what] = noted(url, options(kind), call)
+    return notes
+
+
+def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, int]:
+    """Make so many calls, in each of which one reply is changed; answers what came of them.
+
+    Raises:
+        AssertionError: One raised what it may not, or went on too long; the message says how to do it again.
+    """
+    warnings.simplefilter("ignore")
+    came: dict[str, int] = {}
+    chance = random.Random(seed)
+    replays = {of: hostile.Replay(noted) for of, noted in notes.items()}
+    kinds = list(replays)
+    number = 0
+    while number < count:
+        of = chance.choice(kinds)
+        client = replays[of]
+        saver = RedisSaver(client, **options(of[0]))
+        for _ in range(20):
+            # What a command answers by itself, such as SCAN, is no stored bytes.
+            which = chance.choice(
+                [at for at, (args, _) in enumerate(client.notes) if args[0] in ("EVALSHA", "ZRANGEBYLEX")]
+            )
+            reply = changed_reply(chance, client.notes[which][1])
+            client.begin(which, reply)
+            number += 1
+            try:
+                with watched(SECONDS):
+                    outcome = attempt(lambda: CALLS[of[1]](saver))
+            except redis.ResponseError as error:
+                assert str(error) == "not noted"  # what a changed reply makes the saver ask, nobody has answered
+                outcome = "asked for more"
+            except BaseException as error:
+                raise AssertionError(
+                    f"seed {seed}, case {number}, {of}, request {client.notes[which][0][:2]}: {error!r} on {reply!r}"[
+                        :3000
+                    ]
+                ) from error
+            came[outcome] = came.get(outcome, 0) + 1
+            # A damaged read leaves nothing behind that spoils a sound one. (What a saver knows of a thread changes what it asks.)
+            if of[0] == "nothing known" and of[1] in SOUND and number % 5 == 0:
+                client.begin(-1, None)
+                CALLS[of[1]](saver)
+    return came
+
+
+def in_a_child(function: str, *arguments: Any, seconds: float) -> Any:
+    """What a function of this module answers in a process of its own, which may not take more memory than there should be."""
+    program = (
+        "import json, resource, sys, pickle, test_hostile_bytes as here\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))\n"
+        "found = getattr(here, sys.argv[1])(*pickle.load(sys.stdin.buffer))\n"
+        "print(json.dumps(found))\n"
+    )
+    import pickle
+
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([here, str(Path(here).parent / "support"), str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, function], input=pickle.dumps(arguments), capture_output=True,
+        timeout=seconds, env={**os.environ, "PYTHONPATH": path, "LANGGRAPH_STRICT_MSGPACK": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr.decode()[-4000:]}"
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def notes() -> dict[str, Any]:
+    return record(url_of("redis"))
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", [17, None])
+def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
+    seed = seeds.seed() if seed is None else seed
+    came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
+    assert came["value"] and came["DecodeError"], came
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3 * 3600)
+@pytest.mark.parametrize("part", range(10))
+def test_a_million_replies(notes: dict[str, Any], part: int) -> None:
+    """`HOSTILE_CASES` sets another number."""
+    count = int(os.environ.get("HOSTILE_CASES", "1000000")) // 10
+    seed = seeds.seed() + part
+    print(f"seed {seed}: {in_a_child('changed_replies', notes, seed, count, seconds=3 * 3600)}")
+
+
+# -- bytes made to do harm, on real servers
+
+
+def data_of(target: Target, thread: str = "thread") -> bytes:
+    return Keyspace(target.prefix).keys(thread).data_key
+
+
+def value_field(channel: str, version: str = "1", ns: str = "") -> bytes:
+    return names.blob(ns, names.entry(channel, version))
+
+
+async def put_one(uniform: Uniform, values: dict[str, Any], **more: Any) -> dict[str, Any]:
+    made = checkpoint(values, **more)
+    return await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
+
+
+def bomb(size: int) -> bytes:
+    """So many zeros as a zstd frame that tells its size."""
+    pressed = zstandard.ZstdCompressor().compressobj(size=size)
+    return b"".join([*(pressed.compress(bytes(2**20)) for _ in range(size // 2**20)), pressed.flush()])
+
+
+READS: dict[str, Callable[[Uniform], Any]] = {
+    "get_tuple": lambda uniform: uniform.get_tuple(config()),
+    "list": lambda uniform: uniform.list(config()),
+    "history": lambda uniform: uniform.get_delta_channel_history(
+        config=config("thread", "", "c2"), channels=["a", "n"]
+    ),
+    "prune": lambda uniform: uniform.prune(["thread"], keep_last=1),
+    "copy_thread": lambda uniform: uniform.copy_thread("thread", "copy"),
+}
+
+
+@pytest.mark.parametrize("length", hostile.LENGTHS)
+def test_a_length_that_is_none_ends_at_once(length: bytes) -> None:
+    if length == b"00000003:":
+        assert framing.unpack(length + b"abc") == [b"abc"]
+        return
+    for read in (framing.unpack, framing.first, lambda packed: framing.take(packed, 0, 1)):
+        with watched(2), pytest.raises(ValueError):
+            read(length + b"abc")
+
+
+def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
+    small, allowance = bomb(2**20), Allowance(Limits(value_bytes=2**20), "a thread")
+    assert compression.decompress(small, allowance) == bytes(2**20)
+    with pytest.raises(LimitExceeded, match="value_bytes"):
+        compression.decompress(small, Allowance(Limits(value_bytes=2**20 - 1), "a thread"))
+    without_size = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 5000)
+    with pytest.raises(ValueError, match="size"):
+        compression.decompress(without_size, allowance)
+
+
+@pytest.mark.parametrize("where", ["value", "write", "chunk"])
+async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Uniform, target: Target, where: str) -> None:
+    stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
+    await saver.put_writes(stored, [("a", 1)], "task")
+    frame = bomb(2**28)
+    assert len(frame) < 100_000
+    if where == "value":
+        target.raw.hset(data_of(target), value_field("a"), pack([b"\xffzstd:bytes"]) + frame)
+    elif where == "write":
+        record = pack([b"0", b"", b"a", b"\xffzstd:bytes", frame])
+        target.raw.hset(data_of(target), names.task("", stored["configurable"]["checkpoint_id"], "task"), record)
+    else:
+        chunk = digest(b"unknown")
+        target.raw.hset(data_of(target), mapping={value_field("n"): sealed(b"z", [chunk]), b"z" + chunk: frame})
+    with pytest.raises(LimitExceeded, match=r"value_bytes.*Limits\("):
+        await target.uniform().get_tuple(config())
+
+
+async def test_a_chunk_that_is_named_again_and_again(saver: Uniform, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
+    for _ in range(6):  # a hundred of a hundred of a hundred ...
+        one = below[0] + below[1] * 100
+        below = [b"n", digest(one)]
+        fields[b"n" + digest(one)] = one
+    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
+    for call in (READS["get_tuple"], READS["list"]):
+        with watched(SECONDS), pytest.raises(LimitExceeded, match="chunks"):
+            await call(target.uniform())
+    await READS["prune"](saver)  # each is looked at once
+
+
+async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Uniform, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    chunk = b"x" * 500_000
+    one = b"p" + digest(chunk) * 20_000  # 10 GB
+    fields = {b"p" + digest(chunk): chunk, b"n" + digest(one): one, value_field("n"): sealed(b"n", [digest(one)])}
+    target.raw.hset(data_of(target), mapping=fields)
+    with watched(SECONDS), pytest.raises(LimitExceeded, match="value_bytes"):
+        await target.uniform().get_tuple(config())
+
+
+async def test_a_long_chain_of_lists_of_chunks(saver: Uniform, target: Target) -> None:
+    await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
+    below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
+    for _ in range(3000):
+        one = b"".join(below)
+        below = [b"n", digest(one)]
+        fields[b"".join(below)] = one
+    target.raw.hset(data_of(target), mapping={**fields, value_field("n"): sealed(b"n", [below[1]])})
+    with watched(SECONDS), pytest.raises(LimitExceeded, match="depth"):
+        await target.uniform().get_tuple(config())
+    with watched(SECONDS):
+        await READS["prune"](saver)
+    await saver.delete_thread("thread")
+    assert target.keys() == []
+
+
+async def test_a_channel_that_is_named_twice_is_damage(saver: Uniform, target: Target) -> None:
+    stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
+    header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
+    chunks = framing.unpack(target.raw.hget(data_of(target), header))
+    named = b"a\0a\0node\0"
+    chunks[3] = b"p" + digest(named)
+    chunks[5] = b"\0\0\0\0"
+    target.raw.hset(data_of(target), mapping={header: pack(chunks), chunks[3]: named})
+    with pytest.raises(ThreadDamaged):
+        await target.uniform().get_tuple(config())
+
+
+def extension(code: int, data: bytes) -> bytes:
+    return b"\xc9" + len(data).to_bytes(4, "big") + bytes([code]) + data
+
+
+def nested(levels: int, lists: int) -> bytes:
+    data = b"\xc0"
+    for _ in range(levels):
+        data = extension(0, b"\x91" * lists + data)
+    return data
+
+
+DEEP = [(20, 1000), (400, 1000), (100, 100), (20_000, 1)]
+
+
+def read_nested(url: str, prefix: str) -> list[str]:
+    """What is raised for a value with so many extensions around each other, and so many lists in each."""
+    found = []
+    with redis.Redis.from_url(url) as raw, RedisSaver.from_conn_string(url, prefix=prefix) as saver:
+        made = checkpoint({"a": 1})
+        saver.put(WHERE, made, {}, made["channel_versions"])
+        for levels, lists in DEEP:
+            stored = pack([b"msgpack"]) + nested(levels, lists)
+            raw.hset(Keyspace(prefix).keys("thread").data_key, value_field("a"), stored)
+            with pytest.raises(ThreadDamaged) as raised:
+                saver.get_tuple(WHERE)
+            found.append(str(raised.value))
+    return found
+
+
+def test_extensions_that_nest_too_deep_do_not_end_the_process() -> None:
+    found = in_a_child("read_nested", url_of("redis"), "deep", seconds=60)
+    assert len(found) == len(DEEP)
+    assert all(said.startswith("cannot decode the value of channel 'a'") for said in found)
+
+
+def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Node:
+        below: Any
+
+    Node.__qualname__, globals()["Node"] = "Node", Node
+    try:
+        value: Any = None
+        for _ in range(60):
+            value = Node([[{"k": value}]])
+        serializer = FastSerializer()
+        assert serializer.loads_typed(serializer.dumps_typed(value)) == value
+        for _ in range(60):
+            for _ in range(150):
+                value = [value]
+            value = Node(value)
+        for encode in (serializer.dumps_typed, serializer.dumps_elements):
+            with pytest.raises(TypeError, match="nested more than"):
+                encode(value)
+        assert serializer.dumps_elements([Node(1), Node(2)]).type == "msgpack"
+    finally:
+        del globals()["Node"]
+
+
+async def test_a_value_that_nests_too_deep_is_refused(saver: Uniform, target: Target) -> None:
+    value: Any = None
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(EncodeError, match="channel 'a'"):
+        await put_one(saver, {"a": value})
+    assert target.keys() == []
+
+
+# -- what is stored, changed at random
+
+
+DAMAGE: dict[str, Callable[[Any, Any, random.Random], None]] = {
+    "a field": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b""),
+    "a header": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"c"),
+    "a value": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"b"),
+    "a record of writes": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"w"),
+    "a counter": lambda raw, keys, chance: change_field(raw, keys.data_key, chance, b"@"),
+    "a member": lambda raw, keys, chance: change_member(raw, keys.index_key, chance),
+    "its own TTL": lambda raw, keys, chance: raw.hset(
+        keys.data_key, b"@ttl", chance.choice([b"x", b"-1", b"1e9", b"9" * 30, b""])
+    ),
+}
+
+
+def change_field(raw: Any, data: bytes, chance: random.Random, kind: bytes) -> None:
+    fields = [field for field in sorted(raw.hkeys(data)) if field.startswith(kind)]
+    field = chance.choice(fields)
+    raw.hset(data, field, changed_bytes(chance, raw.hget(data, field)))
+
+
+def change_member(raw: Any, index: bytes, chance: random.Random) -> None:
+    member = chance.choice(raw.zrange(index, 0, -1))
+    raw.zadd(index, {changed_bytes(chance, member): 0})
+    if chance.random() < 0.5:
+        raw.zrem(index, member)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62", "fakeredis"))
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize(("seed", "rounds"), [(5, 8), (None, 8), pytest.param(None, 400, marks=pytest.mark.slow)])
+def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None, rounds: int) -> None:
+    seed = seeds.seed() if seed is None else seed
+    chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
+    warnings.simplefilter("ignore")
+    target.uniform().saver.put(config("other"), checkpoint({"n": 1}), {}, {"n": "1"})
+    for number in range(rounds):
+        target.raw.delete(*keys, *Keyspace(target.prefix).keys("copy"))
+        writer = target.uniform().saver
+        made = furnish(writer, length=2)
+        what = chance.choice(list(DAMAGE))
+        for _ in range(chance.choice([1, 1, 3])):
+            DAMAGE[what](target.raw, keys, chance)
+        saver = chance.choice([target.uniform().saver, writer])
+        for name, call in {
+            **CALLS,
+            "writes": lambda saver: saver.put_writes(made[-1], [("n", 1)] * 3, "task 1"),
+        }.items():
+            try:
+                with watched(SECONDS):
+                    attempt(lambda: call(saver))
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
+        assert saver.get_tuple(config("other")) is not None
+        # The thread can always be given up, and begun anew.
+        saver.delete_thread("thread")
+        saver.put(WHERE, checkpoint({"n": 3}), {}, {"n": "1"})
+        assert saver.get_tuple(WHERE).checkpoint["channel_values"] == {"n": 3}
+
+
+async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Uniform, target: Target) -> None:
+    stored = await put_one(saver, {"a": 1})
+    keys = Keyspace(target.prefix).keys("thread")
+    for damage in ({b"@ttl": b"soon"}, {b"@deferred_ttl": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
+        target.raw.hset(keys.data_key, mapping=damage)
+        before = target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1)
+        for call in (
+            lambda: put_one(saver, {"a": 2}),
+            lambda: saver.put_writes(stored, [("a", 1)], "t"),
+            lambda: saver.get_tuple(config()),
+        ):
+            with pytest.raises(ThreadDamaged, match="delete_thread"):
+                await call()
+        assert before == (target.raw.hgetall(keys.data_key), target.raw.zrange(keys.index_key, 0, -1))
+        target.raw.hdel(keys.data_key, b"@ttl", b"@deferred_ttl")
+    target.raw.delete(*keys)
+    await put_one(saver, {"a": 1})
+    target.raw.zadd(keys.index_key, {b"c\0\xff": 0})
+    with pytest.raises(ThreadDamaged, match="delete_thread"):
+        await saver.list(config())
+
+
+# -- limits
+
+
+LIMITS = Limits(name_bytes=64, value_bytes=20_000, channels=5, writes=4, chunks=20)
+BIG = ["x" * 1000] * 25
+TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
+    "thread": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
+    "namespace": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t", "é" * 33), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
+    "checkpoint": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, checkpoint_id="c" * 65), {}, {"a": "1"}),
+    ),
+    "parent": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t", "", "c" * 65), checkpoint({"a": 1}), {}, {"a": "1"}),
+    ),
+    "channel": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a" * 65: 1}), {}, {"a" * 65: "1"}),
+    ),
+    "version": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}, {"a": "1" * 65}), {}, {"a": "1" * 65}),
+    ),
+    "run": (
+        "name_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": 1}), {"run_id": "r" * 65}, {"a": "1"}),
+    ),
+    "channels": (
+        "channels",
+        lambda uniform, where: uniform.put(
+            config("t"), checkpoint(dict.fromkeys("abcdef", 1)), {}, dict.fromkeys("abcdef", "1")
+        ),
+    ),
+    "value": (
+        "value_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": "x" * 20_001}), {}, {"a": "1"}),
+    ),
+    "value in chunks": (
+        "value_bytes",
+        lambda uniform, where: uniform.put(config("t"), checkpoint({"a": BIG}), {}, {"a": "1"}),
+    ),
+    "chunks": (
+        "chunks",
+        lambda uniform, where: uniform.put(
+            config("t"), checkpoint({"a": [f"{n:0600}" for n in range(25)]}), {}, {"a": "1"}
+        ),
+    ),
+    "writes": ("writes", lambda uniform, where: uniform.put_writes(where, [("a", 1)] * 5, "task")),
+    "task": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t" * 65)),
+    "task path": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a", 1)], "t", "p" * 65)),
+    "write's channel": ("name_bytes", lambda uniform, where: uniform.put_writes(where, [("a" * 65, 1)], "t")),
+    "write": ("value_bytes", lambda uniform, where: uniform.put_writes(where, [("a", "x" * 20_001)], "t")),
+    "copy": ("name_bytes", lambda uniform, where: uniform.copy_thread("thread", "t" * 65)),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Target, what: str) -> None:
+    setting, call = TOO_MUCH[what]
+    small, large = target.uniform(limits=LIMITS), target.uniform()
+    where = await put_one(small, {"a": 1})
+    keys, holds = target.keys(), target.raw.hgetall(data_of(target))
+    commands = target.raw.info("stats")["total_commands_processed"]
+    with pytest.raises(
+        LimitExceeded, match=rf"the most is [0-9,]+\. Nothing was written.*limits=Limits\({setting}=\d+\)"
+    ):
+        await call(small, where)
+    assert target.raw.info("stats")["total_commands_processed"] == commands + 1
+    assert (target.keys(), target.raw.hgetall(data_of(target))) == (keys, holds)
+    await call(large, where)
+
+
+@pytest.mark.parametrize("settings", [{"value_bytes": 10_000}, {"chunks": 10}])
+async def test_what_was_written_with_larger_limits_is_not_called_damaged(
+    saver: Uniform, target: Target, settings: Any
+) -> None:
+    await put_one(saver, {"a": [f"{n:0600}" for n in range(30)], "n": 1})
+    small = target.uniform(limits=Limits(**settings))
+    with pytest.raises(LimitExceeded, match=rf"limits=Limits\({next(iter(settings))}=") as raised:
+        await small.get_tuple(config())
+    assert not isinstance(raised.value, ThreadDamaged)
+    assert (await target.uniform().get_tuple(config())).checkpoint["channel_values"]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"channels": 0}, {"writes": -1}, {"chunks": 1.5}, {"depth": True}, {"value_bytes": "1"}]
+)
+def test_a_limit_is_a_positive_int(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        Limits(**wrong)
+
+
+# -- files of threads
+
+
+def exported(folder: Path) -> bytes:
+    """A file of threads, as its bytes."""
+    path = folder / "threads"
+    with RedisSaver.from_conn_string("memory://") as saver, opened(f"file:{path}", target=True) as target:
+        furnish(saver, "one", length=2)
+        furnish(saver, "two", length=1)
+        migrate(saver, target)
+    return path.read_bytes()
+
+
+def records_of(data: bytes) -> list[bytes]:
+    found, at = [], len(FIRST_LINE)
+    while at < len(data):
+        length, _ = FRAME.unpack_from(data, at)
+        found.append(data[at + FRAME.size : at + FRAME.size + length])
+        at += FRAME.size + length
+    return found
+
+
+def file_of(records: list[bytes]) -> bytes:
+    made = FIRST_LINE
+    for one in records:
+        made += FRAME.pack(len(one), checksum(one, len(made))) + one
+    return made
+
+
+def tampered(chance: random.Random, record: bytes) -> bytes:
+    """A record in which something is of another kind, or is something else."""
+    if chance.random() < 0.4:
+        return changed_bytes(chance, record)
+    found = ormsgpack.unpackb(record)
+    places = [(found, at) for at in range(len(found))]
+    for one, at in places:
+        inner = one[at]
+        if isinstance(inner, dict):
+            places += [(inner, key) for key in inner]
+        elif isinstance(inner, list):
+            places += [(inner, place) for place in range(len(inner))]
+    one, at = chance.choice(places)
+    others = [
+        None,
+        0,
+        -1,
+        10**9,
+        1.5,
+        float("nan"),
+        "",
+        "x",
+        [],
+        {},
+        [0] * 5000,
+        b"\xff",
+        True,
+        [["a", 1]],
+        {"a": ["msgpack", [0]]},
+    ]
+    one[at] = chance.choice(others)
+    return ormsgpack.packb(found)
+
+
+def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, int]:
+    """Import files that were changed: bytes anywhere, or records with the right checksums; answers what came of it."""
+    warnings.simplefilter("ignore")
+    chance, records, came = random.Random(seed), records_of(data), dict[str, int]()
+    path = Path(folder, f"changed-{os.getpid()}")
+    for number in range(count):
+        if flipped := chance.random() < 0.3:
+            made = changed_bytes(chance, data)
+        else:
+            some = list(records)
+            at = chance.randrange(len(some))
+            some[at] = tampered(chance, some[at])
+            made = file_of(some)
+        path.write_bytes(made)
+        try:
+            with watched(SECONDS), opened(f"file:{path}", target=False) as source:
+                report = migrate(source, InMemorySaver(), sample=1)
+                outcome = "failed" if report.failed else "moved"
+        except FileDamaged:
+            outcome = "FileDamaged"
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}, number {number}: {error!r}"[:2000]) from error
+        assert not (flipped and outcome != "FileDamaged" and made != data), f"seed {seed}, number {number}: not noticed"
+        came[outcome] = came.get(outcome, 0) + 1
+    return came
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", [3, None])
+def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
+    seed = seeds.seed() if seed is None else seed
+    came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 150, seconds=120)
+    assert came["FileDamaged"] and came["moved"], came
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3600)
+def test_twenty_thousand_files(tmp_path: Path) -> None:
+    seed = seeds.seed()
+    print(f"seed {seed}: {in_a_child('changed_files', exported(tmp_path), str(tmp_path), seed, 20_000, seconds=3600)}")
+
+
+@pytest.mark.parametrize("length", [2**31, 2**32 - 1])
+def test_a_record_longer_than_its_file_takes_no_memory(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "threads"
+    path.write_bytes(FIRST_LINE + FRAME.pack(length, 0) + b"x" * 100)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileDamaged), opened(f"file:{path}", target=False):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# -- two tiers
+
+
+def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
+    """Change something of what is noted of a thread in front of a cold saver."""
+    which = chance.choice(["dirty", "flush", "intents", "lease", "data", "index"])
+    if which == "dirty":
+        some = [b"c\0", b"w\0\0", b"zz", b"", b"c", b"w\0c000000\0\xff\0", b"d", b"c\0a\0b\0c\0", chance.randbytes(9)]
+        raw.zadd(keys.dirty, {chance.choice(some): chance.choice([0, 1, -5, 1e300, float("inf")])})
+    elif which == "flush":
+        field = chance.choice(
+            [b"token", b"until", b"deleted", b"late", b"x" + chance.choice(raw.zrange(keys.dirty, 0, -1) or [b"d"])]
+        )
+        raw.hset(keys.flush, field, chance.choice([b"x", b"", b"9" * 40 + b" 1 e", b"3 4 ", b"-1", b"1e999"]))
+    elif which == "intents":
+        raw.zadd(
+            keys.intents, {chance.choice([b"", b"x", b"9" * 60, b"0" * 15 + b"-" + b"*" * 20, chance.randbytes(40)]): 0}
+        )
+    elif which == "lease":
+        raw.hset(keys.lease, chance.choice([b"token", b"barrier"]), b"x")
+    elif which == "data":
+        fields = [
+            b"@cold_backed",
+            b"@complete",
+            b"@has_latest\0",
+            b"@no_task_path",
+            b"@cold_gaps",
+            b"@deferred_ttl",
+            b"@flushed_head\0",
+            b"@state",
+        ]
+        raw.hset(keys.data_key, chance.choice(fields), chance.choice([b"", b"x", b"-3:", b"99:", b"c\xff\0", b"1 2"]))
+    else:
+        raw.zadd(keys.index_key, {chance.choice([b"c\0", b"w\0", b"c\0x", b"w\0c000000\0", b"i\0"]): 0})
+    return which
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62", "fakeredis"))
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("mode", ["write-behind", "write-through"])
+@pytest.mark.parametrize("rounds", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
+    target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr(context, "WRITER_GONE", 200)
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 300)
+    seed = seeds.seed()
+    chance, keys = random.Random(seed), Keyspace(target.prefix).tier_keys("thread")
+    warnings.simplefilter("ignore")
+    for number in range(rounds):
+        target.raw.delete(*keys)
+        saver = TieredSaver(target.uniform().saver, InMemorySaver(), mode=mode, flusher=False)
+        made = furnish(saver, length=2)
+        what = [change_tiers(target.raw, keys, chance) for _ in range(chance.choice([1, 1, 2]))]
+        calls: dict[str, Callable[[], Any]] = {
+            "flush": lambda: saver.driver.run(flushing.flush(saver, "thread", at_once=True)),
+            "get_tuple": lambda: saver.get_tuple(WHERE),
+            "put": lambda: saver.put(made[-1], checkpoint({"n": 5}, checkpoint_id="c000009"), {}, {"n": "1"}),
+            "put_writes": lambda: saver.put_writes(made[-1], [("n", 1)], "task 9"),
+            "list": lambda: list(saver.list(WHERE)),
+            "history": lambda: saver.get_delta_channel_history(config=WHERE, channels=["delta"]),
+            "flush again": lambda: saver.driver.run(flushing.flush(saver, "thread", at_once=True)),
+            "delete_thread": lambda: saver.delete_thread("thread"),
+        }
+        for name, call in calls.items():
+            try:
+                with watched(SECONDS):
+                    attempt(call)
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", ["redis62"])
+def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
+    cold = InMemorySaver()
+    saver = TieredSaver(target.uniform(limits=LIMITS).saver, cold)
+    small = saver.put(WHERE, checkpoint({"a": 1}), {}, {"a": "1"})
+    made = checkpoint({"a": "x" * 20_001})
+    stored = saver.put(small, made, {}, {"a": "1"})
+    saver.put_writes(stored, [("a", "x" * 20_001)], "task")
+    for _ in range(2):
+        found = saver.get_tuple(WHERE)
+        assert found.checkpoint["channel_values"] == made["channel_values"]
+        assert found.pending_writes == [("task", "a", "x" * 20_001)]
+    assert target.uniform().saver.get_tuple(WHERE) is None
+    behind = TieredSaver(target.uniform(limits=LIMITS).saver, cold, mode="write-behind", flusher=False)
+    with pytest.raises(LimitExceeded):
+        behind.put(stored, made, {}, {"a": "1"})
+
+
+@pytest.mark.parametrize("target_name", ["redis62"])
+async def test_a_page_of_a_history_ends_where_much_was_looked_at(
+    saver: Uniform, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "BYTES_PER_PAGE", 10_000)
+    where = config()
+    for step in range(8):
+        where = await saver.put(where, checkpoint({"n": step}, {"n": f"{step}", "d": "1"}), {}, {"n": f"{step}"})
+        await saver.put_writes(where, [("d", [step])], "a")
+        await saver.put_writes(where, [("other", "x" * 15_000)], "b")
+    calls = target.raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+    found = await saver.get_delta_channel_history(config=config(), channels=["d"])
+    assert [value for _, _, value in found["d"]["writes"]] == [[step] for step in range(7)]
+    assert 2 <= target.raw.info("commandstats")["cmdstat_evalsha"]["calls"] - calls <= 4

@@ -1,0 +1,65 @@
+"""Threads that grow, and what comes of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+)
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from factories import checkpoint, config
+from uniform import Target, Uniform
+
+from redis_saver.names import Keyspace
+
+Step = Callable[[Uniform], Awaitable[Any]]
+
+
+CONSTANT = "a value that is the same all along " * 20
+
+
+def name(number: int) -> str:
+    return f"c{number:06}"
+
+
+def values(number: int, constant: int = 1) -> dict[str, Any]:
+    return {"constant": f"{CONSTANT}{constant}", "n": f"value {number}"}
+
+
+async def grow(
+    uniform: Uniform, number: int, parent: int | None = None, *, thread: str = "thread", ns: str = "", constant: int = 1
+) -> None:
+    """Put checkpoint `number` on its parent with a new `n`; a `constant` of that number is new too."""
+    versions = {"constant": f"{constant:032}", "n": f"{number:032}", "empty": f"{number:032}"}
+    new = dict(versions) if parent is None or constant == number else {"n": versions["n"], "empty": versions["empty"]}
+    made = checkpoint(values(number, constant), versions, name(number))
+    run = "first" if number < 3 else "second" if number < 7 else "third"
+    metadata = {"source": "loop", "step": number, "parents": {}, "run_id": run}
+    where = config(thread, ns, name(parent) if parent else None)
+    await uniform.put(where, made, metadata, new)
+
+
+def keys(target: Target, thread: str = "thread") -> dict[str, bytes]:
+    """The two keys of a thread, by what they end with."""
+    return dict(zip(("index", "data"), Keyspace(target.prefix).keys(thread), strict=True))
+
+
+async def outcome(operation: Awaitable[Any]) -> Any:
+    """What an operation answers or raises."""
+    try:
+        return await operation
+    except Exception as error:
+        return error
+
+
+async def together(uniform: Uniform, *jobs: Coroutine[Any, Any, Any]) -> None:
+    """Run jobs at once: in a thread each for a blocking saver, else in a task each."""
+    if uniform.native_async:
+        await asyncio.gather(*jobs)
+    else:
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            list(pool.map(asyncio.run, jobs))

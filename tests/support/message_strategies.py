@@ -1,0 +1,272 @@
+"""Messages, ordinary and odd, as hypothesis draws them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import pathlib
+import uuid
+from collections import deque
+from typing import Any, NamedTuple
+
+import langchain_core.messages as lc
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel, SecretStr
+
+from redis_saver.serde import message_codec as fast
+from redis_saver.serde.serializer import FastSerializer
+
+JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
+
+
+often = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Named(str, enum.Enum):
+    A = "a"
+
+
+class Text(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+class Real(float):
+    pass
+
+
+class Mapping(dict):
+    pass
+
+
+class Sequence(list):
+    pass
+
+
+class Inner(BaseModel):
+    a: int = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any = 2
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class MyMessage(lc.HumanMessage):
+    extra_field: int = 3
+
+
+class MyAIMessage(lc.AIMessage):
+    pass
+
+
+CLASSES = list(fast._CLASSES)
+
+
+NEEDED = {"role": "r", "tool_call_id": "t"}
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=8))
+
+
+odd = st.sampled_from(
+    [
+        "\ud800",
+        2**70,
+        b"bytes",
+        bytearray(b"array"),
+        (1, "a"),
+        (1, {2}),
+        {1, 2},
+        Color.RED,
+        Named.A,
+        Text("t"),
+        Number(3),
+        Real(1.5),
+        Mapping(a=1),
+        Sequence([1]),
+        Inner(),
+        Point(1),
+        Pair(1, [2]),
+        datetime.datetime(2020, 1, 1),
+        datetime.date(2020, 1, 1),
+        uuid.UUID(int=5),
+        decimal.Decimal("1.5"),
+        pathlib.Path("/tmp/x"),
+        deque([1]),
+        np.float64(2.5),
+        np.arange(3),
+        SecretStr("s"),
+        lc.HumanMessage("inner"),
+        {1: 2},
+        {None: 1},
+        {(1, 2): 3},
+        {Text("k"): 1},
+        {Named.A: 1},
+        {"\ud800": 1},
+        object(),
+        1j,
+        float("nan"),
+    ]
+)
+
+
+plain = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+anything = st.recursive(
+    scalars | odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+dicts = st.dictionaries(st.text(max_size=5), plain, max_size=3)
+
+
+odd_dicts = st.dictionaries(st.text(max_size=5), anything, max_size=3)
+
+
+calls = st.fixed_dictionaries(
+    {"name": st.text(max_size=5), "args": dicts, "id": st.none() | st.text(max_size=5)},
+    optional={"type": st.just("tool_call")},
+)
+
+
+counts = st.integers(0, 10**6)
+
+
+usage = st.fixed_dictionaries(
+    {"input_tokens": counts, "output_tokens": counts, "total_tokens": counts},
+    optional={
+        "input_token_details": st.fixed_dictionaries(
+            {}, optional={"cache_read": counts, "audio": counts, "cache_creation": counts, "flex": counts}
+        ),
+        "output_token_details": st.fixed_dictionaries({}, optional={"reasoning": counts, "audio": counts}),
+        "more": counts,
+    },
+)
+
+
+blocks = st.lists(st.text(max_size=8) | st.fixed_dictionaries({"type": st.just("text"), "text": plain}), max_size=3)
+
+
+openai_calls = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.text(max_size=3),
+            "function": st.fixed_dictionaries(
+                {"name": st.text(max_size=3), "arguments": st.sampled_from(['{"a": 1}', "{", "[]", ""])}
+            ),
+        }
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def messages(draw: Any, odd_values: bool = False) -> Any:
+    """A message as an application makes it, of any class."""
+    cls = draw(st.sampled_from([*CLASSES, lc.AIMessage, lc.AIMessage, MyMessage, MyAIMessage]))
+    maps = odd_dicts if odd_values else dicts
+    given_: dict[str, Any] = {key: draw(st.text(max_size=4)) for key in NEEDED if key in cls.model_fields}
+    optional: dict[str, Any] = {
+        "name": st.text(max_size=4),
+        "id": st.text(max_size=4) | st.integers(0, 9),
+        "additional_kwargs": maps | st.fixed_dictionaries({"tool_calls": openai_calls}),
+        "response_metadata": maps | st.just({"output_version": "v1"}),
+        "stamp": anything if odd_values else plain,
+        "example": st.booleans(),
+    }
+    if "tool_calls" in cls.model_fields:
+        optional["tool_calls"] = st.lists(calls, max_size=2)
+        optional["usage_metadata"] = usage
+        optional["invalid_tool_calls"] = st.just([{"name": "f", "args": "{", "id": None, "error": "e"}])
+    if "tool_call_chunks" in cls.model_fields:
+        chunk = {"name": "f", "args": '{"a":', "id": "1", "index": 0}
+        optional["tool_call_chunks"] = st.just([chunk])
+        optional["chunk_position"] = st.just("last")
+    if "artifact" in cls.model_fields:
+        optional["artifact"] = anything if odd_values else plain
+        optional["status"] = st.sampled_from(["success", "error"])
+    for key, strategy in optional.items():
+        if draw(st.integers(0, 2)) == 0:
+            given_[key] = draw(strategy)
+    if cls is lc.RemoveMessage:
+        given_.setdefault("id", "1")
+    else:
+        given_["content"] = draw(st.text(max_size=20) | blocks)
+    if cls in (lc.FunctionMessage, lc.FunctionMessageChunk):
+        given_.setdefault("name", "f")
+    return cls(**given_)
+
+
+def outcome(act: Any, *args: Any) -> Any:
+    """What a call answers, or the type of what it raises."""
+    try:
+        return act(*args)
+    except Exception as error:
+        return type(error)
+
+
+ORDINARY_MESSAGES = [
+    *[cls(**{key: "x" for key in NEEDED if key in cls.model_fields}, id="1", name="n", content="") for cls in CLASSES],
+    lc.HumanMessage([{"type": "text", "text": "a"}, "b"], additional_kwargs={"a": {"b": [1]}}),
+    lc.HumanMessage("with more", example=False),
+    lc.AIMessage(
+        "hello",
+        id="run-1",
+        tool_calls=[{"name": "f", "args": {"a": {"b": 1}}, "id": "1"}, {"name": "g", "args": {}, "id": None}],
+        usage_metadata={
+            "input_tokens": 1,
+            "output_tokens": 2,
+            "total_tokens": 3,
+            "input_token_details": {"audio": 0, "cache_read": 1},
+            "output_token_details": {"reasoning": 1},
+        },
+        response_metadata={"model_name": "m", "logprobs": None, "token_usage": {"n": 1.5}},
+        additional_kwargs={"refusal": None},
+    ),
+    lc.ToolMessage("result", tool_call_id="1", artifact={"rows": [1, 2]}, status="error"),
+    lc.AIMessageChunk("", chunk_position="last") if "chunk_position" in lc.AIMessageChunk.model_fields else None,
+]
+ORDINARY_MESSAGES = [message for message in ORDINARY_MESSAGES if message is not None]
+
+
+def changed(message: Any, data: Any) -> None:
+    """Change a message in place, as user code may."""
+    which = data.draw(st.integers(0, 6))
+    if which == 0:
+        message.content = data.draw(st.text(max_size=5) | blocks) if type(message) is not lc.RemoveMessage else ""
+    elif which == 1:
+        message.additional_kwargs["new"] = data.draw(anything)
+    elif which == 2:
+        message.response_metadata = dict(reversed({"a": 1, "b": 2, **message.response_metadata}.items()))
+    elif which == 3:
+        message.__dict__[data.draw(st.sampled_from(sorted(message.__dict__)))] = data.draw(anything | usage)
+    elif which == 4:
+        object.__setattr__(message, "__pydantic_extra__", data.draw(st.sampled_from([None, {}, {"a": 1}])))
+    elif which == 5:
+        message.__dict__["foreign"] = 1
+    else:
+        message.__class__ = data.draw(st.sampled_from([lc.HumanMessage, lc.SystemMessage, MyMessage]))

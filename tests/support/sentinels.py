@@ -1,0 +1,42 @@
+"""Sentinels, and a call of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import chain, config
+from servers import Server, free_port
+from uniform import Uniform
+
+
+async def roundtrip(saver: Any) -> None:
+    uniform = Uniform(saver)
+    await uniform.setup()
+    configs = await chain(uniform, "é\ud800", 3)
+    await uniform.put_writes(configs[-1], [("n", b"\xff")], "task")
+    found = await uniform.get_tuple(config("é\ud800"))
+    assert (found.config, found.pending_writes) == (configs[-1], [("task", "n", b"\xff")])
+    assert len(await uniform.list(None)) == 3
+    assert [info.thread_id for info in await uniform.threads()] == ["é\ud800"]
+    await uniform.delete_for_runs(["r"])
+    await uniform.copy_thread("é\ud800", "copy")
+    assert (await uniform.prune(["copy"])).checkpoints == 2
+    for thread in ("copy", "é\ud800"):
+        await uniform.delete_thread(thread)
+    assert await uniform.threads() == []
+
+
+@pytest.fixture
+def sentinel() -> Any:
+    """A primary with a password, and a sentinel that watches it."""
+    primary = Server("--requirepass", "secret", "--masterauth", "secret")
+    watch = Server.__new__(Server)
+    watch.__dict__.update(program=primary.program, options=(), port=free_port(), folder=primary.folder, process=None)
+    settings = f"port {watch.port}\nsentinel monitor our:service 127.0.0.1 {primary.port} 1\nsentinel auth-pass our:service secret\n"
+    with open(f"{primary.folder}/sentinel.conf", "w") as file:
+        file.write(settings)
+    watch.start_as(f"{primary.folder}/sentinel.conf", "--sentinel")
+    yield watch
+    watch.kill()
+    primary.stop()

@@ -1,0 +1,271 @@
+"""Two tiers to test with: a Redis and a Postgres database of a test's own, and ways to let them fail."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+import redis
+from factories import checkpoint, config
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile, asked
+
+from redis_saver import (
+    AsyncTieredSaver,
+    TieredSaver,
+)
+from redis_saver.names import Keyspace
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.requests import Attempt
+
+
+class FlakySaver:
+    """A cold saver that can be made to fail, to wait, and that counts its calls."""
+
+    def __init__(self, saver: Any) -> None:
+        self.saver = saver
+        self.calls: list[str] = []
+        self.fail: set[str] = set()
+        self.before: dict[str, Any] = {}
+        """What to await (sync: call) before a method's answer is given, once."""
+        self.after: dict[str, Any] = {}
+
+    def wrap(self) -> Any:
+        """A subclass's instance, as `cold` has to be a saver."""
+        flaky, saver = self, self.saver
+
+        class Wrapped(type(saver)):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.__dict__.update(saver.__dict__)
+
+        for method in ("get_tuple", "put", "put_writes", "delete_thread", "list"):
+            setattr(Wrapped, method, flaky._sync(method))
+            setattr(Wrapped, "a" + method, flaky._async("a" + method))
+        return Wrapped()
+
+    def _note(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.fail:
+            raise psycopg.OperationalError(f"{method} fails on purpose")
+
+    def _sync(self, method: str) -> Any:
+        def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(method)
+            if first := self.before.pop(method, None):
+                first()
+            answer = getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(method, None):
+                act()
+            return answer
+
+        return call
+
+    def _async(self, method: str) -> Any:
+        plain = method[1:]
+        if plain == "list":
+
+            def listing(_: Any, *args: Any, **kwargs: Any) -> Any:
+                self._note(plain)
+                return self.saver.alist(*args, **kwargs)
+
+            return listing
+
+        async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(plain)
+            if first := self.before.pop(plain, None):
+                await first()
+            answer = await getattr(self.saver, method)(*args, **kwargs)
+            if act := self.after.pop(plain, None):
+                await act()
+            return answer
+
+        return call
+
+
+class Tiers:
+    """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
+
+    def __init__(self, target: Target, url: str) -> None:
+        self.target, self.url = target, url
+        self.pools: list[Any] = []
+        self.native_async = target.flavour == "async"
+        self.passed = 0.0
+
+    async def cold(self, **more: Any) -> Any:
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **more}
+        if self.native_async:
+            pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
+            await pool.open()
+            self.pools.append(pool)
+            saver: Any = AsyncPostgresSaver(pool)
+        else:
+            pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
+            self.pools.append(pool)
+            saver = PostgresSaver(pool)
+        return saver
+
+    async def cold_uniform(self) -> Any:
+        return Cold(await self.cold(), self.native_async)
+
+    async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
+        kind = AsyncTieredSaver if self.native_async else TieredSaver
+        return kind(self.target.uniform(**(hot or {})).saver, cold or await self.cold(), **settings)
+
+    async def uniform(self, **options: Any) -> Uniform:
+        return Uniform(await self.saver(**options))
+
+    async def close(self) -> None:
+        for pool in self.pools:
+            if isinstance(pool, AsyncConnectionPool):
+                await pool.close()
+            else:
+                pool.close()
+
+    def evict(self, *endings: str, thread: str = "thread") -> None:
+        """Take keys of a thread away, as the server may."""
+        keys = Keyspace(self.target.prefix).keys(thread)
+        for ending in endings or ("index", "data"):
+            self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
+
+    def later(self, milliseconds: int) -> None:
+        """Let so much time pass for what Redis keeps: deadlines, and the moments that are noted; and for who looks at a `Clock`."""
+        self.passed += milliseconds / 1000
+        raw = self.target.raw
+        for key in self.target.keys():
+            if (left := raw.pttl(key)) >= 0:
+                raw.pexpire(key, left - milliseconds)
+            if key.endswith(b":intents"):
+                for intent in raw.zrange(key, 0, -1):
+                    raw.zrem(key, intent)
+                    raw.zadd(key, {b"%015d" % max(0, int(intent[:15]) - milliseconds) + intent[15:]: 0})
+            if key.endswith(b":flush"):
+                for field, noted in raw.hgetall(key).items():
+                    if field == b"until":
+                        raw.hset(key, field, int(noted) - milliseconds)
+                    elif field.startswith(b"x"):
+                        tries, due, error = noted.split(b" ", 2)
+                        raw.hset(key, field, b"%s %d %s" % (tries, int(due) - milliseconds, error))
+
+    def fails(self, uniform: Uniform, script: Any = None) -> Any:
+        """Let hot fail, in all or from one script on, until the answer is called."""
+        hot, has_failed = uniform.saver.hot, script is None
+        works = hot.driver
+
+        def around(request: Any) -> Any:
+            nonlocal has_failed
+            has_failed |= getattr(request, "script", None) is script
+            if has_failed:
+                raise redis.ConnectionError("on purpose")
+            return (yield request)
+
+        Around(hot, around)
+        return lambda: setattr(hot, "driver", works)
+
+
+class Clock:
+    """The module `time`, for those whose time passes by `Tiers.later`, too."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self.tiers = tiers
+
+    def time(self) -> float:
+        return time.time() + self.tiers.passed
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.tiers.passed
+
+
+class Cold(Uniform):
+    """A uniform of any saver."""
+
+    def __init__(self, saver: Any, native_async: bool) -> None:
+        self.saver, self.native_async = saver, native_async
+
+
+def plain(one: Any) -> Any:
+    """A checkpoint without what Postgres does not give back as it was."""
+    return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
+
+
+async def written(uniform: Any, thread: str = "thread") -> list[dict[str, Any]]:
+    """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
+    look, as a graph takes it."""
+    assert await uniform.get_tuple(config(thread)) is None
+    made, versions = [], {"whole": f"{1:032}.1"}
+    for step in range(3):
+        parent = made[-1]["configurable"]["checkpoint_id"] if made else None
+        new = {"n": f"{step + 1:032}.1", **(versions if step == 0 else {})}
+        versions = {**versions, **new}
+        values = {"n": [step], "whole": {"a": ["x" * 3000, "y"]}}
+        one = checkpoint(values, versions)
+        made.append(
+            await uniform.put(config(thread, "", parent), one, {"source": "loop", "step": step, "parents": {}}, new)
+        )
+    await uniform.put_writes(made[-1], [("n", [7]), ("whole", {"b": 1})], "task-b", "path-1")
+    await uniform.put_writes(made[-1], [("n", [8])], "task-a", "path-2")
+    await uniform.put_writes(made[-1], [(INTERRUPT, ["wait"])], "task-c", "path-0")
+    return made
+
+
+def between(uniform: Uniform, script: Any, act: Any) -> None:
+    """Let something happen elsewhere just before a saver calls a script, once."""
+    left = [act]
+    Meanwhile(
+        uniform.saver.hot, lambda request: left.pop() if left and getattr(request, "script", None) is script else None
+    )
+
+
+BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
+"""Nothing is brought to cold before a test says so."""
+
+
+def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
+    return Keyspace(tiers.target.prefix).tier_keys(thread)
+
+
+async def drained(uniform: Uniform) -> None:
+    assert await uniform.flush(timeout=30) == 0
+    assert uniform.saver.stats().backlog == 0
+
+
+async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
+    """A flusher that has taken what is dirty, and stops before it gives anything to cold; its claim is over when the answer lets it go on."""
+    saver = uniform.saver
+    operation = flushing.flush(saver, "thread")
+    request = next(operation)
+    while not isinstance(request, Attempt):
+        answer = await asked(uniform, request)
+        request = operation.send(answer)
+
+    async def go_on() -> Any:
+        nonlocal request
+        while True:
+            answer = await asked(uniform, request)
+            try:
+                request = operation.send(answer)
+            except StopIteration as end:
+                return end.value
+
+    return go_on
+
+
+VERSIONS = {"n": f"{9:032}.1"}
+
+
+def new() -> Any:
+    """One that has another value in one channel, and no other."""
+    return checkpoint({"n": [9]}, VERSIONS)
+
+
+async def two_runs(uniform: Uniform, thread: str = "thread", of: str = "") -> None:
+    """Of one checkpoint each: run-1, and run-2."""
+    first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
+    await uniform.get_tuple(config(thread))
+    stored = await uniform.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
+    await uniform.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])

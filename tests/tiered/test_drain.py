@@ -1,0 +1,598 @@
+"""Cold catches up: whatever request or reply is lost, whoever holds something then, and how a drain that could not says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from uniform import Uniform, Target
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from factories import checkpoint, config, ids
+from proxy import Proxy, proxy, retrying  # noqa: F401
+from tiering import BEHIND, drained, keys_of
+from wrappers import Around, asked, ran
+from tiering import FlakySaver, Tiers, plain, written
+
+from redis_saver import BacklogWarning, KeyConflict
+from redis_saver.engine import scripts
+from redis_saver.engine.runner import Driver
+from redis_saver.engine.requests import Call
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.requests import Attempt, Outcome
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+
+QUICK: dict[str, Any] = {"mode": "write-behind", "flush_interval": 0.02}
+SOON = 15.0
+"""Seconds: more than anything here takes, and less than any lease."""
+
+
+@pytest.fixture
+def quick(monkeypatch: Any) -> None:
+    monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.1)
+
+
+async def until(done: Callable[[], Awaitable[Any]], seconds: float = SOON) -> None:
+    began = time.monotonic()
+    while not await done():
+        assert time.monotonic() - began < seconds
+        await asyncio.sleep(0.02)
+
+
+async def closed(saver: Any, timeout: float = 10.0) -> int:
+    return int(await (saver.aclose(timeout) if hasattr(saver, "aclose") else asyncio.to_thread(saver.close, timeout)))
+
+
+class Queue:
+    """Savers whose requests to Redis go through a proxy, and are not repeated by their client."""
+
+    def __init__(self, tiers: Tiers, proxy: Proxy) -> None:
+        self.tiers, self.proxy = tiers, proxy
+        for script in vars(scripts).values():
+            if isinstance(script, scripts.Script):
+                tiers.target.raw.script_load(script.text)
+
+    async def uniform(self, **settings: Any) -> Uniform:
+        target = self.tiers.target
+        client = Target(target.name, target.flavour, self.proxy.url, target.prefix).client(
+            retry=retrying(target.flavour, 0)
+        )
+        return await self.tiers.uniform(hot={"client": client}, **settings)
+
+    def lose(self, script: scripts.Script, how: str) -> None:
+        marker = b"EVALSHA\r\n$40\r\n" + script.sha.encode()
+        (self.proxy.lose_reply if how == "reply lost" else self.proxy.drop_request)(marker)
+
+    def held(self) -> list[bytes]:
+        """The keys of whatever somebody holds, or cold does not have."""
+        raw = self.tiers.target.raw
+        return [
+            key
+            for key in self.tiers.target.keys()
+            if key.endswith((b":dirty", b":intents")) or (key.endswith(b":flush") and raw.hget(key, "token"))
+        ]
+
+
+@pytest.fixture
+def beyond(tiers: Tiers, proxy: Proxy) -> Queue:
+    return Queue(tiers, proxy)
+
+
+async def again(act: Callable[[], Awaitable[Any]]) -> Any:
+    """Do something, as a caller that tries again where its connection breaks."""
+    for _ in range(3):
+        try:
+            return await act()
+        except redis.ConnectionError:
+            pass
+    raise AssertionError
+
+
+def following(number: int, **metadata: Any) -> Any:
+    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+    return one, metadata, one["channel_versions"]
+
+
+async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[str, set[str]]:
+    """What uses each script over two tiers once; answers the ids of the checkpoints that cold has to have, by thread."""
+    expected: dict[str, set[str]] = {}
+    found = await written(await tiers.uniform(**BEHIND), "left")  # by a process that is gone
+    expected["left"] = {one["configurable"]["checkpoint_id"] for one in found}
+
+    async def put(uniform: Uniform, where: Any, number: int, **metadata: Any) -> Any:
+        given = following(number, **metadata)
+        stored = await again(lambda: uniform.put(where, *given))
+        expected.setdefault(where["configurable"]["thread_id"], set()).add(given[0]["id"])
+        return stored
+
+    async def settled(thread: str) -> None:
+        async def is_clean() -> bool:
+            return not tiers.target.raw.exists(keys_of(tiers, thread).dirty)
+
+        await until(is_clean)
+
+    await tiers.target.uniform().put(config("old"), *following(1))
+    expected["old"] = {found.checkpoint["id"] for found in await tiers.target.uniform().list(config("old"))}
+    assert len(await again(lambda: through.list(config("old")))) == 1
+
+    await again(lambda: behind.get_tuple(config("thread")))
+    last = await put(behind, config("thread"), 1, run_id="run-1")
+    await again(lambda: behind.put_writes(last, [("n", 1), (INTERRUPT, 2)], "task"))
+    last = await put(behind, last, 2, run_id="run-2")
+    await settled("thread")
+    tiers.evict()
+    assert (await again(lambda: behind.get_tuple(config("thread")))).config == last
+    last = await put(through, last, 3)
+    await again(lambda: through.put_writes(last, [("n", 3)], "task"))
+    tiers.evict("index")
+    assert (await again(lambda: through.get_tuple(config("thread")))).config == last
+    tiers.evict()
+    last = await put(through, last, 4)  # hot lacks the parent
+
+    for uniform, thread in ((behind, "buried"), (through, "erased")):
+        await put(uniform, config(thread), 1)
+        await again(lambda uniform=uniform, thread=thread: uniform.delete_thread(thread))
+        expected[thread] = set()
+    one = await put(behind, config("run"), 1, run_id="run-8")
+    gone = expected["run"]
+    await put(behind, one, 2, run_id="run-9")
+    await settled("run")
+    await again(lambda: behind.delete_for_runs(["run-9"]))
+    newest = max(gone)
+    gone.remove(newest)
+    return expected
+
+
+USED = {
+    name: value
+    for name, value in vars(scripts).items()
+    if isinstance(value, scripts.Script)
+    and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
+    put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
+}  # fmt: skip
+
+
+REPLY, REQUEST = "reply lost", "request lost"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "how"),
+    [
+        ("sync", REPLY),
+        ("async", REQUEST),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("async", REPLY), ("sync", REQUEST))),
+    ],
+    indirect=["flavour"],
+)
+@pytest.mark.parametrize("name", USED)
+async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Queue, quick: None, name: str, how: str) -> None:
+    """The caller tries again, nobody else does anything; and nothing is held by anybody."""
+    behind, through = await beyond.uniform(**QUICK), await beyond.uniform()
+    cold = await beyond.tiers.cold_uniform()
+    beyond.lose(USED[name], how)
+    expected = await everything(beyond.tiers, behind, through)
+
+    async def is_there() -> bool:
+        found = {thread: set(ids(await cold.list(config(thread)))) for thread in expected}
+        return beyond.proxy.lost == 1 and found == expected and not beyond.held()
+
+    try:
+        await until(is_there)
+    finally:
+        await closed(behind.saver)
+
+
+# -- who holds a claim of a thread
+
+
+async def done(tiers: Tiers, uniform: Uniform, operation: Any, fails: Any = None) -> Any:
+    """What comes of an operation, whose calls of one script fail."""
+    answer: Any = None
+    failure: Any = None
+    while True:
+        try:
+            request = operation.throw(failure) if failure else operation.send(answer)
+        except StopIteration as end:
+            return end.value
+        called = [getattr(one, "script", None) for one in getattr(request, "requests", [request])]
+        failure = redis.ConnectionError("on purpose") if fails and fails in called else None
+        answer = None if failure else await asked(uniform, request)
+
+
+async def flushed(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
+    return await done(tiers, uniform, flushing.flush(uniform.saver, "thread"), **how)
+
+
+async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
+    """A claim that has got as far as a script, which was carried out; or (None) as a call of cold, which was not."""
+    operation = flushing.flush(uniform.saver, "thread")
+    request = next(operation)
+    while script is not None or not isinstance(request, Attempt):
+        answer = await asked(uniform, request)
+        if script is not None and getattr(request, "script", None) is script:
+            break
+        request = operation.send(answer)
+    return operation
+
+
+async def test_who_is_stopped_before_cold_is_asked_goes_on(tiers: Tiers) -> None:
+    """As a task that is cancelled: it cannot release its claim, and no other process waits for it longer than that lasts."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
+    assert await flushed(tiers, other) is None
+    assert (await flushed(tiers, uniform)).left == 0
+
+
+async def test_who_is_stopped_while_cold_is_asked_waits_for_the_end_of_the_turn(tiers: Tiers) -> None:
+    """Nobody knows when that call of cold is over, nor what it does then."""
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform)).close()
+    assert await flushed(tiers, uniform) is None
+    tiers.later(flushing.FLUSH_LEASE)
+    assert (await flushed(tiers, uniform)).left == 0
+
+
+async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> None:
+    """Nor does a fork's child go on with the claim of its parent."""
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
+    goes_on = await stopped(tiers, uniform, scripts.CLAIM)
+    assert await flushed(tiers, uniform) is None
+    goes_on.close()
+    leases = uniform.saver.leases
+    kept = dict(leases._tokens)
+    leases.after_fork()
+    assert await flushed(tiers, uniform) is None
+    leases._tokens = kept
+    assert (await flushed(tiers, uniform)).left == 0
+
+
+async def test_a_turn_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
+    """Cold may have half of it, and who comes next learns that: it coalesces cold nothing."""
+    settings = {**BEHIND, "cold_history": "latest"}
+    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    made = await written(uniform)
+    with pytest.raises(redis.ConnectionError):
+        await flushed(tiers, uniform, fails=scripts.ACK)
+    assert (await flushed(tiers, other)).coalesced == 0
+    assert [one.config for one in await cold.list(config())] == made[::-1]
+
+
+async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: Tiers) -> None:
+    """As all of it was set aside when its holder asked again."""
+    flaky = FlakySaver(await tiers.cold())
+    uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
+    await uniform.get_tuple(config())
+    await uniform.put(config(), *following(1))
+    flaky.fail = {"put"}
+    assert (await flushed(tiers, uniform)).left == 1
+    (await stopped(tiers, other, scripts.CLAIM)).close()  # nothing is due
+    tiers.later(3000)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
+    tiers.later(-3000)
+    assert (await flushed(tiers, uniform)).left == 1
+    tiers.later(3000)
+    assert (await flushed(tiers, other)).left == 0
+
+
+async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
+    """Who goes on with its claim finds that somebody is writing the thread to cold."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    (await stopped(tiers, uniform, scripts.CLAIM)).close()
+    seconds, micros = tiers.target.raw.time()
+    intent = b"%015d-" % (seconds * 1000 + micros // 1000) + b"*" * 16 + b"writer"
+    tiers.target.raw.zadd(keys_of(tiers).intents, {intent: 0})
+    assert await flushed(tiers, uniform) is None
+    tiers.target.raw.zrem(keys_of(tiers).intents, intent)
+    assert (await flushed(tiers, other)).left == 0
+
+
+async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
+    """So that who came late, and may have done harm to cold, learns that."""
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    last = (await written(uniform))[-1]
+    late = await stopped(tiers, uniform)
+    tiers.later(flushing.FLUSH_LEASE)
+    await other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(other)
+    request, has_failed = late.send(Outcome(None, None)), False
+    with pytest.raises(StopIteration):
+        while True:
+            if getattr(request, "script", None) is scripts.ACK and not has_failed:
+                has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
+            else:
+                request = late.send(await asked(uniform, request))
+    assert ("task-c", INTERRUPT, ["wait"]) in (await cold.get_tuple(config())).pending_writes
+    await drained(other)
+    assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
+
+
+# -- who looks at all keys
+
+
+async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
+    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver), **how)
+
+
+@pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
+async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    with pytest.raises(redis.ConnectionError):
+        await looked(tiers, uniform, fails=fails)
+    assert await looked(tiers, other) == ["thread"]
+    assert await looked(tiers, uniform) == []  # one of all, and not again at once
+    tiers.later(3_600_000)
+    assert await looked(tiers, uniform) == ["thread"]
+
+
+async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
+    """And another does when it has not gone on for a while."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    await written(uniform)
+    operation = flush_queue.scan_in_turn(uniform.saver)
+    await asked(uniform, next(operation))
+    operation.close()
+    assert await looked(tiers, other) == []
+    assert await looked(tiers, uniform) == ["thread"]
+    tiers.later(flush_queue.SCAN_LEASE)
+    operation = flush_queue.scan_in_turn(uniform.saver)
+    await asked(uniform, next(operation))
+    tiers.later(flush_queue.SCAN_LEASE)
+    assert await looked(tiers, other) == ["thread"]
+
+
+async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch: Any) -> None:
+    monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    operation, sent = flush_queue.scan(uniform.saver, is_in_turn=True), list[Any]()
+    request = next(operation)
+    sent.append(request)
+    assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
+    operation.close()
+
+
+def test_figures(target_name: str) -> None:
+    """What the documentation promises is made of what is waited for."""
+    assert flush_queue.MAX_BACKOFF >= flushing.MAX_PAUSE
+    assert flush_queue.CATCH_UP == flush_queue.MAX_BACKOFF + flush_queue.SCAN_INTERVAL == 15
+    assert flush_queue.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, flush_queue.SCAN_LEASE) == 30_000
+
+
+# -- intents
+
+
+async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
+    """Cold was not told of it, so hot is believed on."""
+    uniform, other = await tiers.uniform(), await tiers.uniform()
+    last = (await written(uniform))[-1]
+
+    def reply_is_lost(request: Any) -> Any:
+        reply = yield request
+        if getattr(request, "script", None) is scripts.BEGIN_INTENT:
+            raise redis.ConnectionError("on purpose")
+        return reply
+
+    Around(uniform.saver.hot, reply_is_lost)
+    with pytest.raises(redis.ConnectionError):
+        await uniform.put_writes(last, [("n", 1)], "task")
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+    assert (await other.get_tuple(config())).config == last
+    assert other.saver.stats().intents == 0
+
+
+async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tiers) -> None:
+    """It is in two threads, the second of which somebody has overwritten."""
+    uniform = await tiers.uniform(**BEHIND)
+    for thread in ("one", "two"):
+        await uniform.get_tuple(config(thread))
+        await uniform.put(config(thread), *following(1, run_id="run"))
+    await drained(uniform)
+    index = keys_of(tiers, "two").index_key
+    tiers.target.raw.delete(index)
+    tiers.target.raw.set(index, "somebody else's")
+    with pytest.raises(KeyConflict):
+        await uniform.delete_for_runs(["run"])
+    assert not tiers.target.raw.exists(keys_of(tiers, "one").intents)
+
+
+# -- drains
+
+
+def down() -> Any:
+    class Down(InMemorySaver):
+        is_down = True
+
+        def put(self, *args: Any) -> Any:
+            if self.is_down:
+                raise psycopg.OperationalError("no\nserver here")
+            return super().put(*args)
+
+        async def aput(self, *args: Any) -> Any:
+            return self.put(*args)
+
+    return Down()
+
+
+async def test_a_with_that_leaves_something_behind_says_so(tiers: Tiers, caplog: Any) -> None:
+    """It warns, and logs how much it is; an error that ends the `with` stays the error."""
+    caplog.set_level(logging.WARNING, "redis_saver")
+
+    async def leave(thread: str, error: Exception | None = None) -> None:
+        saver = await tiers.saver(cold=down(), **QUICK)
+        closes, name = saver.aclose if tiers.native_async else saver.close, "aclose" if tiers.native_async else "close"
+        setattr(saver, name, lambda: closes(0.2))
+        if tiers.native_async:
+            async with saver:
+                await written(Uniform(saver), thread)
+                if error:
+                    raise error
+        else:
+            with saver:
+                await written(Uniform(saver), thread)
+                if error:
+                    raise error
+
+    with pytest.warns(BacklogWarning, match=r"6 records of 1 threads .*OperationalError: no server here") as caught:
+        await leave("one")
+    assert caught[0].filename == __file__
+    assert [one.levelname for one in caplog.records if "6 records of 1 threads" in one.getMessage()] == ["WARNING"]
+    with warnings.catch_warnings(), pytest.raises(ZeroDivisionError):
+        warnings.simplefilter("error")
+        await leave("two", ZeroDivisionError())
+    assert "12 records of 2 threads" in caplog.text
+
+
+async def test_a_with_that_has_brought_all_says_nothing(tiers: Tiers, caplog: Any) -> None:
+    saver = await tiers.saver(**QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if tiers.native_async:
+            async with saver:
+                await written(Uniform(saver))
+        else:
+            with saver:
+                await written(Uniform(saver))
+    assert caplog.records == []
+
+
+async def test_a_with_whose_hot_is_gone_says_so(tiers: Tiers, caplog: Any) -> None:
+    for error in (None, ZeroDivisionError()):
+        saver = await tiers.saver(**QUICK)
+        with pytest.raises(redis.ConnectionError if error is None else ZeroDivisionError):
+            if tiers.native_async:
+                async with saver:
+                    tiers.fails(Uniform(saver))
+                    if error:
+                        raise error
+            else:
+                with saver:
+                    tiers.fails(Uniform(saver))
+                    if error:
+                        raise error
+    assert "it cannot be said whether cold has everything" in caplog.text
+
+
+async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
+    """And its end; not each try."""
+    caplog.set_level(logging.WARNING, "redis_saver")
+    cold = down()
+    uniform = await tiers.uniform(cold=cold, **BEHIND)
+    for thread in range(4):
+        await written(uniform, f"{thread}")
+    for _ in range(3):
+        assert await uniform.flush(timeout=0.1) > 0
+    assert [one.getMessage() for one in caplog.records] == [
+        "the flusher cannot bring threads to cold, and goes on trying: OperationalError: no server here"
+    ]
+    caplog.clear()
+    cold.is_down = False
+    await drained(uniform)
+    assert [one.getMessage() for one in caplog.records] == ["the flusher brings threads to cold again"]
+
+
+async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, "redis_saver")
+
+    class Refuses(InMemorySaver):
+        def put_writes(self, *_: Any, **__: Any) -> None:
+            raise ValueError("no such writes")
+
+        async def aput_writes(self, *_: Any, **__: Any) -> None:
+            self.put_writes()
+
+    uniform = await tiers.uniform(cold=Refuses(), **BEHIND)
+    await uniform.get_tuple(config("a\nb"))
+    last = await uniform.put(config("a\nb"), *following(1))
+    await uniform.put_writes(last, [("n", 1)], "task")
+    for brought in (1, 0, 0):
+        settled = uniform.saver._flusher._bring(uniform.saver, "a\nb", at_once=True)
+        assert (await settled if tiers.native_async else settled) == brought
+    assert [one.getMessage() for one in caplog.records] == [
+        "cold does not take a record of thread 'a\\nb', which is tried again: ValueError: no such writes"
+    ]
+
+
+@pytest.mark.parametrize("script", [scripts.BACKLOG_STATS, scripts.PUBLISH, scripts.CLAIM, scripts.ACK])
+async def test_a_drain_survives_a_lost_reply(beyond: Queue, script: Any) -> None:
+    uniform = await beyond.uniform(**BEHIND)
+    await again(lambda: written(uniform))
+    beyond.lose(script, REPLY)
+    assert await uniform.flush(timeout=10) == 0
+    assert beyond.proxy.lost == 1
+    assert beyond.held() == []
+
+
+async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    works = tiers.fails(uniform)
+    with pytest.raises(redis.ConnectionError):
+        await uniform.flush()
+    works()
+    await drained(uniform)
+
+
+# -- every error is raised in the operation
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError, psycopg.OperationalError, ZeroDivisionError])
+async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: type[Exception]) -> None:
+    uniform, sent = await tiers.uniform(), list[Any]()
+
+    def operation() -> Any:
+        try:
+            yield Call(scripts.GET, (), ())
+        finally:
+            sent.append((yield Call(scripts.HAS_RUNS, (), ())))
+
+    def fails(request: Any) -> Any:
+        if request.script is scripts.GET:
+            raise error
+        return "cleaned up"
+        yield
+
+    Around(uniform.saver.hot, fails)
+    with pytest.raises(error):
+        await ran(uniform, operation())
+    assert sent == ["cleaned up"]
+
+
+async def test_an_operation_whose_task_is_cancelled_is_closed_at_once(tiers: Tiers) -> None:
+    closed_at, begun = list[str](), asyncio.Event()
+
+    def operation() -> Any:
+        try:
+            yield "anything"
+        finally:
+            closed_at.append("closed")
+
+    class Hangs(Driver[Any]):
+        request: Any = None
+
+        async def arequest(self, _: Any) -> Any:
+            begun.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(Hangs().arun(operation()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed_at == ["closed"]

@@ -1,0 +1,166 @@
+"""What only hot has, or cold was spared, on its way to cold: while others look, write and delete, or were gone before."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from interleaving import UnderWay
+from langgraph.checkpoint.serde.types import INTERRUPT
+from factories import config
+from tiering import BEHIND, drained, keys_of
+from tiering import VERSIONS, new, two_runs
+from tiering import FlakySaver, Tiers, between, plain, written
+
+from redis_saver import ThreadBusy
+from redis_saver.engine import scripts
+from redis_saver.tiered import context, operations
+from redis_saver.tiered.flush import run as flushing
+
+pytestmark = [
+    pytest.mark.parametrize("target_name", ["redis"], indirect=True),
+    pytest.mark.parametrize("flavour", ["sync"], indirect=True),
+]
+LATEST: dict[str, Any] = {**BEHIND, "cold_history": "latest"}
+
+
+def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
+    """An operation that goes on until it asks for something."""
+    one = UnderWay(uniform.saver, "", operation, lambda _: None, "thread")
+    while one.asks != until:
+        one.step()
+    return one
+
+
+@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Attempt put", "Attempt put_writes"])
+@pytest.mark.parametrize("act", ["list", "history", "copy"])
+async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: str, until: str) -> None:
+    """Cold has nothing of it yet, or half."""
+    alone, uniform, other, cold = (
+        tiers.target.uniform(),
+        await tiers.uniform(),
+        await tiers.uniform(),
+        await tiers.cold_uniform(),
+    )
+    made = await written(alone)
+    asked = {"config": made[-1], "channels": ["n"]}
+    listed, expected = await alone.list(config()), alone.saver.get_delta_channel_history(**asked)
+
+    async def another() -> None:
+        going_on(other, operations.put(other.saver, made[-1], new(), {}, VERSIONS), until)
+
+    between(uniform, scripts.ENROLL, another)
+    if act == "list":
+        assert list(map(plain, await uniform.list(config()))) == list(map(plain, listed))
+    elif act == "history":
+        assert uniform.saver.get_delta_channel_history(**asked) == expected
+    else:
+        tiers.later(flushing.FLUSH_LEASE)
+        await uniform.copy_thread("thread", "copy")
+        copied = await cold.list(config("copy"))
+        assert [one.pending_writes for one in copied] == [one.pending_writes for one in listed]
+
+
+@pytest.mark.parametrize("what", ["deletion", "write"])
+async def test_what_went_past_hot_is_not_undone(tiers: Tiers, what: str) -> None:
+    """Hot was not told, and is not believed: what it has does not go to cold."""
+    uniform, cold, bypass = (
+        await tiers.uniform(**LATEST),
+        await tiers.cold_uniform(),
+        await tiers.uniform(on_hot_error="bypass"),
+    )
+    await two_runs(uniform)
+    last = (await uniform.get_tuple(config())).config
+    await uniform.put_writes(last, [(INTERRUPT, ["older"])], "task")
+    await drained(uniform)
+    works = tiers.fails(bypass, scripts.ERASE if what == "deletion" else scripts.PUT_WRITES_THROUGH)
+    if what == "deletion":
+        await bypass.delete_thread("thread")
+    else:
+        await bypass.put_writes(last, [(INTERRUPT, ["newer"])], "task")
+    works()
+    tiers.later(context.WRITER_GONE + 1)
+    await uniform.delete_for_runs(["run-1"])
+    for each in (uniform, cold):
+        found = await each.get_tuple(config())
+        assert found is None if what == "deletion" else found.pending_writes[0][2] == ["newer"]
+
+
+async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
+    """Cold gets what it was spared when that is done."""
+    uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
+    await two_runs(uniform)
+    await drained(uniform)
+    first = (await uniform.list(config()))[-1].config
+    last = (await uniform.get_tuple(config())).config
+    writing = going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
+    deleting = UnderWay(
+        uniform.saver, "", operations.delete_for_runs(uniform.saver, ["run-2"]), lambda _: None, "thread"
+    )
+    while not deleting.is_waiting:
+        deleting.step()
+    while not writing.step():
+        pass
+    while not deleting.step():
+        pass
+    assert (await cold.get_tuple(first)).metadata["run_id"] == "run-1"
+
+
+async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkeypatch: Any) -> None:
+    """Whoever deletes it has to come again; nobody else waits for that."""
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
+    uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
+    await two_runs(uniform)
+    await drained(uniform)
+    last = (await uniform.get_tuple(config())).config
+    going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
+    with pytest.raises(ThreadBusy, match="'thread'"):
+        await uniform.delete_for_runs(["run-2"])
+    await through.put_writes(last, [("n", 1)], "task")
+    assert (await cold.get_tuple(last)).pending_writes == [("task", "n", 1)]
+    tiers.later(context.WRITER_GONE + 1)
+    await uniform.delete_for_runs(["run-2"])
+    assert "run-2" not in [one.metadata.get("run_id") for one in await cold.list(config())]
+
+
+async def test_what_was_noted_is_evicted_and_the_thread_is_listed(tiers: Tiers) -> None:
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await written(uniform)
+    tiers.target.raw.delete(keys_of(tiers).dirty)
+    assert len(await uniform.list(config())) == 3
+    assert len(await cold.list(config())) == 3
+
+
+async def test_a_ttl_that_is_taken_away_meanwhile_does_not_come_back(tiers: Tiers) -> None:
+    alone, flaky = tiers.target.uniform(), FlakySaver(await tiers.cold())
+    await written(alone)
+    alone.saver.set_thread_ttl("thread", timedelta(hours=1))
+    uniform, flaky.fail = await tiers.uniform(cold=flaky.wrap()), {"put", "put_writes"}
+    with pytest.raises(psycopg.OperationalError):
+        await uniform.list(config())
+    alone.saver.set_thread_ttl("thread", None)
+    flaky.fail = set()
+    assert await uniform.flush() == 0
+    assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
+
+
+async def test_a_key_of_others_keeps_no_thread_from_being_listed(tiers: Tiers) -> None:
+    await written(tiers.target.uniform(), "good")
+    tiers.target.raw.set(keys_of(tiers).index_key, "not ours")
+    assert len(await (await tiers.uniform()).list(None)) == 3
+
+
+async def test_hot_fails_meanwhile(tiers: Tiers) -> None:
+    """That is not what cold would not take."""
+    made, uniform = await written(tiers.target.uniform()), await tiers.uniform(on_hot_error="bypass")
+    works = tiers.fails(uniform, scripts.GET)
+    with pytest.raises(redis.ConnectionError):
+        await uniform.put(made[-1], new(), {}, VERSIONS)
+    works()
+    assert not [field for field in tiers.target.raw.hkeys(keys_of(tiers).flush) if field.startswith(b"x")]
+    tiers.later(flushing.FLUSH_LEASE)
+    await uniform.put(made[-1], new(), {}, VERSIONS)
+    assert len(await (await tiers.cold_uniform()).list(config())) == 4

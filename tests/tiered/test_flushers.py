@@ -1,0 +1,294 @@
+"""What flushers meet: full servers, hanging calls, poison, forks, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from langgraph.checkpoint.memory import InMemorySaver
+from factories import checkpoint, config
+from servers import Server, url_of
+from tiering import BEHIND, drained
+from tiering import FlakySaver, Tiers, plain, written
+
+from redis_saver import RedisSaver, TieredSaver
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+
+
+def plain_saver(**settings: Any) -> tuple[TieredSaver, Any]:
+    """A blocking saver over a real Redis and a saver in memory."""
+    client = redis.Redis.from_url(url_of("redis"))
+    cold = settings.pop("cold", None) or InMemorySaver()
+    prefix = f"flushers-{os.getpid()}-{time.monotonic_ns()}"
+    return TieredSaver(RedisSaver(client, prefix=prefix), cold, mode="write-behind", **settings), cold
+
+
+def put(saver: Any, thread: str, number: int = 1, where: Any = None) -> Any:
+    if where is None:
+        saver.get_tuple(config(thread))
+    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+    return saver.put(where or config(thread), one, {"step": number}, one["channel_versions"])
+
+
+async def until(done: Any, seconds: float = 20) -> None:
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() - began < seconds
+        await asyncio.sleep(0.02)
+
+
+async def test_a_full_server_can_be_drained(target_name: str) -> None:
+    """What is dirty cannot be evicted; what is clean can. Reads, deletions and flushes go on."""
+    server = Server("--maxmemory", "12mb", "--maxmemory-policy", "volatile-lru")
+    is_down = True
+
+    class Switched(InMemorySaver):
+        def put(self, *args: Any) -> Any:
+            if is_down:
+                raise psycopg.OperationalError("down")
+            return super().put(*args)
+
+    cold = Switched()
+    saver = TieredSaver(RedisSaver(server.client(), ttl=timedelta(hours=1)), cold, **BEHIND)
+    written_to: list[Any] = []
+    with pytest.raises((redis.exceptions.OutOfMemoryError, psycopg.OperationalError)):
+        for number in range(2000):
+            saver.get_tuple(config(f"t{number}"))
+            one = checkpoint({"n": [os.urandom(20_000)]}, {"n": f"{1:032}.1"})
+            written_to.append(saver.put(config(f"t{number}"), one, {}, one["channel_versions"]))
+    is_down = False
+    assert len(written_to) > 50
+    saver.delete_thread("t0")
+    assert saver.get_tuple(written_to[5]) is not None
+    assert saver.flush(timeout=60) == 0
+    assert saver.get_tuple(config("t0")) is None
+    assert all(cold.get_tuple(one) for one in written_to[1:])
+    for number in range(20):  # now there is room again: what is clean goes
+        put(saver, f"new-{number}")
+    server.stop()
+
+
+async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name: str) -> None:
+    let_go = threading.Event()
+
+    class Hangs(InMemorySaver):
+        def put(self, where: Any, *args: Any) -> Any:
+            if where["configurable"]["thread_id"] == "stuck":
+                let_go.wait(30)
+            return super().put(where, *args)
+
+    saver, cold = plain_saver(cold=Hangs(), flush_interval=0.05)
+    put(saver, "stuck")
+    await asyncio.sleep(0.3)
+    put(saver, "other")
+    await until(lambda: cold.get_tuple(config("other")))
+    assert cold.get_tuple(config("stuck")) is None
+    began = time.monotonic()
+    assert saver.close(timeout=0.2) == 1
+    assert time.monotonic() - began < 10
+    let_go.set()
+
+
+async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) -> None:
+    """Nobody asks for it: the flusher goes on trying, with pauses."""
+    is_down = True
+
+    class Switched(InMemorySaver):
+        def put(self, *args: Any) -> Any:
+            if is_down:
+                raise psycopg.OperationalError("down")
+            return super().put(*args)
+
+    saver, cold = plain_saver(cold=Switched(), flush_interval=0.05)
+    made = [put(saver, f"t{number}") for number in range(5)]
+    await until(lambda: saver.stats().refused >= 5)
+    assert saver.stats().flushed == 0
+    assert all(saver.get_tuple(one) for one in made)
+    is_down = False
+    await until(lambda: saver.stats().flushed == 5, 40)
+    assert all(cold.get_tuple(one) for one in made)
+    assert saver.close() == 0
+
+
+async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> None:
+    saver, cold = plain_saver(flush_interval=0.05)
+    clone = saver.with_allowlist([("os", "path")])
+    seen = weakref.ref(saver)
+    del saver
+    gc.collect()
+    put(clone, "t")  # a graph may hold nothing but the clone
+    await until(lambda: cold.get_tuple(config("t")))
+    del clone
+
+    def gone() -> bool:
+        gc.collect()
+        return seen() is None
+
+    await until(gone)
+
+
+async def test_a_fork_flushes_by_itself(target_name: str) -> None:
+    """Also if a lock was held, and cold was being asked, when it was made."""
+    asked = threading.Event()
+
+    class Slow(InMemorySaver):
+        def get_tuple(self, where: Any) -> Any:
+            if os.getpid() == parent:
+                asked.set()
+                time.sleep(0.5)
+            return super().get_tuple(where)
+
+    parent = os.getpid()
+    saver, _ = plain_saver(cold=Slow(), flush_interval=0.05)
+    thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
+    thread.start()
+    asked.wait(5)
+    assert saver.flush_queue is not None
+    saver.flush_queue._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(15)
+        put(saver, "t")
+        while not saver.stats().flushed:
+            time.sleep(0.02)
+        os._exit(7)
+    saver.flush_queue._lock.release()
+    thread.join()
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    saver.close()
+
+
+async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
+    flaky = FlakySaver(await tiers.cold())
+    wrapped = flaky.wrap()
+    poison: set[str] = set()
+    for method in ("put", "aput"):
+        works = getattr(type(wrapped), method)
+
+        def call(self: Any, where: Any, one: Any, *args: Any, works: Any = works) -> Any:
+            if one["id"] in poison:
+                raise ValueError("cannot be stored")
+            return works(self, where, one, *args)
+
+        setattr(type(wrapped), method, call)
+    uniform = await tiers.uniform(cold=wrapped, **BEHIND)
+    made = await written(uniform)
+    await written(uniform, "healthy")
+    await drained(uniform)
+    tiers.evict()
+    await uniform.get_tuple(config())  # hot has it in part
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    poison.add(new["id"])
+    stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
+    wanted = [stored, *made[::-1]]
+    assert [one.config for one in await uniform.list(config())] == wanted
+    assert len(await uniform.list(None)) == 7
+    for where in made:
+        assert (await uniform.get_tuple(where)).config == where
+    assert await uniform.get_tuple(config("thread", "sub")) is None
+    await uniform.copy_thread("healthy", "copy")
+    await uniform.delete_thread("thread")
+    await uniform.flush(timeout=2)
+    assert await uniform.list(config()) == []
+
+
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_a_thread_that_is_written_all_the_time_can_be_pruned(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    made = await written(uniform)
+    stop = threading.Event()
+
+    def write(task: str) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            uniform.saver.put_writes(made[-1], [("n", number)], f"{task}-{number % 20}")
+
+    writers = [threading.Thread(target=write, args=(f"task{one}",)) for one in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        await asyncio.wait_for(asyncio.to_thread(uniform.saver.prune, ["thread"]), 30)
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    await drained(uniform)
+    assert plain(await uniform.get_tuple(config())) == plain(await (await tiers.cold_uniform()).get_tuple(config()))
+
+
+async def test_what_came_back_from_cold_goes_on_without_it(tiers: Tiers) -> None:
+    """Also where writes come before their checkpoint, as with durability="async"."""
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    made = await written(uniform)
+    await drained(uniform)
+    tiers.evict()
+    await uniform.get_tuple(config())
+    flaky.fail = {"get_tuple", "put", "put_writes", "list"}
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    await uniform.put_writes(config(checkpoint_id=new["id"]), [("n", [1])], "task")
+    await uniform.put(made[-1], new, {}, new["channel_versions"])
+    found = await uniform.get_tuple(config())
+    assert (found.checkpoint["id"], found.pending_writes) == (new["id"], [("task", "n", [1])])
+    flaky.fail = set()
+    await drained(uniform)
+    assert plain(await (await tiers.cold_uniform()).get_tuple(config())) == plain(found)
+
+
+async def test_latest_a_fork_gets_the_ancestors_that_were_spared(tiers: Tiers) -> None:
+    """Whose writes a `DeltaChannel` is made of; LangGraph notes that in the metadata."""
+    uniform, cold = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
+    where, made = config(), []
+    for number in range(1, 5):
+        values = {"log": ["snapshot"]} if number == 4 else {}
+        one = checkpoint(values, {"log": f"{number:032}.1"})
+        metadata = (
+            {"step": number}
+            if number == 4
+            else {"step": number, "counters_since_delta_snapshot": {"log": (number, number)}}
+        )
+        where = await uniform.put(where, one, metadata, one["channel_versions"])
+        await uniform.put_writes(where, [("log", [number])], "task")
+        made.append(where)
+    await drained(uniform)
+    assert len(await cold.list(config())) == 1
+    fork = checkpoint({}, {"log": f"{9:032}.1"})
+    forked = await uniform.put(
+        made[1], fork, {"counters_since_delta_snapshot": {"log": (3, 3)}}, fork["channel_versions"]
+    )
+    before = await uniform.get_delta_channel_history(config=forked, channels=["log"])
+    await drained(uniform)
+    tiers.evict()
+    assert await uniform.get_delta_channel_history(config=forked, channels=["log"]) == before
+    assert [write[2] for write in before["log"]["writes"]] == [[1], [2]]
+
+
+async def test_writers_that_wait_for_capacity_keep_no_worker_thread(target_name: str) -> None:
+    class Down(InMemorySaver):
+        def put(self, *_: Any) -> Any:
+            raise psycopg.OperationalError("down")
+
+    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_timeout=2)
+    made = [put(saver, f"t{number}") for number in range(5)]
+    waiting = [asyncio.create_task(saver.aput_writes(made[0], [("n", 1)], f"task{one}")) for one in range(60)]
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    assert await saver.aget_tuple(made[1]) is not None
+    assert time.monotonic() - began < 1.5
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,964 @@
+"""Write-behind: hot acknowledges, cold gets it later."""
+
+from __future__ import annotations
+
+from tiering import BEHIND, drained, keys_of, stalled
+import asyncio
+import contextlib
+import random
+import sys
+import time
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Annotated, Any
+
+import psycopg
+import pydantic
+import pytest
+from uniform import Uniform, Target
+from histories import Accident, History, Killed, Process
+from interleaving import Interleaving
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command as Resume
+from langgraph.types import interrupt
+from factories import checkpoint, config, ids
+from seeds import seeds, targets
+from servers import Server
+from wrappers import Around, asked, elsewhere
+from tiering import FlakySaver, Tiers, between, plain, written
+from typing_extensions import TypedDict
+
+from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver
+from redis_saver.engine import scripts
+from redis_saver.names import Keyspace
+from redis_saver.serde.serializer import FastSerializer
+from redis_saver.tiered import context
+from redis_saver.tiered.flush import run as flushing
+from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.requests import Attempt
+
+
+
+
+
+
+
+def all_plain(found: list[Any]) -> list[Any]:
+    return [plain(one) for one in found]
+
+
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
+    made: list[Any] = []
+
+    # Not sooner, as the tests store several values as one version, and cold may keep the first that it gets, hot the last.
+    @checkpointer_test(name=tiers.target.prefix)
+    async def factory() -> AsyncGenerator[Any, None]:
+        made.append(await tiers.saver(mode="write-behind", flush_interval=5, cold_history=history))
+        yield made[-1]
+
+    report = await validate(factory)
+    failures = [failure for result in report.results.values() for failure in result.failures or []]
+    assert not failures
+    assert {name for name, result in report.results.items() if result.passed} == {cap.value for cap in ALL_CAPABILITIES}
+    assert report.conformance_level() == "FULL"
+    for saver in made:
+        assert await (saver.aclose() if tiers.native_async else asyncio.to_thread(saver.close)) == 0
+        assert not saver.stats().last_error
+
+
+async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), hot={"ttl": timedelta(hours=1)}, **BEHIND)
+    cold, control = await tiers.cold_uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
+    made = await written(uniform)
+    assert flaky.calls == ["get_tuple", "list"]  # of the first look
+    assert await cold.list(config()) == []
+    await written(control)
+    for one in made:
+        assert (await uniform.get_tuple(one)).config == one
+    assert len(await uniform.list(config())) == 3
+    keys = keys_of(tiers)
+    raw = tiers.target.raw
+    for key in (keys.index_key, keys.data_key, keys.dirty):
+        assert raw.pttl(key) == -1
+    assert raw.zcard(keys.dirty) == 6
+    assert uniform.saver.stats().backlog == 6
+    assert flaky.calls == ["get_tuple", "list"]
+    before = [all_plain(await uniform.list(config())), plain(await uniform.get_tuple(config()))]
+    await drained(uniform)
+    assert uniform.saver.stats().flushed == 6
+    assert raw.exists(keys.dirty, keys.intents, keys.lease) == 0
+    assert raw.exists(keys.flush) == 0
+    for key in (keys.index_key, keys.data_key):
+        assert 0 < raw.pttl(key) <= 3_600_000
+    assert [all_plain(await cold.list(config())), plain(await cold.get_tuple(config()))] == before
+    tiers.evict()
+    other = await tiers.uniform(**BEHIND)
+    assert [all_plain(await other.list(config())), plain(await other.get_tuple(config()))] == before
+
+
+async def test_latest_spares_cold_what_a_newer_checkpoint_makes_history(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
+    cold = await tiers.cold_uniform()
+    made = await written(uniform)
+    whole = all_plain(await uniform.list(config()))
+    sub = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
+    assert await uniform.get_tuple(config("thread", "sub")) is None
+    await uniform.put(config("thread", "sub"), sub, {}, sub["channel_versions"])
+    await drained(uniform)
+    assert (uniform.saver.stats().flushed, uniform.saver.stats().coalesced) == (5, 2)
+    assert sorted(ids(await cold.list(config("thread", None)))) == sorted(
+        [made[-1]["configurable"]["checkpoint_id"], sub["id"]]
+    )
+    assert plain(await cold.get_tuple(config())) == whole[0]
+    assert all_plain(await uniform.list(config("thread", ""))) == whole  # hot still has them
+    new = checkpoint({"n": [9], "whole": {"a": ["x" * 3000, "y"]}}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
+    await drained(uniform)
+    tiers.evict()
+    found = await uniform.get_tuple(config())
+    assert found.config == stored
+    assert found.checkpoint["channel_values"] == new["channel_values"]  # what did not change was there already
+    assert len(await uniform.list(config("thread", ""))) == 2
+
+
+async def test_a_write_that_goes_to_cold_first_where_cold_was_spared_values(tiers: Tiers) -> None:
+    """The value of a channel that did not change since a checkpoint that cold never got."""
+    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
+    await uniform.get_tuple(config())
+    first = checkpoint({"n": [1], "old": ["o"]}, {"n": f"{1:032}.1", "old": f"{1:032}.1"})
+    where = await uniform.put(config(), first, {}, first["channel_versions"])
+    second = checkpoint({"n": [2]}, {"n": f"{2:032}.1", "old": f"{2:032}.1"})
+    await uniform.put(where, second, {}, second["channel_versions"])
+    await drained(uniform)
+    through = await tiers.uniform()
+    fork = checkpoint({"n": [3], "old": ["o"]}, {"n": f"{3:032}.1", "old": f"{1:032}.1"})
+    await through.put(where, fork, {}, {"n": f"{3:032}.1"})
+    for each in (await tiers.cold_uniform(), through):
+        assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
+
+
+async def test_a_run_is_deleted_whose_ancestors_cold_was_spared(tiers: Tiers) -> None:
+    """They are brought to cold before hot gives the thread up: what is left is what was before the run."""
+    uniform = await tiers.uniform(**BEHIND, cold_history="latest")
+    await uniform.get_tuple(config())
+    where = config()
+    for number, run in enumerate(["first", "first", "second", "second"], 1):
+        one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+        where = await uniform.put(where, one, {"run_id": run, "step": number}, one["channel_versions"])
+        await uniform.put_writes(where, [("n", number)], "task")
+    await drained(uniform)
+    await uniform.delete_for_runs(["second"])
+    for each in (uniform, await tiers.cold_uniform()):
+        found = await each.get_tuple(config())
+        assert found.checkpoint["channel_values"] == {"n": [2]}
+        assert found.pending_writes == [("task", "n", 2)]
+        assert len(await each.list(config())) == 2
+
+
+async def test_latest_lists_what_only_cold_knows(tiers: Tiers) -> None:
+    """Somebody wrote through, and hot was not told how that ended: as get_tuple does, list believes cold."""
+    uniform, through = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.uniform(on_hot_error="bypass")
+    made = await written(uniform)
+    await drained(uniform)
+    works = tiers.fails(through, scripts.PUT_WRITES_THROUGH)
+    await through.put_writes(made[-1], [("n", [9])], "task-x")
+    works()
+    newest = await uniform.get_tuple(config())
+    assert ("task-x", "n", [9]) in newest.pending_writes
+    for where in (config(), None):
+        assert plain((await uniform.list(where))[0]) == plain(newest)
+    works = tiers.fails(through, scripts.DELETE_THREAD)
+    await through.delete_thread("thread")
+    works()
+    assert await uniform.get_tuple(config()) is None
+    for where in (config(), None):
+        assert await uniform.list(where) == []
+
+
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -> None:
+    uniform, cold = await tiers.uniform(**BEHIND, cold_history=history), await tiers.cold_uniform()
+    await written(uniform)
+    await drained(uniform)
+    await uniform.put_writes((await uniform.get_tuple(config())).config, [("n", [9])], "task-x")
+    await uniform.delete_thread("thread")
+    assert await cold.get_tuple(config()) is not None
+    for each in (uniform, await tiers.uniform(**BEHIND), await tiers.uniform()):
+        assert await each.get_tuple(config()) is None
+        assert await each.get_tuple(config("thread", "sub")) is None
+        assert await each.list(config()) == [] or each is not uniform
+    made = await written(uniform)  # begun anew before cold knows
+    assert len(await uniform.list(config())) == 3
+    await drained(uniform)
+    assert all(one in made for one in [found.config for found in await cold.list(config())])
+    await uniform.delete_thread("thread")
+    await drained(uniform)
+    assert await cold.list(config()) == []
+    assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith((b":flush", b":lease"))] == []
+
+
+async def test_cold_is_down(tiers: Tiers) -> None:
+    """Hot goes on, until the backlog is full; when cold is back all of it goes there."""
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, max_backlog=9, backlog_timeout=0.2)
+    made = await written(uniform)
+    flaky.fail = {"get_tuple", "put", "put_writes", "delete_thread", "list"}
+    last = made[-1]
+    for number in range(3):
+        new = checkpoint({"n": [number]}, {"n": f"{10 + number:032}.1"})
+        last = await uniform.put(last, new, {}, new["channel_versions"])
+        assert (await uniform.get_tuple(config())).config == last
+    assert len(await uniform.list(config())) == 6
+    assert await uniform.get_tuple(config("thread", "other namespace")) is None
+    with pytest.raises(psycopg.OperationalError):  # who knows whether cold has it
+        await uniform.get_tuple(config("another"))
+    assert await uniform.flush(timeout=0.3) == 9
+    assert uniform.saver.stats().refused > 0
+    assert "on purpose" in uniform.saver.stats().last_error
+    assert uniform.saver.stats().set_aside > 0
+    before = tiers.target.keys()
+    new = checkpoint({"n": [7]}, {"n": f"{17:032}.1"})
+    for act in (
+        lambda: uniform.put(last, new, {}, new["channel_versions"]),
+        lambda: uniform.put_writes(last, [("n", 1)], "task"),
+    ):
+        with pytest.raises(BacklogFull, match="max_backlog=9"):
+            await act()
+    assert tiers.target.keys() == before
+    assert (await uniform.get_tuple(config())).config == last
+    flaky.fail = set()
+    await drained(uniform)
+    await uniform.put(last, new, {}, new["channel_versions"])
+    await drained(uniform)
+    assert len(await (await tiers.cold_uniform()).list(config())) == 7
+
+
+async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
+    """It is set aside and tried again; nothing else waits for it."""
+    flaky = FlakySaver(await tiers.cold())
+    wrapped = flaky.wrap()
+    poison: set[str] = set()
+
+    def refuses(method: str) -> None:
+        works = getattr(type(wrapped), method)
+
+        def call(self: Any, config: Any, one: Any, *args: Any) -> Any:
+            if isinstance(one, dict) and one["id"] in poison:
+                raise ValueError("\x00 cannot be stored")
+            return works(self, config, one, *args)
+
+        setattr(type(wrapped), method, call)
+
+    refuses("put")
+    refuses("aput")
+    uniform, cold = await tiers.uniform(cold=wrapped, **BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    await written(uniform, "another")
+    poison.add(made[1]["configurable"]["checkpoint_id"])
+    assert await uniform.flush(timeout=1) == 1
+    stats = uniform.saver.stats()
+    assert (stats.set_aside, stats.dirty_threads, stats.backlog) == (1, 1, 1)
+    assert "cannot be stored" in stats.last_error
+    assert 0 < stats.oldest_seconds < 100
+    assert len(await cold.list(config())) == 2
+    assert plain(await cold.get_tuple(config())) == plain(await uniform.get_tuple(config()))
+    assert len(await cold.list(config("another"))) == 3
+    assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
+    poison.clear()
+    await drained(uniform)
+    assert (await cold.get_tuple(made[1])).checkpoint["channel_values"]["n"] == [1]
+    assert len(await cold.list(config())) == 3
+
+
+async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
+    """Hot lacks something of the thread: it looks at cold; what it cannot know then, both have before the write returns."""
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    await drained(uniform)
+    tiers.evict()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look of its caller
+    assert uniform.saver.stats().written_through == 0
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+    await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
+    assert uniform.saver.stats().written_through == 1
+    assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
+    for each in (uniform, await tiers.uniform(**BEHIND)):
+        for place in (config(), stored, *made):
+            assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
+    await uniform.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
+    assert uniform.saver.stats().written_through == 1
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+
+
+async def test_both_modes_at_once(tiers: Tiers) -> None:
+    behind, through, cold = await tiers.uniform(**BEHIND), await tiers.uniform(), await tiers.cold_uniform()
+    made = await written(behind)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
+    stored = await through.put(made[-1], new, {}, {"n": f"{9:032}.1"})
+    assert len(await cold.list(config())) == 4
+    await behind.put_writes(stored, [("n", [2])], "task-c")
+    assert (await through.get_tuple(config())).pending_writes
+    await through.put_writes(stored, [("n", [3])], "task-d")
+    assert [write[0] for write in (await cold.get_tuple(config())).pending_writes] == ["task-c", "task-d"]
+    await behind.put_writes(stored, [("n", [2])], "task-e")
+    for act in (
+        lambda: through.prune(["thread"]),
+        lambda: behind.copy_thread("thread", "copy"),
+        lambda: behind.delete_for_runs(["no such run"]),
+    ):
+        await act()
+        for each in (behind, through):
+            assert len((await each.get_tuple(config())).pending_writes) == 3
+    assert len(await behind.list(config("copy"))) == 1
+    await behind.put_writes(stored, [("n", [2])], "task-f")
+    await through.delete_thread("thread")
+    for each in (behind, through, cold):
+        assert await each.get_tuple(config()) is None
+
+
+async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) -> None:
+    uniform, through = await tiers.uniform(**BEHIND), await tiers.uniform()
+    await written(uniform)
+    brought = through.saver._flusher._bring(through.saver, "thread", at_once=True)
+    assert (await brought if tiers.native_async else brought) == 6
+    await written(uniform, "another")
+    assert await through.flush(timeout=30) == 0
+    assert len(await (await tiers.cold_uniform()).list(None)) == 6
+
+
+async def test_indexes_of_writes(tiers: Tiers) -> None:
+    """Cold has the same rows as if it had been written first: sent again, nothing doubles."""
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    mixed = [("a", [1]), (INTERRUPT, ["?"]), ("b", [2]), ("a", [3])]
+    await uniform.put_writes(made[-1], mixed, "task-m", "path")
+    await drained(uniform)
+    before = (await cold.get_tuple(config())).pending_writes
+    await cold.put_writes(made[-1], mixed, "task-m", "path")
+    assert (await cold.get_tuple(config())).pending_writes == before
+    assert (await uniform.get_tuple(config())).pending_writes == before
+    assert len([one for one in before if one[0] == "task-m"]) == 4
+
+
+async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> None:
+    """The process that wrote it is gone; any other brings it to cold, without being told."""
+    monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.05)
+    uniform = await tiers.uniform(**BEHIND)
+    for name in ("one", "two", "{three}:*"):
+        await written(uniform, name)
+    tiers.target.raw.delete(Keyspace(tiers.target.prefix).scanning)
+    others = [await tiers.saver(mode="write-behind", flush_interval=0.05) for _ in range(2)]
+    if tiers.native_async:
+        for other in others:
+            await other.__aenter__()
+    cold = await tiers.cold_uniform()
+    for _ in range(200):
+        if (tiers.target.raw.get(Keyspace(tiers.target.prefix).backlog) or b"").split()[1:] == [b"0"] * 4:
+            break
+        await asyncio.sleep(0.05)
+    for name in ("one", "two", "{three}:*"):
+        assert all_plain(await cold.list(config(name))) == all_plain(await uniform.list(config(name)))
+        assert len(await cold.list(config(name))) == 3
+    assert sum(other.stats().flushed for other in others) == 18
+    for other in others:
+        assert await (other.aclose() if tiers.native_async else asyncio.to_thread(other.close)) == 0
+
+
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_flusher_that_comes_late(tiers: Tiers, anew: bool) -> None:
+    """Its turn was over, and the thread was deleted, and that brought to cold, before it went on."""
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(other)
+    await other.delete_thread("thread")
+    await drained(other)
+    assert await cold.list(config()) == []
+    if anew:
+        await other.get_tuple(config())
+        new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        await other.put(config(), new, {}, new["channel_versions"])
+        await drained(other)
+    await go_on()
+    await drained(other)
+    assert len(await cold.list(config())) == (1 if anew else 0)
+    for each in (uniform, other):
+        assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    await drained(uniform)
+    await uniform.put_writes(made[-1], [(INTERRUPT, ["older"])], "task-c", "path-0")
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.put_writes(made[-1], [(INTERRUPT, ["newer"])], "task-c", "path-0")
+    await drained(other)
+    await go_on()
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+    await drained(other)
+    assert (await cold.get_tuple(config())).pending_writes == (await other.get_tuple(config())).pending_writes
+    assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
+
+
+async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
+    queue = (await tiers.saver(**BEHIND)).flush_queue
+    for number in range(2000):
+        queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
+    assert queue.due() is None
+
+
+async def test_a_late_flusher_leaves_the_deadline(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)}, **BEHIND)
+    await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(uniform)
+    assert (await go_on()).left == 1
+    for key in keys_of(tiers)[:2]:
+        assert tiers.target.raw.pttl(key) == -1
+    await drained(uniform)
+    for key in keys_of(tiers)[:2]:
+        assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
+
+
+async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    await written(uniform)
+    now = tiers.target.raw.time()[0] * 1000
+    tiers.target.raw.hset(keys_of(tiers).flush, mapping={"token": "of one that is gone", "until": now + 3_660_000})
+    assert await uniform.flush(timeout=1) == 0
+
+
+async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
+    flaky = FlakySaver(await tiers.cold())
+    wrapped = flaky.wrap()
+
+    def refuses(*_: Any) -> Any:
+        raise ValueError("caf\udce9 cannot be stored")
+
+    type(wrapped).put = type(wrapped).aput = refuses
+    uniform = await tiers.uniform(cold=wrapped, **BEHIND)
+    await written(uniform)
+    assert await uniform.flush(timeout=0.1) > 0
+    assert uniform.saver.stats().set_aside > 0
+
+
+async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: Any) -> None:
+    """Its call of cold took longer than its claim, and whoever took over has only begun."""
+    monkeypatch.setattr(flushing, "FLUSH_LEASE", 400)
+    flaky = FlakySaver(await tiers.cold())
+    uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
+    made = await written(uniform)
+    await drained(uniform)
+    tiers.evict()
+    await uniform.get_tuple(config())
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
+    await uniform.put_writes(stored, [("n", [1])], "task")
+
+    async def too_long() -> None:
+        await asyncio.sleep(0.5)
+        await stalled(tiers, other)
+
+    flaky.before["put"] = too_long if tiers.native_async else lambda: elsewhere(too_long)
+    assert (await uniform.list(config()))[0].pending_writes == [("task", "n", [1])]
+
+
+async def test_a_late_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatch: Any) -> None:
+    """What only cold knows is not forgotten because cold is to get something again."""
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    through = await tiers.uniform(on_hot_error="bypass")
+    works = tiers.fails(through, scripts.PUT)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await through.put(made[-1], new, {}, new["channel_versions"])
+    works()
+    await go_on()
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
+    monkeypatch.setattr(context, "WRITER_GONE", 0)
+    assert (await cold.get_tuple(config())).config == stored
+    for each in (uniform, through, await tiers.uniform(**BEHIND)):
+        assert (await each.get_tuple(config())).config == stored
+    await drained(other)
+    assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
+    """Hot would give the thread up, but for what cold is to get again: it does so later."""
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    first, second = await tiers.uniform(), await tiers.uniform()
+
+    async def meanwhile() -> None:
+        between(second, scripts.PUT_WRITES_THROUGH, go_on)
+        await second.put_writes(made[-1], [(INTERRUPT, ["second"])], "task-y")
+
+    between(first, scripts.PUT_WRITES_THROUGH, meanwhile)
+    await first.put_writes(made[-1], [(INTERRUPT, ["first"])], "task-y")
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) > 0
+    for each in (uniform, second, other):
+        assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
+    await drained(other)
+    assert tiers.target.raw.exists(keys_of(tiers).intents) == 0
+    assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
+
+
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_late_flusher_is_done_while_another_is_at_it(tiers: Tiers, history: str) -> None:
+    """The thread was deleted and begun anew: it is deleted in cold once more, so nothing that cold had before is there any more."""
+    settings = {**BEHIND, "cold_history": history}
+    uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
+    await written(uniform)
+    late = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await other.delete_thread("thread")
+    await drained(other)
+    last = (await written(other))[-1]
+    await drained(other)
+    for number in (4, 5):
+        before = (await other.get_tuple(last)).checkpoint
+        versions = {**before["channel_versions"], "n": f"{number:032}.1"}
+        new = checkpoint({**before["channel_values"], "n": [number]}, versions)
+        last = await other.put(last, new, {"source": "loop", "step": number, "parents": {}}, {"n": versions["n"]})
+        if number == 4:
+            at_it = await stalled(tiers, other)
+            await late()
+            await at_it()
+    await drained(other)
+    in_cold = {one.checkpoint["id"]: plain(one) for one in await cold.list(config())}
+    in_hot = {one.checkpoint["id"]: plain(one) for one in await tiers.target.uniform().list(config())}
+    expected = list(in_hot) if history == "all" else [last["configurable"]["checkpoint_id"]]
+    assert (len(in_hot), in_cold) == (5, {each: in_hot[each] for each in expected})
+
+
+async def test_a_late_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
+    """The thread was deleted, and that brought to cold; then somebody wrote through, and hot has nothing of it."""
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
+    await drained(other)
+    await other.delete_thread("thread")
+    await drained(other)
+    through = await tiers.uniform()
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    stored = await through.put(config(), new, {}, new["channel_versions"])
+    await go_on()
+    await drained(other)
+    for each in (through, other, cold):
+        assert (await each.get_tuple(stored)).config == stored
+
+
+async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
+    uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await written(uniform)
+    go_on = await stalled(tiers, uniform)
+    assert await other.flush(timeout=0.1) == 6
+    assert await cold.list(config()) == []
+    done = await go_on()
+    assert (done.brought, done.left, list(done.failed)) == (6, 0, [])
+
+
+async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> None:
+    options = {"ttl": {"default_ttl": 60, "refresh_on_read": True}}
+    uniform = await tiers.uniform(hot=options, **BEHIND)
+    hot = Uniform(uniform.saver.hot)
+    made = await written(uniform)
+    keys = keys_of(tiers)
+
+    def deadline() -> int:
+        found = {tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key)}
+        assert max(found) - min(found) < 1000  # they are read one after the other
+        return int(max(found))
+
+    await uniform.get_tuple(config())
+    await hot.list(config())
+    assert deadline() == -1
+    await hot.set_thread_ttl("thread", timedelta(minutes=5))
+    assert deadline() == -1
+    await drained(uniform)
+    assert 0 < deadline() <= 300_000
+    await hot.pin("thread")
+    await uniform.put_writes(made[-1], [("n", 1)], "task-p")
+    await drained(uniform)
+    assert deadline() == -1
+    await hot.unpin("thread")
+    assert 300_000 < deadline() <= 3_600_000
+    await uniform.put_writes(made[-1], [("n", 1)], "task-q")
+    await hot.unpin("thread")
+    assert deadline() == -1
+    await drained(uniform)
+    assert 0 < deadline() <= 3_600_000
+
+
+async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
+    """Its own policy allows that (allkeys-...): then it is lost, and that is an error until it is deleted."""
+    uniform = await tiers.uniform(**BEHIND)
+    made = await written(uniform)
+    tiers.evict("index")
+    for act in (
+        lambda: uniform.get_tuple(config()),
+        lambda: uniform.put_writes(made[-1], [("n", 1)], "task"),
+    ):
+        with pytest.raises(ThreadDamaged):
+            await act()
+    await uniform.delete_thread("thread")
+    await drained(uniform)
+    assert await uniform.get_tuple(config()) is None
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("lost", ["index", "data"])
+@pytest.mark.parametrize("at", range(2, 7))
+async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_mended(
+    tiers: Tiers, at: int, lost: str
+) -> None:
+    """Who repairs it does not take away what another, who did so before, has written behind."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    made = await written(uniform)
+    await drained(uniform)
+    tiers.evict(lost)
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+
+    async def write() -> None:
+        await other.put(made[-1], new, {}, new["channel_versions"])
+
+    process = Process(uniform, tiers)
+    process.meets(Accident("meanwhile", at, is_late=False), write)
+    assert (await uniform.get_tuple(config())) is not None
+    if not process.has_struck:
+        await write()
+    for each in (uniform, other):
+        assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
+    await drained(uniform)
+    assert len(await (await tiers.cold_uniform()).list(config())) == 4
+
+
+async def test_what_was_noted_is_evicted(tiers: Tiers) -> None:
+    """The next write brings all of the thread to cold."""
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = await written(uniform)
+    tiers.target.raw.delete(keys_of(tiers).dirty)
+    await uniform.put_writes(made[-1], [("n", 1)], "task")
+    await drained(uniform)
+    assert all_plain(await cold.list(config())) == all_plain(await tiers.target.uniform().list(config()))
+
+
+async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await written(uniform)
+    await written(uniform, "another")
+    tiers.target.raw.hdel(keys_of(tiers).data_key, *[
+        field for field in tiers.target.raw.hkeys(keys_of(tiers).data_key) if field.startswith(b"b")
+    ])  # fmt: skip
+    assert await uniform.flush(timeout=1) > 0
+    assert "ThreadDamaged" in uniform.saver.stats().last_error
+    assert len(await cold.list(config("another"))) == 3
+
+
+class Own(pydantic.BaseModel):
+    """A class that a strict serializer does not build unless it is told of it."""
+
+    text: str
+
+
+async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
+    """Whatever they are: no object is built on the way, and cold has what write-through gives it."""
+    serde = FastSerializer(allowed_msgpack_modules=None)
+    values: dict[str, Any] = {
+        "messages": [HumanMessage("hi", id="1"), AIMessage("ho", id="2", tool_calls=[])] * 40,
+        "own": Own(text="x"),
+        "set": {1, 2},
+        "text": "short",
+        "none": None,
+        "bytes": b"abc",
+        "nested": {"a": [Own(text="y"), (1, 2)]},
+        "delta": _DeltaSnapshot([HumanMessage("in a snapshot", id="3")]),
+    }
+    versions = {channel: f"{1:032}.1" for channel in values}
+    metadata = {"source": "loop", "step": 1, "parents": {}, "run_id": "r"}
+    for thread, mode in (("behind", "write-behind"), ("through", "write-through")):
+        uniform = await tiers.uniform(hot={"serde": serde}, mode=mode, flusher=False)
+        await uniform.get_tuple(config(thread))
+        one = checkpoint(values, versions, checkpoint_id="1f000000-0000-6000-8000-000000000000")
+        where = await uniform.put(config(thread), one, metadata, versions)
+        await uniform.put_writes(where, list(values.items()), "task", "path")
+    await drained(await tiers.uniform(hot={"serde": serde}, **BEHIND))
+    with psycopg.connect(tiers.url) as connection:
+        for table, columns in (
+            ("checkpoint_blobs", "channel, version, type, blob"),
+            ("checkpoint_writes", "checkpoint_id, task_id, task_path, idx, channel, type, blob"),
+            ("checkpoints", "checkpoint_id, parent_checkpoint_id, checkpoint, metadata"),
+        ):
+            query = f"SELECT {columns} FROM {table} WHERE thread_id = %s ORDER BY 1, 2, 3, 4"
+            rows = [
+                [
+                    [str(cell).replace("behind", "through") for cell in row]
+                    for row in connection.execute(query, [thread])
+                ]
+                for thread in ("behind", "through")
+            ]
+            assert rows[0] == rows[1], table
+            assert rows[0]
+
+
+async def test_verify(tiers: Tiers) -> None:
+    uniform, cold = await tiers.uniform(**BEHIND, verify="always"), await tiers.cold_uniform()
+    made = await written(uniform)
+    assert (await uniform.get_tuple(config())).config == made[-1]  # cold lags behind, and that is all right
+    assert await uniform.get_tuple(config("thread", "sub")) is None
+    new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+    await cold.put(made[-1], new, {}, new["channel_versions"])
+    assert (await uniform.get_tuple(config())).checkpoint["id"] == new["id"]
+    assert len(await cold.list(config())) == 4  # nothing of ours was lost
+
+
+async def test_wrong_arguments(tiers: Tiers) -> None:
+    cold = await tiers.cold()
+    for name, value in (
+        ("mode", "behind"),
+        ("cold_history", "none"),
+        ("flush_interval", 0),
+        ("max_backlog", True),
+        ("flush_workers", "4"),
+        ("on_hot_error", "bypass"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            await tiers.saver(cold=cold, **{**BEHIND, name: value})
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+async def test_closing(tiers: Tiers) -> None:
+    cold = await tiers.cold_uniform()
+    saver = await tiers.saver(mode="write-behind", flush_interval=60)
+    if tiers.native_async:
+        async with saver:
+            await written(Uniform(saver))
+    else:
+        with saver:
+            await written(Uniform(saver))
+    assert len(await cold.list(config())) == 3
+    flaky = FlakySaver(await tiers.cold())
+    flaky.fail = {"put", "put_writes"}
+    saver = await tiers.saver(cold=flaky.wrap(), mode="write-behind", flush_interval=0.01)
+    await written(Uniform(saver), "another")
+    began = time.monotonic()
+    assert await (saver.aclose(0.3) if tiers.native_async else asyncio.to_thread(saver.close, 0.3)) == 6
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", seeds(range(10)))
+async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
+    """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
+    InMemorySaver."""
+    behind = {**BEHIND, "cold_history": history}
+    await History(tiers, seed, [behind, behind, {}], history).run(80)
+
+
+async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
+    behind = {**BEHIND, "cold_history": history}
+    await Interleaving(tiers, seed, [behind, behind, behind, {}], history).run(800)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", seeds([*range(10), 111, 131, 134]))
+async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
+    """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
+    await interleaved(tiers, seed, history)
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", seeds(range(100, 160)))
+async def test_many_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
+    """As above."""
+    await interleaved(tiers, seed, history)
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_replicas(flavour: str) -> None:
+    """A write is acknowledged when so many replicas have it; else that is an error, though it is there."""
+    primary = Server("--repl-diskless-sync-delay", "0")
+    replica = Server("--replicaof", "127.0.0.1", str(primary.port))
+    with primary.client() as client:
+        for _ in range(200):
+            client.set("ready", 1)
+            if client.wait(1, 100):
+                break
+    target = Target("own", flavour, primary.url, "replicated")
+    kind = AsyncTieredSaver if flavour == "async" else TieredSaver
+    uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=0.5).saver, InMemorySaver(), **BEHIND))
+    other = Target("own", "sync", replica.url, "replicated").uniform()
+    made = await written(uniform)
+    assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
+    lonely = Uniform(kind(target.uniform(min_replicas=2, replica_timeout=0.1).saver, InMemorySaver(), **BEHIND))
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+        await lonely.put_writes(made[-1], [("n", 1)], "task-y")
+    assert "task-y" in [write[0] for write in (await uniform.get_tuple(config())).pending_writes]
+    assert [key for key in primary.client().keys() if key.endswith(b":replicated")] == []
+    await target.close()
+    for server in (replica, primary):
+        server.stop()
+
+
+class Notes(TypedDict):
+    notes: Annotated[list[str], DeltaChannel(lambda now, new: [*(now or []), *[each for one in new for each in one]])]
+    step: int
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
+@pytest.mark.parametrize("history", ["all", "latest"])
+async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> None:
+    """With interrupts, and a DeltaChannel that is made of the writes to all ancestors."""
+
+    def ask(state: Notes) -> dict[str, Any]:
+        return {"notes": [f"said {interrupt('sure?')}"], "step": state["step"] + 1}
+
+    builder = StateGraph(Notes).add_node("think", lambda _: {"notes": ["hm"]}).add_node("ask", ask)
+    builder.add_edge(START, "think").add_edge("think", "ask")
+    savers: list[Any] = []
+
+    async def run(given: Any) -> dict[str, Any]:
+        savers.append(await tiers.saver(**BEHIND, cold_history=history))
+        graph = builder.compile(checkpointer=savers[-1])
+        if tiers.native_async:
+            return await graph.ainvoke(given, config(), durability="sync")
+        return await asyncio.to_thread(graph.invoke, given, config(), durability="sync")
+
+    wanted: list[str] = []
+    for turn in range(4):
+        assert "__interrupt__" in await run({"notes": [f"question {turn}"], "step": turn})
+        if turn % 2:
+            await drained(Uniform(savers[-1]))
+            tiers.evict(*(["index", "data"], ["index"])[turn // 2])
+        state = await run(Resume(resume=f"yes {turn}"))
+        wanted += [f"question {turn}", "hm", f"said yes {turn}"]
+        assert state["notes"] == wanted
+        await drained(Uniform(savers[-1]))
+        if turn != 2:
+            tiers.evict()
+    cold = builder.compile(checkpointer=await tiers.cold())
+    found = await cold.aget_state(config()) if tiers.native_async else cold.get_state(config())
+    assert found.values["notes"] == wanted
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_what_it_costs(tiers: Tiers) -> None:
+    """A round trip an operation, as without cold; and with "latest" Postgres gets one checkpoint a burst."""
+    sent: list[Any] = []
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+            sent.append(query)
+            return super().execute(query, *args, **kwargs)
+
+        def executemany(self, query: Any, rows: Any, **kwargs: Any) -> Any:
+            given = list(rows)
+            sent.extend([query] * len(given))
+            return super().executemany(query, given, **kwargs)
+
+    cold = await tiers.cold(cursor_factory=Counting)
+    behind = await tiers.saver(cold=cold, **BEHIND, cold_history="latest")
+    requests: list[Any] = []
+
+    def counted(request: Any) -> Any:
+        requests.append(request)
+        return (yield request)
+
+    Around(behind.hot, counted)
+
+    def chat(saver: Any, thread: str) -> int:
+        where = config(thread)
+        assert saver.get_tuple(where) is None
+        sent.clear(), requests.clear()
+        for number in range(1, 11):
+            one = checkpoint({"messages": ["m"] * number}, {"messages": f"{number:032}.1"})
+            where = saver.put(where, one, {"step": number}, one["channel_versions"])
+            saver.put_writes(where, [("messages", ["m"])], "task")
+            assert saver.get_tuple(config(thread)).config == where
+        return len(sent)
+
+    alone = chat(cold, "alone")
+    assert chat(behind, "both") == 0
+    assert len(requests) == 30
+    assert behind.flush() == 0
+    assert 4 * len(sent) <= alone
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
+    """However many wait, flush and close are over in time, and say what is left."""
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, flush_workers=1)
+    for number in range(12):
+        await written(uniform, f"thread-{number}")
+
+    async def wait() -> None:
+        await asyncio.sleep(0.15)
+
+    class Slow(dict[str, Any]):
+        def pop(self, name: str, default: Any = None) -> Any:
+            if name in ("put", "put_writes"):
+                return wait if tiers.native_async else lambda: time.sleep(0.15)
+            return default
+
+    flaky.before = Slow()
+    began = time.monotonic()
+    left = await uniform.flush(timeout=0.5)
+    assert time.monotonic() - began < 5  # a claim at one of them takes a second
+    assert 0 < left < 72
+    flaky.before = {}
+    await drained(uniform)
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("at", range(4, 8))
+async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_spares_none(
+    tiers: Tiers, at: int
+) -> None:
+    settings = {**BEHIND, "cold_history": "latest"}
+    uniform = await tiers.uniform(**settings)
+    older, newer = (checkpoint({"n": n}, {"n": f"{n:032}.1"}) for n in (1, 2))
+    stored = await uniform.put(config(), older, {"step": 0}, older["channel_versions"])
+    await uniform.put_writes(stored, [("n", 1), (INTERRUPT, 2)], "task")
+    process = Process(await tiers.uniform(**settings), tiers)
+    process.meets(Accident("kill", at, is_late=False))
+    with contextlib.suppress(Killed):
+        await process.run(flushing.flush(process.saver, "thread"))
+    assert process.has_struck
+    tiers.later(flushing.FLUSH_LEASE)
+    await uniform.put(stored, newer, {"step": 1}, newer["channel_versions"])
+    await drained(uniform)
+    in_cold = await (await tiers.cold_uniform()).get_tuple(stored)
+    assert in_cold is None or len(in_cold.pending_writes) in (0, 2)
