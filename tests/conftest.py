@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 import seeds
-from bench.servers import postgres_server
-from uniform import Uniform, Target
 from langgraph.checkpoint.postgres import PostgresSaver
 from servers import TARGETS, url_of
 from tiering import Tiers
+from uniform import Target, Uniform
+
+from bench.servers import postgres_server
 
 _counter = itertools.count()
 

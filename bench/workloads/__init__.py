@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.measuring import Run
-from bench.workloads import chat, cost, fan_out, files, growth, operations, reads, throughput, tiers
+from bench.workloads import (
+    chat,
+    cost,
+    fan_out,
+    files,
+    growth,
+    operations,
+    reads,
+    throughput,
+    tiers,
+)
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
     module.__name__.rpartition(".")[2].replace("_", "-"): module.run

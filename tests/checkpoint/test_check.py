@@ -13,24 +13,24 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from uniform import Uniform, Target
+from acl import acl_rule
+from factories import chain, config, put
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
-from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import RESUME
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
-from factories import chain, config, put
 from servers import Server
-from acl import acl_rule
 from sharing import fields_of, key_of
-from values import KEY
-from wrappers import Around, elsewhere
 from tiering import FlakySaver, Tiers
 from typing_extensions import TypedDict
+from uniform import Target, Uniform
+from values import KEY
+from wrappers import Around, elsewhere
 
 from redis_saver import (
     AsyncTieredSaver,
@@ -42,10 +42,10 @@ from redis_saver import (
     TieredSaver,
     names,
 )
-from redis_saver.storage import framing
-from redis_saver.engine import requests
 from redis_saver.cli.main import main
+from redis_saver.engine import requests
 from redis_saver.names import Keyspace
+from redis_saver.storage import framing
 from redis_saver.storage.chunks import digest
 
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from growing import together
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
@@ -11,12 +10,12 @@ from typing import Any
 
 import pytest
 import redis
-from uniform import Uniform, Target
 from factories import config, ids
 from factories import put as put_new
+from growing import Step, grow, keys, name, outcome, together, values
 from proxy import Proxy, proxy, through
 from raw import check_sound, without_revision
-from growing import Step, grow, keys, name, outcome, values
+from uniform import Target, Uniform
 
 from redis_saver import Pruned, ThreadBusy, names
 from redis_saver.engine import scripts
@@ -27,8 +26,6 @@ WRITERS = 64
 @pytest.fixture(params=["redis", "cluster"])
 def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
 
 
 # -- writers beside writers

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from uniform import Target
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
+from uniform import Target
 
 
 @pytest.mark.everywhere

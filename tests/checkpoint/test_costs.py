@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from counting import Counted
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from uniform import Uniform, Target
-from langgraph.checkpoint.base import INTERRUPT
+from counting import Counted
 from factories import chain, checkpoint, config, put
+from langgraph.checkpoint.base import INTERRUPT
+from uniform import Target, Uniform
 
 from redis_saver.engine import scripts as all_scripts
-
-
 
 
 @pytest.fixture

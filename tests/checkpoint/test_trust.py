@@ -7,17 +7,17 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from uniform import Uniform, Target
+from factories import config, put
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from factories import config, put
 from sharing import fields_of, key_of
+from uniform import Target, Uniform
 from values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, PlainValueRefused
-from redis_saver.storage import codec, compression, framing
 from redis_saver.serde.serializer import FastSerializer, StrictSerializer
+from redis_saver.storage import codec, compression, framing
 
 ran: list[str] = []
 

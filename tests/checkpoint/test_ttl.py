@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from uniform import Uniform, Target
-from langgraph.checkpoint.base import INTERRUPT
 from factories import chain, checkpoint, config, put
+from langgraph.checkpoint.base import INTERRUPT
+from uniform import Target, Uniform
 
 HOUR = timedelta(hours=1)
 

@@ -5,7 +5,6 @@ Where LangGraph's `InMemorySaver` can do the same, its answer is what is wanted.
 
 from __future__ import annotations
 
-from values import KEY, Point
 import dataclasses
 import enum
 import gc
@@ -17,7 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -26,7 +32,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import ormsgpack
 import pytest
-from uniform import Uniform, Target
+from factories import chain, checkpoint, config, ids, put
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -47,20 +53,25 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, _DeltaSnapshot
+from langgraph.checkpoint.serde.types import (
+    ERROR,
+    INTERRUPT,
+    RESUME,
+    SCHEDULED,
+    _DeltaSnapshot,
+)
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
-from factories import chain, checkpoint, config, ids, put
 from pydantic import BaseModel, SecretStr
 from servers import url_of
+from uniform import Target, Uniform
+from values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, Limits, TieredSaver, names
-from redis_saver.storage import codec
 from redis_saver.names import Keyspace
+from redis_saver.storage import codec
 
 # -- values
-
-
 
 
 class Colour(enum.Enum):
@@ -448,7 +459,6 @@ async def test_allowlist(target: Target, encrypted: bool) -> None:
 
 
 # -- encryption
-
 
 
 def raw_bytes(target: Target) -> bytes:

@@ -18,9 +18,9 @@ from langgraph.types import Command
 from servers import Server, url_of
 
 from redis_saver import RedisSaver
+from redis_saver.cli.demo import build_agent
 from redis_saver.cli.main import main
 from redis_saver.client.clients import connect
-from redis_saver.cli.demo import build_agent
 
 ROW = re.compile(
     r"^(?P<lane>[├└│─ ]*)(?P<mark>[●◆◇]) (?P<id>[0-9a-f]{6}) +(?P<step>-?\d+)  (?P<source>\w+) +"

@@ -17,15 +17,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from bench.servers import free_port, postgres_server
-from uniform import Uniform
-from langgraph.checkpoint.postgres import PostgresSaver
 from factories import checkpoint, config
+from langgraph.checkpoint.postgres import PostgresSaver
 from proxy import Proxy
 from servers import Server
 from tiering import plain, written
+from uniform import Uniform
 
 import redis_saver
+from bench.servers import free_port, postgres_server
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.cli.main import main
 from redis_saver.names import Keyspace

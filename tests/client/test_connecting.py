@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sentinels import roundtrip, sentinel
 import asyncio
 import copy
 import random
@@ -17,12 +16,19 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from uniform import Uniform, Target
 from factories import chain, config, put
-from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver, UnsupportedServer
+from sentinels import roundtrip, sentinel
+from servers import Server, free_port, url_of
+from uniform import Target, Uniform
+
+from redis_saver import (
+    AsyncRedisSaver,
+    CalledOnEventLoop,
+    RedisSaver,
+    UnsupportedServer,
+)
 from redis_saver.client import clients
 from redis_saver.client.sentinels import SSLPrimaryConnection
-from servers import Server, free_port, url_of
 
 
 def port() -> int:
@@ -32,8 +38,6 @@ def port() -> int:
 @pytest.fixture
 def prefix() -> str:
     return f"w{random.getrandbits(64):x}"
-
-
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -82,8 +86,6 @@ async def test_urls(prefix: str) -> None:
             await put(Uniform(saver), config("t"), {"n": 1})
         assert server.client(db=number).dbsize() == 2
     server.stop()
-
-
 
 
 async def test_sentinel(sentinel: Server, prefix: str) -> None:

@@ -23,15 +23,21 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from uniform import Uniform
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from seeds import seed, targets
-from servers import url_of
 from sentinels import sentinel  # noqa: F401
+from servers import url_of
+from uniform import Uniform
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, forks
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    RedisSaver,
+    TieredSaver,
+    forks,
+)
 from redis_saver.client import connections, loops, twins
 from redis_saver.client.clients import connect
 from redis_saver.errors import LoopEnded

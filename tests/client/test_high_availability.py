@@ -16,16 +16,30 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from uniform import Uniform, Target
-from langgraph.checkpoint.memory import InMemorySaver
-from factories import chain, checkpoint, config, put
-from proxy import Proxy
-from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, program_of, slot_of, until
-from servers import Server
-from counting import Counted
 from acl import acl_rule
+from counting import Counted
+from factories import chain, checkpoint, config, put
+from langgraph.checkpoint.memory import InMemorySaver
+from proxy import Proxy
+from replicated import (
+    PROGRAMS,
+    Process,
+    ReplicatedCluster,
+    Sentinels,
+    program_of,
+    slot_of,
+    until,
+)
+from servers import Server
+from uniform import Target, Uniform
 
-from redis_saver import AsyncTieredSaver, ClusterMoving, RedisSaver, ReplicationTimeout, TieredSaver
+from redis_saver import (
+    AsyncTieredSaver,
+    ClusterMoving,
+    RedisSaver,
+    ReplicationTimeout,
+    TieredSaver,
+)
 from redis_saver.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]

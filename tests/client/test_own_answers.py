@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from uniform import Target
 from factories import checkpoint, config
 from proxy import Proxy, retrying
 from seeds import seed, targets
 from tiering import Tiers
+from uniform import Target
 from wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver

@@ -16,10 +16,11 @@ from urllib.parse import quote
 import pytest
 import redis
 import trustme
+from sentinels import roundtrip
+from servers import Cluster, Server, binary, free_port, valkey_binary
+
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver.client import clients, twins
-from servers import Cluster, Server, binary, free_port, valkey_binary
-from sentinels import roundtrip
 
 KINDS = ["one", "sentinel", "cluster"]
 

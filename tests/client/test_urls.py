@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
-from redis_saver.client import clients, urls
+from redis_saver.cli.health import Cold, Hot
 from redis_saver.cli.main import main
+from redis_saver.client import clients, urls
 from redis_saver.errors import RedisSaverError
 from redis_saver.migrate import opened
-from redis_saver.cli.health import Cold, Hot
 
 LETTERS = "QXZJЖЩé§"
 """Of passwords; no text of ours has them."""

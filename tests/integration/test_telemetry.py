@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 from factories import config
+from langgraph.checkpoint.memory import InMemorySaver
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tiering import written

@@ -8,15 +8,21 @@ import itertools
 import json
 import operator
 import os
-import pty
 import pickle
+import pty
 import random
 import re
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    ExitStack,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +30,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from bench.servers import postgres_server
+from factories import checkpoint, config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT, BaseCheckpointSaver
@@ -34,17 +40,17 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from factories import checkpoint, config
 from seeds import seeds
 from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
+from bench.servers import postgres_server
 from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
 from redis_saver.cli.main import main
 from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
-from redis_saver.storage.opaque import OpaqueSerializer
 from redis_saver.migrate import engine as engine_module
 from redis_saver.migrate.records import with_text_versions
+from redis_saver.storage.opaque import OpaqueSerializer
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
 HOSTILE = "user-*%_'\"{a}|\\ü\n"

@@ -10,9 +10,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import redis_saver
 from factories import chain
 from uniform import Uniform
+
+import redis_saver
 from redis_saver import RedisSaver
 from redis_saver.cli.main import main
 from redis_saver.errors import EndpointError

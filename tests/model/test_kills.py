@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bench.servers import Postgres, a_postgres
 from crash_harness import arena
 from seeds import seeds
+
+from bench.servers import Postgres, a_postgres
 
 
 @pytest.fixture(scope="module")

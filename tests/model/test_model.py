@@ -12,15 +12,21 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from uniform import Target
+import raw
+from factories import checkpoint, config
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from factories import checkpoint, config
-import raw
 from seeds import targets
 from servers import url_of
+from uniform import Target
 
 THREADS = ["a", "*:{\0}", "é\ud800"]
 NAMESPACES = ["", "n|x:\1", "\0"]

@@ -7,6 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import pytest
+
 from redis_saver import errors
 from redis_saver.engine import replies, scripts
 
@@ -121,5 +122,7 @@ def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
 
 
 def test_every_code_is_a_scripts() -> None:
-    kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {IntEnum}
+    kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {
+        IntEnum
+    }
     assert kinds == set(CODES.values())

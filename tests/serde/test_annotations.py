@@ -10,7 +10,16 @@ import pytest
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from redis_saver.serde.annotations import DICT, LIST, NONE, STR, Kind, Source, UnknownError, kind_of
+from redis_saver.serde.annotations import (
+    DICT,
+    LIST,
+    NONE,
+    STR,
+    Kind,
+    Source,
+    UnknownError,
+    kind_of,
+)
 
 
 class Inner(TypedDict, total=False):

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uniform import Target
+from factories import config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from factories import config, put
+from uniform import Target
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
 from redis_saver.serde import native_bridge
@@ -32,7 +32,10 @@ def target_name() -> str:
 
 def run(*arguments: str) -> None:
     """Run tests/support/changing.py, which crashes if the interpreter does. (Pydantic's panics take long to print.)"""
-    script, without_traces = Path(__file__).parents[1] / "support" / "changing.py", {**os.environ, "RUST_BACKTRACE": "0"}
+    script, without_traces = (
+        Path(__file__).parents[1] / "support" / "changing.py",
+        {**os.environ, "RUST_BACKTRACE": "0"},
+    )
     done = subprocess.run(
         [sys.executable, str(script), *arguments], capture_output=True, env=without_traces, check=False
     )

@@ -16,11 +16,21 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_strategies import FAST, JSONPLUS, ORDINARY_MESSAGES, Mapping, Sequence, changed, messages, often, outcome
+from message_strategies import (
+    FAST,
+    JSONPLUS,
+    ORDINARY_MESSAGES,
+    Mapping,
+    Sequence,
+    changed,
+    messages,
+    often,
+    outcome,
+)
 
-from redis_saver.serde import message_list, message_fields, native_bridge
-from redis_saver.serde import msgpack as heads
 from redis_saver.serde import message_codec as single
+from redis_saver.serde import message_fields, message_list, native_bridge
+from redis_saver.serde import msgpack as heads
 
 native: Any = native_bridge.native
 pytestmark = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from message_strategies import CLASSES, Color, FAST, Inner, JSONPLUS, Mapping, MyAIMessage, MyMessage, NEEDED, Named, Number, ORDINARY_MESSAGES, Pair, Point, Real, Sequence, Text, anything, blocks, calls, changed, counts, dicts, messages, odd, odd_dicts, often, openai_calls, outcome, plain, scalars, usage
 import contextlib
 import copy
 import dataclasses
@@ -33,16 +32,48 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send
+from message_strategies import (
+    CLASSES,
+    FAST,
+    JSONPLUS,
+    NEEDED,
+    ORDINARY_MESSAGES,
+    Color,
+    Inner,
+    Mapping,
+    MyAIMessage,
+    MyMessage,
+    Named,
+    Number,
+    Pair,
+    Point,
+    Real,
+    Sequence,
+    Text,
+    anything,
+    blocks,
+    calls,
+    changed,
+    counts,
+    dicts,
+    messages,
+    odd,
+    odd_dicts,
+    often,
+    openai_calls,
+    outcome,
+    plain,
+    scalars,
+    usage,
+)
 from pydantic import BaseModel, SecretStr
 
-from redis_saver.serde import message_list, message_fields, native_bridge
-from redis_saver.serde import msgpack as heads
-from redis_saver.serde import message_codec as fast
 from redis_saver.serde import elements as element_codec
+from redis_saver.serde import message_codec as fast
+from redis_saver.serde import message_fields, message_list, native_bridge
+from redis_saver.serde import msgpack as heads
 from redis_saver.serde.elements import EncodedElements
 from redis_saver.serde.serializer import FastSerializer
-
-
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -61,42 +92,11 @@ def _native(request: Any) -> Any:
 # -- values of every kind
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 class Holder(BaseModel):
     messages: list[Any]
 
 
-
-
-
-
-
 # -- comparing
-
-
 
 
 def chunks(value: Any) -> Any:
@@ -733,8 +733,6 @@ def test_headers_of_exts() -> None:
 
 
 # -- a list that grew
-
-
 
 
 def assert_elements(value: Any, last: Any) -> Any:

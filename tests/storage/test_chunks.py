@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bench.history import history, message
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds
 
+from bench.history import history, message
 from redis_saver import Limits
-from redis_saver.storage import codec, chunking, chunks
-from redis_saver.serde import native_bridge
-from redis_saver.storage.chunk_cache import ChunkCache, Version
 from redis_saver.limits import Allowance
+from redis_saver.serde import native_bridge
 from redis_saver.serde.message_codec import state
-from redis_saver.storage.chunks import Stored
 from redis_saver.serde.serializer import FastSerializer
+from redis_saver.storage import chunking, chunks, codec
+from redis_saver.storage.chunk_cache import ChunkCache, Version
+from redis_saver.storage.chunks import Stored
 
 
 class Bare:

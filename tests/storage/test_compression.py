@@ -8,10 +8,21 @@ import sys
 from typing import Any
 
 import pytest
-from uniform import Target
 from factories import config
-from raw import check_counters, check_chunks, check_sound, size, stored_chunks
-from sharing import BASE, EDITS, FILES, TaskInfo, fields_of, key_of, name, said, text, texts
+from raw import check_chunks, check_counters, check_sound, size, stored_chunks
+from sharing import (
+    BASE,
+    EDITS,
+    FILES,
+    TaskInfo,
+    fields_of,
+    key_of,
+    name,
+    said,
+    text,
+    texts,
+)
+from uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
 from redis_saver.storage import compression

@@ -22,27 +22,44 @@ import pytest
 import redis
 import seeds
 import zstandard
-from uniform import Uniform, Target
-from hostile import ALLOWED, Endless, attempt, changed_bytes, changed_reply, noted, sealed
+from factories import checkpoint, config
+from hostile import (
+    ALLOWED,
+    Endless,
+    attempt,
+    changed_bytes,
+    changed_reply,
+    noted,
+    sealed,
+)
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from factories import checkpoint, config
 from servers import url_of
+from uniform import Target, Uniform
 
-from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver, names
-from redis_saver.storage import compression, framing
+from redis_saver import (
+    EncodeError,
+    KeyConflict,
+    LimitExceeded,
+    Limits,
+    RedisSaver,
+    ThreadDamaged,
+    TieredSaver,
+    names,
+)
 from redis_saver.checkpoint import reading
 from redis_saver.errors import FileDamaged
-from redis_saver.storage.framing import pack
 from redis_saver.limits import Allowance
 from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
 from redis_saver.migrate.engine import migrate
 from redis_saver.migrate.opening import opened
 from redis_saver.names import Keyspace
-from redis_saver.storage.chunks import digest
 from redis_saver.serde.serializer import FastSerializer
+from redis_saver.storage import compression, framing
+from redis_saver.storage.chunks import digest
+from redis_saver.storage.framing import pack
 from redis_saver.tiered import context
 from redis_saver.tiered.flush import run as flushing
 
@@ -224,7 +241,9 @@ def in_a_child(function: str, *arguments: Any, seconds: float) -> Any:
     import pickle
 
     here = str(Path(__file__).parent)
-    path = os.pathsep.join([here, str(Path(here).parent / "support"), str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        [here, str(Path(here).parent / "support"), str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, function], input=pickle.dumps(arguments), capture_output=True,
         timeout=seconds, env={**os.environ, "PYTHONPATH": path, "LANGGRAPH_STRICT_MSGPACK": "true"},

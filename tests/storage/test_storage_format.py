@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uniform import Uniform, Target
+from factories import config, put
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
-from factories import config, put
 from raw import without_revision
 from servers import url_of
+from uniform import Target, Uniform
 
 from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
 from redis_saver.engine import scripts

@@ -20,18 +20,24 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from uniform import Uniform
+from factories import config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
-from factories import config, put
 from pydantic import BaseModel
 from seeds import seeds
+from uniform import Uniform
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, EncodeError, RedisSaver, TieredSaver
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    EncodeError,
+    RedisSaver,
+    TieredSaver,
+)
 from redis_saver.serde import native_bridge
 from redis_saver.serde.serializer import FastSerializer, safe
 

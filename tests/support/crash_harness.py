@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+from crash_workers import TTL, be_quick, pool, value
+from factories import config
+from langgraph.checkpoint.postgres import PostgresSaver
+from servers import Server
+from tiering import plain
+
 import redis_saver
 from bench.servers import Postgres
-from langgraph.checkpoint.postgres import PostgresSaver
-from factories import config
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver.names import Keyspace
 from redis_saver.tiered import context
-from servers import Server
-from tiering import plain
-from crash_workers import TTL, be_quick, pool, value
 
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")

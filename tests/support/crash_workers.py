@@ -20,18 +20,18 @@ from typing import Any
 
 import psycopg
 import redis
-from uniform import Uniform
+from factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from factories import checkpoint, config
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver.tiered import context
-from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.flush import run as flushing
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""

@@ -21,11 +21,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from langgraph.checkpoint.memory import InMemorySaver
 from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, slot_of
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, ThreadDamaged, TieredSaver
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    RedisSaver,
+    RedisSaverError,
+    ThreadDamaged,
+    TieredSaver,
+)
 from redis_saver.client.clients import connect
 from redis_saver.names import Keyspace
 

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import redis
-from uniform import Uniform
+from factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from factories import checkpoint, config
 from tiering import Clock, Tiers, plain
+from uniform import Uniform
 
+from redis_saver.engine.runner import DriverWrapper
 from redis_saver.names import Keyspace
 from redis_saver.tiered import context
 from redis_saver.tiered.flush import run as flushing
-from redis_saver.engine.runner import DriverWrapper
-from redis_saver.tiered.requests import ColdCall, Sleep, Outcome, Attempt
+from redis_saver.tiered.requests import Attempt, ColdCall, Outcome, Sleep
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)

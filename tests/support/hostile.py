@@ -7,15 +7,22 @@ a case takes a fraction of a millisecond, and goes through the saver's public me
 from __future__ import annotations
 
 import random
-from hashlib import sha1
 from collections.abc import Callable, Iterator
+from hashlib import sha1
 from typing import Any
 
 import redis
 
-from redis_saver import KeyConflict, LimitExceeded, RedisSaver, ThreadBusy, ThreadDamaged, ThreadNotFound
-from redis_saver.storage.framing import pack
+from redis_saver import (
+    KeyConflict,
+    LimitExceeded,
+    RedisSaver,
+    ThreadBusy,
+    ThreadDamaged,
+    ThreadNotFound,
+)
 from redis_saver.storage.chunks import DIGEST, digest
+from redis_saver.storage.framing import pack
 
 ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
 """What a call may raise; anything else fails the test."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from uniform import Target
+
 from redis_saver import Limits, names
-from redis_saver.storage import framing
-from redis_saver.storage import header as headers
 from redis_saver.engine import scripts
 from redis_saver.limits import Allowance
-from redis_saver.storage import chunks as chunked
 from redis_saver.names import Keyspace
+from redis_saver.storage import chunks as chunked
+from redis_saver.storage import framing
+from redis_saver.storage import header as headers
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from bench.servers import redis_of_the_wheel
 from redis.crc import key_slot
 from servers import Server, binary, valkey_binary
+
+from bench.servers import redis_of_the_wheel
 
 PROGRAMS = ["redis", *(["valkey"] if valkey_binary() else [])]
 """What can be failed over in the tests."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+
 from bench.servers import redis_of_the_wheel
 from bench.servers import redis_program as binary
 

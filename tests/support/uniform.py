@@ -1,4 +1,4 @@
-"""One uniform for both savers, so that each behaviour test is written once: its methods are all awaited."""
+"""One interface to both flavours of savers, so that each behaviour test is written once: its methods are all awaited."""
 
 from __future__ import annotations
 

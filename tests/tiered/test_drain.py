@@ -13,22 +13,21 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from uniform import Uniform, Target
+from factories import checkpoint, config, ids
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from factories import checkpoint, config, ids
 from proxy import Proxy, proxy, retrying  # noqa: F401
-from tiering import BEHIND, drained, keys_of
+from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain, written
+from uniform import Target, Uniform
 from wrappers import Around, asked, ran
-from tiering import FlakySaver, Tiers, plain, written
 
 from redis_saver import BacklogWarning, KeyConflict
 from redis_saver.engine import scripts
-from redis_saver.engine.runner import Driver
 from redis_saver.engine.requests import Call
+from redis_saver.engine.runner import Driver
 from redis_saver.tiered import context
-from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.requests import Attempt, Outcome
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)

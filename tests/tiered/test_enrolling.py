@@ -8,12 +8,22 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from factories import config
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from factories import config
-from tiering import BEHIND, drained, keys_of
-from tiering import VERSIONS, new, two_runs
-from tiering import FlakySaver, Tiers, between, plain, written
+from tiering import (
+    BEHIND,
+    VERSIONS,
+    FlakySaver,
+    Tiers,
+    between,
+    drained,
+    keys_of,
+    new,
+    plain,
+    two_runs,
+    written,
+)
 
 from redis_saver import ThreadBusy
 from redis_saver.engine import scripts

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from tiering import VERSIONS, new, two_runs
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 import redis
-from uniform import Uniform
+from factories import checkpoint, config
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from factories import checkpoint, config
-from tiering import BEHIND, drained, keys_of, stalled
+from tiering import (
+    BEHIND,
+    VERSIONS,
+    FlakySaver,
+    Tiers,
+    between,
+    drained,
+    keys_of,
+    new,
+    plain,
+    stalled,
+    two_runs,
+    written,
+)
+from uniform import Uniform
 from wrappers import Around, Meanwhile
-from tiering import FlakySaver, Tiers, between, plain, written
 
+from redis_saver.checkpoint import listing
 from redis_saver.engine import scripts
 from redis_saver.tiered import context, operations
 from redis_saver.tiered.flush import run as flushing
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-
-
-
 
 
 class Stage:
@@ -233,8 +242,6 @@ async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) ->
     assert (await stage.cold.get_tuple(config())).checkpoint["channel_values"] == values
 
 
-
-
 @pytest.mark.parametrize("what", ["run", "thread", "thread past hot"])
 async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str) -> None:
     """What the other one deleted in cold is not brought back there from hot, which does not know yet."""
@@ -273,7 +280,7 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
         await other.flush()
         first, second = {
             "list": lambda: (
-                operations.list_checkpoints(uniform.saver, config(thread), None, None, None),
+                listing.collect(operations.list_checkpoints(uniform.saver, config(thread), None, None, None)),
                 operations.delete_thread(other.saver, thread),
             ),
             "delete_for_runs": lambda: (

@@ -15,11 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from langgraph.checkpoint.memory import InMemorySaver
 from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
 from servers import Server, url_of
-from tiering import BEHIND, drained
-from tiering import FlakySaver, Tiers, plain, written
+from tiering import BEHIND, FlakySaver, Tiers, drained, plain, written
 
 from redis_saver import RedisSaver, TieredSaver
 

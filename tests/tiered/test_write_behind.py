@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tiering import BEHIND, drained, keys_of, stalled
 import asyncio
 import contextlib
 import random
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import psycopg
 import pydantic
 import pytest
-from uniform import Uniform, Target
+from factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from interleaving import Interleaving
 from langchain_core.messages import AIMessage, HumanMessage
@@ -27,26 +26,37 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from factories import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
-from wrappers import Around, asked, elsewhere
-from tiering import FlakySaver, Tiers, between, plain, written
+from tiering import (
+    BEHIND,
+    FlakySaver,
+    Tiers,
+    between,
+    drained,
+    keys_of,
+    plain,
+    stalled,
+    written,
+)
 from typing_extensions import TypedDict
+from uniform import Target, Uniform
+from wrappers import Around, asked, elsewhere
 
-from redis_saver import AsyncTieredSaver, BacklogFull, ReplicationTimeout, ThreadDamaged, TieredSaver
+from redis_saver import (
+    AsyncTieredSaver,
+    BacklogFull,
+    ReplicationTimeout,
+    ThreadDamaged,
+    TieredSaver,
+)
 from redis_saver.engine import scripts
 from redis_saver.names import Keyspace
 from redis_saver.serde.serializer import FastSerializer
 from redis_saver.tiered import context
-from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.flush import run as flushing
 from redis_saver.tiered.requests import Attempt
-
-
-
-
-
 
 
 def all_plain(found: list[Any]) -> list[Any]:
@@ -371,8 +381,6 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
     assert sum(other.stats().flushed for other in others) == 18
     for other in others:
         assert await (other.aclose() if tiers.native_async else asyncio.to_thread(other.close)) == 0
-
-
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from uniform import Uniform, Target
+from factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -27,17 +27,17 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from factories import checkpoint, config, ids
 from seeds import seeds, targets
 from servers import Server
-from wrappers import elsewhere
 from tiering import FlakySaver, Tiers, between, plain, written
 from typing_extensions import TypedDict
+from uniform import Target, Uniform
+from wrappers import elsewhere
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
 from redis_saver.engine import scripts
-from redis_saver.tiered import context, reading
 from redis_saver.names import Keyspace
+from redis_saver.tiered import context, reading
 
 
 async def test_conformance_is_full(tiers: Tiers) -> None:

@@ -1,0 +1,141 @@
+"""`list` over two tiers: page by page, each checkpoint once, whichever tier answers it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import psycopg
+import pytest
+from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from psycopg.rows import dict_row
+from tiering import BEHIND, FlakySaver, Tiers, drained
+from uniform import Uniform
+from wrappers import Around
+
+from redis_saver import TieredSaver
+from redis_saver.checkpoint import listing
+from redis_saver.tiered import reading
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+CHEAP = {"n": "1"}
+
+
+async def filled(uniform: Any, count: int, thread: str = "thread", ns: str = "") -> list[str]:
+    """So many checkpoints; their ids, newest first."""
+    where = config(thread, ns)
+    for number in range(count):
+        one = checkpoint({"n": number}, CHEAP, checkpoint_id=f"{number:08}")
+        where = await uniform.put(where, one, {"step": number}, CHEAP if number == 0 else {})
+    return [f"{number:08}" for number in reversed(range(count))]
+
+
+def ids_of(found: Any) -> list[str]:
+    return [one.checkpoint["id"] for one in found]
+
+
+async def drawn(uniform: Uniform, count: int, *args: Any, **options: Any) -> list[Any]:
+    """The first few of a list, and no more than that takes."""
+    if not uniform.native_async:
+        return list(islice(uniform.saver.list(*args, **options), count))
+    found = []
+    async for one in uniform.saver.alist(*args, **options):
+        found.append(one)
+        if len(found) == count:
+            break
+    return found
+
+
+async def test_cold_is_asked_for_a_page_at_a_time(tiers: Tiers, monkeypatch: Any) -> None:
+    monkeypatch.setattr(reading, "PER_PAGE", 10)
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap())
+    newest_first = await filled(uniform, 45)
+    flaky.calls.clear()
+    assert ids_of(await drawn(uniform, 3, config())) == newest_first[:3]
+    assert flaky.calls == ["list"]
+    assert ids_of(await uniform.list(config())) == newest_first
+    assert flaky.calls == ["list"] * 6
+    assert ids_of(await uniform.list(config(), limit=17)) == newest_first[:17]
+    assert ids_of(await uniform.list(config(), before=config("thread", "", newest_first[20]))) == newest_first[21:]
+    assert ids_of(await uniform.list(config(), filter={"step": 30})) == ["00000030"]
+    assert await uniform.list(config(), limit=0) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+async def test_ids_that_several_threads_have(tiers: Tiers, monkeypatch: Any, size: int) -> None:
+    """As copies have them: a page may end between two of the same id."""
+    monkeypatch.setattr(reading, "PER_PAGE", size)
+    uniform = await tiers.uniform()
+    for thread in ("one", "two", "three"):
+        await filled(uniform, 4, thread)
+    found = await uniform.list(None)
+    addresses = [tuple(one.config["configurable"].values()) for one in found]
+    assert len(addresses) == len(set(addresses)) == 12
+    assert ids_of(found) == sorted(ids_of(found), reverse=True)
+    assert len(await uniform.list(None, limit=7)) == 7
+
+
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_a_cold_saver_with_an_order_of_its_own_is_asked_once(tiers: Tiers, monkeypatch: Any) -> None:
+    """It may list thread by thread, so that the next page is not below the last."""
+    monkeypatch.setattr(reading, "PER_PAGE", 2)
+    saver = TieredSaver(tiers.target.uniform().saver, InMemorySaver())
+    for thread in ("b", "a", "c"):
+        await filled(Uniform(saver), 3, thread)
+    assert sorted(one.config["configurable"]["thread_id"] for one in saver.list(None)) == sorted("aaabbbccc")
+    assert len(list(saver.list(None, limit=5))) == 5
+
+
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async def test_the_saver_may_be_called_while_a_list_is_drawn_from(tiers: Tiers) -> None:
+    """No cursor is open then: a PostgresSaver on one connection locks it while one is."""
+    with psycopg.connect(tiers.url, autocommit=True, prepare_threshold=0, row_factory=dict_row) as connection:
+        saver = TieredSaver(tiers.target.uniform().saver, PostgresSaver(connection))  # type: ignore[arg-type]
+        await filled(Uniform(saver), 5)
+        seen = []
+        for one in saver.list(config()):
+            tiers.evict()
+            found = saver.get_tuple(one.config)
+            seen.append(found and found.checkpoint["id"])
+        assert len(seen) == 5 and None not in seen
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+async def test_hot_loses_the_thread_while_it_lists_it_alone(tiers: Tiers, monkeypatch: Any, asked: int) -> None:
+    """What was listed is not listed again; cold, which has got it all meanwhile, goes on."""
+    monkeypatch.setattr(listing, "CHECKPOINTS_PER_PAGE", 4)
+    monkeypatch.setattr(reading, "PER_PAGE", 3)
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    assert await uniform.get_tuple(config()) is None
+    newest_first = await filled(uniform, 15)
+    pages = []
+
+    def around(request: Any) -> Any:
+        if getattr(getattr(request, "script", None), "name", "") == "list":
+            pages.append(request)
+            if len(pages) == asked:
+                flushed.append(True)
+        return (yield request)
+
+    flushed: list[bool] = []
+    Around(uniform.saver.hot, around)
+    seen: list[str] = []
+
+    async def meanwhile() -> None:
+        if flushed and flushed.pop():
+            await drained(other)
+            tiers.evict()
+
+    if uniform.native_async:
+        async for one in uniform.saver.alist(config()):
+            seen.append(one.checkpoint["id"])
+            await meanwhile()
+    else:
+        for one in uniform.saver.list(config()):
+            seen.append(one.checkpoint["id"])
+            await meanwhile()
+    assert seen == newest_first
+    assert len(pages) >= asked
