@@ -40,7 +40,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        return await self.driver.on_its_loop(lambda: self._flusher.drain(self, timeout))
+        return await self.driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
@@ -53,7 +53,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         self._flusher.entered.enter()
         if self.flushes:
             self._flusher.again()
-            await self.driver.on_its_loop(self._flusher.run)
+            await self.driver.on_loop_of_cold(self._flusher.run)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -70,7 +70,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def _arun(self, operation: Tiered[T]) -> T:
         if self.flushes and not self._flusher.is_at_work:
-            await self.driver.on_its_loop(self._flusher.run)
+            await self.driver.on_loop_of_cold(self._flusher.run)
         return await self.driver.arun(with_own_errors(operation))
 
     def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
@@ -80,6 +80,6 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
 
     async def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
         if self.flushes and not self._flusher.is_at_work:
-            await self.driver.on_its_loop(self._flusher.run)
+            await self.driver.on_loop_of_cold(self._flusher.run)
         async for one in self.driver.astream(with_own_errors(operation)):
             yield one

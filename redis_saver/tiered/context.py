@@ -78,7 +78,7 @@ class Tiers(Protocol):
     """What operations see of the saver."""
 
     hot: Context
-    carrier: Context
+    opaque_hot: Context
     """Hot, as it is read to bring to cold what it has."""
     lists_by_id: bool
     """Whether cold is known to list by descending id, whatever it is asked for."""

@@ -43,7 +43,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self,
         hot: Hot,
         cold: BaseCheckpointSaver[Any],
-        carrier_of_cold: BaseCheckpointSaver[Any],
+        opaque_cold: BaseCheckpointSaver[Any],
         *,
         bypasses: bool,
     ) -> None:
@@ -52,11 +52,11 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         Args:
             hot: The saver in front; requests go to what is its driver when they come.
             cold: The saver behind it.
-            carrier_of_cold: The same, for values that are carried as they are stored (`opaque_copy.carriers`).
+            opaque_cold: The same, for values that are carried as they are stored (`opaque_copy.opaque_pair`).
             bypasses: Whether `HotFailed` is raised in an operation instead of hot's own error.
         """
         self.hot: Hot = hot
-        self.cold, self._carrier_of_cold, self._bypasses = cold, carrier_of_cold, bypasses
+        self.cold, self._opaque_cold, self._bypasses = cold, opaque_cold, bypasses
         self._failures = hot.driver.failures
         self._generation = forks.generation
 
@@ -114,7 +114,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
             reply = None
             with capturing() as captured:
                 reply = (
-                    self._ask_cold(request.request, self._carrier_of_cold)
+                    self._ask_cold(request.request, self._opaque_cold)
                     if isinstance(request.request, ColdCall)
                     else self.request(request.request)
                 )
@@ -171,26 +171,26 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def arun(self, operation: Tiered[T]) -> T:
         """`run` for asyncio."""
-        return await self.on_its_loop(lambda: super(AsyncTieredDriver, self).arun(operation))
+        return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine where cold answers, for an OS thread that runs no event loop."""
-        loop = self._elsewhere()
+        loop = self._loop_of_others()
         return loops.call(make(), loop)
 
-    async def on_its_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on this loop, if cold answers here, or where it does."""
-        if self._is_home(asyncio.get_running_loop()):
+        if self._is_loop_of_cold(asyncio.get_running_loop()):
             return await make()
-        loop = self._elsewhere()
+        loop = self._loop_of_others()
         return await loops.acall(make(), loop)
 
-    def _is_home(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _is_loop_of_cold(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the cold saver that was given answers on a loop."""
         bound = getattr(self.cold, "loop", None)
         return bound is None or (bound is loop and not self._is_forked)
 
-    def _elsewhere(self) -> asyncio.AbstractEventLoop | None:
+    def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
         """Where it answers the others; None: on the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
@@ -209,7 +209,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         """`request` for asyncio."""
         if type(request) is Call:
             return self._ask_hot(request)
-        return self.on_its_loop(lambda: self._answer(request))
+        return self.on_loop_of_cold(lambda: self._answer(request))
 
     async def _answer(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
@@ -218,7 +218,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             reply = None
             with capturing() as captured:
                 reply = await (
-                    self._ask_cold(request.request, self._carrier_of_cold)
+                    self._ask_cold(request.request, self._opaque_cold)
                     if isinstance(request.request, ColdCall)
                     else self.arequest(request.request)
                 )
@@ -238,7 +238,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             raise
 
     async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
-        if not self._is_home(asyncio.get_running_loop()) and postgres.is_renewable(cold):
+        if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await cold_connections.arenewed(cold)
         if request.method == "delete_for_runs" and (delete := postgres.adeleting(cold)):
             return await delete(*request.arguments)

@@ -25,7 +25,7 @@ from redis_saver.serde.serializer import safe
 from redis_saver.tiered import checking, operations, threads
 from redis_saver.tiered.context import ColdHistory, Mode, NegativeEntry, OnHotError, Verify
 from redis_saver.tiered.drivers import TieredDriver
-from redis_saver.tiered.flush.opaque_copy import carriers
+from redis_saver.tiered.flush.opaque_copy import opaque_pair
 from redis_saver.tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver.tiered.leases import Leases
 from redis_saver.tiered.requests import HotFailed, TieredRequest
@@ -118,8 +118,8 @@ class TwoTiers(Interface, Generic[Hot]):
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
-        self.carrier, carrier_of_cold = carriers(hot, cold)
-        self.driver = self._driver_class(hot, cold, carrier_of_cold, bypasses=on_hot_error == "bypass")
+        self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
+        self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
         modules = [kind.__module__ for kind in type(cold).__mro__]
         self.lists_by_id = any(
             one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules

@@ -17,6 +17,7 @@ RETIRED = """
     (Our|Saver|Memory|Sqlite|Postgres)Place place_of Told Lag look_in_turn by_choice noting Moody moody faces? Face victims\\.py killing\\.py
     (MOST|LONGEST|SHORTEST)(_[A-Z]+)+ [A-Z]+_A_(PAGE|PIPELINE|BATCH|SCAN|CHUNK|LIST|TURN|REPLY|STEP)
     (parts|lib_parts|lib_frames|lib_behind)\\.lua
+    _depart _carry _arrived _gates? teaching _BY_ITSELF floors? columnar postgres_runs carriers? _is_home on_its_loop LONGER
 """
 LOOKED_AT = (
     "redis_saver/**/*.py",

@@ -49,7 +49,7 @@ def plan(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
     try:
-        found = yield from reading.get_tuple(tiers.carrier, config.to_config(thread, ns, newest))
+        found = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
     except HotFailed:
         raise
     except RedisSaverError:  # whoever brings it to cold says so

@@ -25,7 +25,7 @@ CACHE_BYTES = 16_000_000
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
-def carriers(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
+def opaque_pair(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
     """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
     hot = copy.copy(hot)
     hot.chunk_cache = ChunkCache(CACHE_BYTES)

@@ -283,7 +283,7 @@ class _Claim:
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Give cold what was coalesced of a namespace, and that is needed now."""
-        hot, data = self.tiers.carrier, self.tiers.hot.keyspace.keys(self.thread).data_key
+        hot, data = self.tiers.opaque_hot, self.tiers.hot.keyspace.keys(self.thread).data_key
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
@@ -295,14 +295,14 @@ class _Claim:
         return None
 
     def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
-        if not isinstance(self.tiers.carrier.serde, OpaqueSerializer):
+        if not isinstance(self.tiers.opaque_hot.serde, OpaqueSerializer):
             return found
         with decoding("{}", config.address(found.config)):
             return opened(found, self.tiers.hot.serde)
 
     def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.place
-        hot = self.tiers.carrier
+        hot = self.tiers.opaque_hot
         found = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
         if found is None:  # it was pruned or deleted meanwhile
             return None
@@ -326,14 +326,14 @@ class _Claim:
             base_id = names.name_of(base)
         known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if known is None:
-            found = yield from reading.get_tuple(self.tiers.carrier, config.to_config(self.thread, ns, base_id))
+            found = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
             known = versions_of_values(found.checkpoint) if found else {}
         return known
 
     def _give_writes(self, record: Record) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
-        hot, place = self.tiers.carrier, f"thread {shown(self.thread)}"
+        hot, place = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
         with decoding("pending writes of {}", place):
             ns, checkpoint_id, task = names.components(record.member[1:])
             where = config.to_config(self.thread, ns, checkpoint_id)
@@ -349,7 +349,11 @@ class _Claim:
         self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
-        keys, hot, place = self.tiers.hot.keyspace.keys(self.thread), self.tiers.carrier, f"thread {shown(self.thread)}"
+        keys, hot, place = (
+            self.tiers.hot.keyspace.keys(self.thread),
+            self.tiers.opaque_hot,
+            f"thread {shown(self.thread)}",
+        )
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
         special = [
