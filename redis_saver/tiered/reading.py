@@ -196,7 +196,8 @@ def _list(
     if has_all:
         yield from _list_by_cold(tiers, cold, listed)
         return
-    in_cold = yield cold.with_options(before=listed.before)
+    enough = None if listed.left is None or tombstones else listed.left + listed.more
+    in_cold = yield cold.with_options(before=listed.before, limit=enough)
     with_intents = yield from _with_intents(tiers, thread)
     try:
         in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(asked)))
