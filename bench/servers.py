@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,11 +31,47 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+_WATCHDOG = """
+import os, shutil, signal, sys
+started = {}
+for line in sys.stdin:
+    process, began, folder = line.rstrip().split(" ", 2)
+    started[process] = began, folder
+for process, (began, folder) in started.items():
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            if stat.read().rpartition(")")[2].split()[19] == began:
+                os.kill(int(process), signal.SIGKILL)
+    except OSError:
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+_watchdogs: dict[int, subprocess.Popen[str]] = {}
+
+
+def end_with_this_process(server: subprocess.Popen[bytes], folder: str) -> None:
+    """See to it that a server ends, and its folder goes, should this process be killed: another one waits for its end.
+
+    It is known by when it began, too: by then another may have its id.
+    """
+    if os.getpid() not in _watchdogs:
+        _watchdogs[os.getpid()] = subprocess.Popen(
+            [sys.executable, "-c", _WATCHDOG], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+    told = _watchdogs[os.getpid()].stdin
+    assert told is not None
+    if (stat := Path(f"/proc/{server.pid}/stat")).exists():
+        began = stat.read_text().rpartition(")")[2].split()[19]
+        told.write(f"{server.pid} {began} {folder}\n")
+        told.flush()
+
+
 def launch(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> subprocess.Popen[bytes]:
     """A server that is ready."""
     log = Path(folder, "log")
     with log.open("ab") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder, start_new_session=True, **options)
+    end_with_this_process(server, folder)
     try:
         until = time.monotonic() + SECONDS_TO_START
         while not ready():

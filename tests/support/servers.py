@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from bench.servers import redis_of_the_wheel
+from bench.servers import end_with_this_process, redis_of_the_wheel
 from bench.servers import redis_program as binary
 
 
@@ -81,6 +81,7 @@ class Server:
         command = [self.program, *arguments]
         with Path(self.folder, "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        end_with_this_process(self.process, self.folder)
         client = self.client(retry=None)
         for _ in range(400):
             try:
