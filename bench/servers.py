@@ -192,8 +192,8 @@ def _reachable(programs: Path, place: str, as_user: dict[str, Any]) -> Path:
 class Postgres:
     """A Postgres with its default settings. `start` waits until it answers, `kill` is -9; what was committed is there when it starts again."""
 
-    def __init__(self, place: str, user: str | None) -> None:
-        """Make its files in a folder that belongs to the user."""
+    def __init__(self, place: str, user: str | None, *settings: str) -> None:
+        """Make its files in a folder that belongs to the user. Settings are such as `fsync=off`."""
         self.place, self.data, self.port = place, f"{place}/data", free_port()
         self.url = f"postgresql://bench@127.0.0.1:{self.port}/postgres"
         self.server: subprocess.Popen[bytes] | None = None
@@ -208,6 +208,7 @@ class Postgres:
         self.command = [
             *(str(programs / "postgres"), "-D", self.data, "-p", str(self.port)),
             *("-h", "127.0.0.1", "-k", place),
+            *(part for setting in settings for part in ("-c", setting)),
         ]
 
     def start(self) -> None:
@@ -267,18 +268,18 @@ def is_running(process: Process) -> bool:
 
 
 @contextmanager
-def postgres_server() -> Iterator[str]:
-    """A Postgres with its default settings; its URL."""
-    with a_postgres() as server:
+def postgres_server(*settings: str) -> Iterator[str]:
+    """A Postgres with its default settings, but for those given; its URL."""
+    with a_postgres(*settings) as server:
         yield server.url
 
 
 @contextmanager
-def a_postgres() -> Iterator[Postgres]:
-    """A Postgres with its default settings, which can be killed and started again."""
+def a_postgres(*settings: str) -> Iterator[Postgres]:
+    """The same, which can be killed and started again."""
     user = _unprivileged()
     with folder(user) as place:
-        server = Postgres(place, user)
+        server = Postgres(place, user, *settings)
         server.start()
         try:
             yield server

@@ -76,10 +76,14 @@ def saver(target: Target) -> Uniform:
     return target.uniform()
 
 
+UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "max_wal_size=4GB")
+"""Settings of a Postgres that need not outlive its machine: it writes no more to the disk than it has to."""
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """A Postgres, started when first asked for."""
-    with postgres_server() as url:
+    with postgres_server(*UNSAFE) as url:
         yield url
 
 

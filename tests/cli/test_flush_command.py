@@ -38,7 +38,7 @@ HERE = Path(redis_saver.__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    with postgres_server() as url:
+    with postgres_server("fsync=off", "full_page_writes=off") as url:
         yield url
 
 

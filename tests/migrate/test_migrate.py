@@ -173,7 +173,7 @@ def same(one: Any, other: Any, threads: list[str] = THREADS) -> None:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    with postgres_server() as url:
+    with postgres_server("fsync=off", "full_page_writes=off") as url:
         yield url
 
 
