@@ -70,8 +70,8 @@ INSTRUMENTS = (
         {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
     ),
     Instrument(
-        "redis_saver.tier.flush.turns",
-        "{turn}",
+        "redis_saver.tier.flush.claims",
+        "{claim}",
         "Times that a flusher worked on a thread.",
         {"flushes": ""},
     ),
