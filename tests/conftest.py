@@ -67,6 +67,8 @@ async def target(target_name: str, flavour: str) -> AsyncIterator[Target]:
     """Each kind of server, for each flavour of saver."""
     made = Target(target_name, flavour, url_of(target_name), f"t{os.getpid()}-{next(_counter)}")
     yield made
+    if keys := made.keys():  # else who looks at all keys takes longer with each test
+        made.raw.unlink(*keys)
     await made.close()
 
 

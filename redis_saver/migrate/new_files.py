@@ -29,7 +29,7 @@ class NewFile:
         """
         self._path = path
         descriptor, name = mkstemp(prefix=".redis-saver-", suffix=".part", dir=path.parent)
-        self._chunk = Path(name)
+        self._part = Path(name)
         self.file = os.fdopen(descriptor, "w+b")
 
     def finish(self) -> None:
@@ -41,7 +41,7 @@ class NewFile:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        self._chunk.replace(self._path)
+        self._part.replace(self._path)
         _to_disk(self._path.parent)
 
     def discard(self) -> None:
@@ -49,7 +49,7 @@ class NewFile:
         try:
             self.file.close()  # which writes what it still holds, and may fail in that
         finally:
-            self._chunk.unlink(missing_ok=True)
+            self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         """The file, to be written."""

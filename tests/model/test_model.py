@@ -319,8 +319,8 @@ def normal(answer: Any) -> Any:
     return answer
 
 
-EXAMPLES = {"redis": 100, "redis62": 40, "cluster": 40, "fakeredis": 20, "valkey": 40}
-"""Histories of the ordinary suite; the slow one runs five times as many."""
+EXAMPLES = {"redis": 50, "redis62": 15, "cluster": 20, "fakeredis": 10, "valkey": 15}
+"""Histories of the ordinary suite; the slow one runs twelve times as many."""
 
 
 @pytest.mark.random
@@ -336,7 +336,7 @@ def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets(*EXAMPLES))
 def test_same_answers_as_in_memory_many_times(server: str, flavour: str) -> None:
-    compare(server, flavour, 5 * EXAMPLES[server])
+    compare(server, flavour, 12 * EXAMPLES[server])
 
 
 def compare(server: str, flavour: str, examples: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
@@ -36,16 +37,28 @@ class Uniform:
         return list(getattr(self.saver, name)(*args, **kwargs))
 
 
+_shared: dict[tuple[int, str], Any] = {}
+
+
+def shared(url: str) -> Any:
+    """A blocking client of this process: to make one for each test takes longer than most of them, of a cluster above all."""
+    if (os.getpid(), url) not in _shared:
+        _shared[os.getpid(), url] = connect(url, asynchronous=False)
+    return _shared[os.getpid(), url]
+
+
 class Target:
     """A server and a flavour. Makes savers with a prefix of the test's own, and looks at raw keys."""
 
     def __init__(self, name: str, flavour: str, url: str, prefix: str) -> None:
         self.name, self.flavour, self.url, self.prefix = name, flavour, url, prefix
-        self.raw = connect(url, asynchronous=False)
-        self._clients: list[Any] = [self.raw]
+        self.raw = shared(url)
+        self._clients: list[Any] = []
 
     def client(self, *, url: str | None = None, **options: Any) -> Any:
-        """One that is closed with the target; of the target, or of a URL that leads there."""
+        """One that is closed with the target; of the target, or of a URL that leads there. Blocking ones of a cluster are one."""
+        if self.name == "cluster" and self.flavour == "sync" and not url and not options:
+            return shared(self.url)
         client = connect(url or self.url, asynchronous=self.flavour == "async", **options)
         self._clients.append(client)
         return client
