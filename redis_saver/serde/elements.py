@@ -1,6 +1,6 @@
-"""A value's bytes in encoded, cut between the elements of a list or dict.
+"""A value's bytes, cut between the elements of a list or dict.
 
-The whole is encoded at once, and cut afterwards: where the encoded begin follows from the lengths of the elements, or the
+The whole is encoded at once, and cut afterwards: where the elements begin follows from the lengths of the elements, or the
 elements are encoded once more, and compared with the whole.
 """
 
@@ -22,9 +22,9 @@ MIN_BYTES: Final = 2048
 _SAMPLE: Final = 16
 """So many elements tell whether the elements of a container are small."""
 _SMALL: Final = 32
-"""Elements of fewer bytes than this on average share encoded."""
+"""Elements of fewer bytes than this on average are encoded several together."""
 _BLOCK: Final = 1024
-"""About as many bytes make a encoded element then."""
+"""About as many bytes stand together then."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
 
@@ -34,15 +34,15 @@ class EncodedElements(NamedTuple):
 
     type: str
     elements: list[bytes]
-    """The header of the list or dict, then its elements; or one encoded element. Joined they are what `dumps_typed` answers, but for
+    """The header of the list or dict, then its elements; or all of another value. Joined they are what `dumps_typed` answers, but for
     the elements that are the same as before."""
     same: int = 0
-    """So many elements behind the header are what they were in `last`, and not among the encoded."""
+    """So many elements behind the header are what they were in `last`, and not among these."""
     fingerprint: Fingerprint | None = None
 
     @property
     def size(self) -> int:
-        """About as many bytes of memory as keeping it takes besides the encoded."""
+        """About as many bytes of memory as keeping it takes besides the elements."""
         return self.fingerprint.size if self.fingerprint is not None else 0
 
     @property
@@ -61,7 +61,7 @@ def encode(value: Any) -> bytes:
 
 
 def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
-    """The encoded of a value.
+    """The encoded elements of a value.
 
     Args:
         value: The value.
@@ -103,7 +103,7 @@ _joined = b"".join
 
 
 def _cut(value: Any) -> list[bytes]:
-    """The encoded of a value; one if it is to stay whole."""
+    """The encoded elements of a value; one if it is to stay whole."""
     elements: list[Any]
     encode_each: Callable[[list[Any]], list[bytes]]
     sizes: Callable[[list[Any]], list[int] | None]
@@ -136,7 +136,7 @@ def _cut(value: Any) -> list[bytes]:
 
 
 def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
-    """EncodedElements of many small elements each, where those of the sample have this size together."""
+    """The elements, many encoded together, where those of the sample have this size together."""
     # A power of two, so that what the sample holds changes it seldom.
     length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))

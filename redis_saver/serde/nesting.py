@@ -24,7 +24,7 @@ _CONTAINERS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 class Open(threading.local):
     """The extensions around each other that are being read in this OS thread.
 
-    Counted where they are read (`path.py`), as a function for it would be one more Python frame for each.
+    Counted where they are read (`fallback.py`), as a function for it would be one more Python frame for each.
     """
 
     depth = 0

@@ -78,19 +78,19 @@ class FastSerializer(SafeSerializer):
         return clone
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """Encode a value in pieces which, joined, are the bytes that `dumps_typed` answers (but see `EncodedElements.same`).
+        """Encode a value in elements which, joined, are the bytes that `dumps_typed` answers (but see `EncodedElements.same`).
 
-        A list, or a dict whose keys are strings, is cut between its elements: the first piece is its header, the others are
-        an element each (a key with its value). Small elements share pieces, as many in each, so that a list that grows
-        keeps the pieces it had but for the last. A `_DeltaSnapshot` of such a list or dict is cut likewise. Anything else
-        is one piece, and so is what is short or has fewer than two elements.
+        A list, or a dict whose keys are strings, is cut between its elements: its header is the first, the others are
+        an element each (a key with its value). Small ones are encoded several together, as many each time, so that a list that grows
+        keeps those it had but for the last. A `_DeltaSnapshot` of such a list or dict is cut likewise. Anything else
+        is one element, and so is what is short or has fewer than two elements.
 
         Args:
             obj: The value.
             last: What was answered for an earlier version of the value: messages at the front of a list that are what they
                 were, whatever was done to them meanwhile, are counted and left out.
 
-        A subclass with a `dumps_typed` of its own, which may encrypt, gets one piece of that.
+        A subclass with a `dumps_typed` of its own, which may encrypt, gets one element of that.
         """
         own = type(self).dumps_typed is not SafeSerializer.dumps_typed or "dumps_typed" in vars(self)
         if fallback.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
@@ -105,7 +105,7 @@ class FastSerializer(SafeSerializer):
     def loads_elements(
         self, kind: str, data: bytes, last: EncodedElements | None = None, same: int = 0
     ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
-        """What `loads_typed` answers; and what `dumps_elements` would, with the pieces' sizes in place of the pieces.
+        """What `loads_typed` answers; and what `dumps_elements` would, with the elements' sizes in place of the elements.
 
         The latter of lists of plain messages only, as it is these that `dumps_elements` compares with an earlier version.
 

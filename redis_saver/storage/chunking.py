@@ -35,22 +35,22 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     """A value in chunks; None where it is to be stored whole, or (with `before`) cannot be told.
 
     Args:
-        encoded: What the serializer gave; the elements it says are the same as before are not among its pieces.
+        encoded: What the serializer gave; the elements it says are the same as before are not among its elements.
         kind: PLAIN or ZSTD.
         before: The earlier version that it was compared with. It saves work, and changes nothing else.
     """
-    pieces, same = encoded.elements, encoded.same
-    if same == 0 and (len(pieces) < 3 or sum(map(len, pieces)) < MIN_VALUE):
+    elements, same = encoded.elements, encoded.same
+    if same == 0 and (len(elements) < 3 or sum(map(len, elements)) < MIN_VALUE):
         return None
     lower = before.levels if before is not None else ()
     if lower and not same and kind != lower[0].fields[0][:1]:
         lower = ()  # compressed, or not, from now on
     if lower and not same:
-        lower, same = _recognised(pieces, lower)
-        pieces = [pieces[0], *pieces[1 + same :]]
+        lower, same = _recognised(elements, lower)
+        elements = [elements[0], *elements[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
-    level, same = _cut(pieces, kind, lower[0] if lower else NO_LEVEL)
+    level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL)
     if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
         return None
     levels, kept = [level], [same]
@@ -60,7 +60,7 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
         level = _list(level.fields, upper, same)
         levels.append(level)
         kept.append(same)
-    below = pack([names.encode(encoded.type), pieces[0]]) + digests_of(level.fields)
+    below = pack([names.encode(encoded.type), elements[0]]) + digests_of(level.fields)
     root = level.fields[0][:1]
     if len(below) > MAX_BELOW:
         return None
@@ -69,23 +69,23 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
 
 
-def with_counts(stored: Stored, sizes: Sequence[int], pieces: EncodedElements, front: Sequence[int] = ()) -> Stored:
+def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements, front: Sequence[int] = ()) -> Stored:
     """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
 
     Args:
         stored: The value.
-        sizes: The sizes of the pieces that the serializer would make of it.
-        pieces: Those without their bytes.
+        sizes: The sizes of the elements that the serializer would make of it.
+        elements: Those without their bytes.
         front: The counts of the leaves whose elements are not among them.
     """
-    if stored.elements is pieces:
+    if stored.elements is elements:
         return stored
     level = _counted(stored.levels[0], sizes, front)
-    return stored._replace(levels=(level, *stored.levels[1:]), elements=pieces) if level else stored
+    return stored._replace(levels=(level, *stored.levels[1:]), elements=elements) if level else stored
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Leaves that were read, with counts; None where they do not end with pieces of these sizes (the head's first)."""
+    """Leaves that were read, with counts; None where they do not end with elements of these sizes (the head's first)."""
     if len(front) == len(leaves.bytes):
         return leaves
     position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
@@ -97,47 +97,47 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
     return leaves._replace(counts=(*front, *counts), closed=_ends_chunk(len(last), last[-sizes[ends[-1]] :]))
 
 
-def _recognised(pieces: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """The levels of a version that was read, if the pieces begin with all of it; and how many pieces its leaves are."""
+def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
+    """The levels of a version that was read, if the elements begin with all of it; and how many elements its leaves are."""
     leaves = before[0]
-    if leaves.counts or not b"".join(pieces[1:]).startswith(b"".join(leaves.bytes)):
+    if leaves.counts or not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
-    level = _counted(leaves, list(map(len, pieces)))
+    level = _counted(leaves, list(map(len, elements)))
     return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
 
 
-def _ends_chunk(size: int, piece: bytes) -> bool:
-    """Whether a part of this size ends with its last piece, whatever comes behind."""
-    return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(piece) < len(piece) * _CUT)
+def _ends_chunk(size: int, element: bytes) -> bool:
+    """Whether a chunk of this size ends with its last element, whatever comes behind."""
+    return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
 
 
-def _cut(pieces: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
-    """The leaves as before, then those of the pieces; and how many are as before.
+def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
+    """The leaves as before, then those of the elements; and how many are as before.
 
-    One that only ended because the value did goes on with the first pieces.
+    One that only ended because the value did goes on with the first elements.
     """
     leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
-    held, elements = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
+    held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
     start, size = 1, len(held)
 
     def end_at(end: int) -> None:
-        nonlocal held, elements
-        leaf = b"".join([held, *pieces[start:end]])
-        leaves.append((kind + digest(leaf), leaf, elements + end - start))
-        held, elements = b"", 0
+        nonlocal held, count
+        leaf = b"".join([held, *elements[start:end]])
+        leaves.append((kind + digest(leaf), leaf, count + end - start))
+        held, count = b"", 0
 
-    for position in range(1, len(pieces)):
-        piece = pieces[position]
-        length = len(piece)
+    for position in range(1, len(elements)):
+        element = elements[position]
+        length = len(element)
         if size and length >= BYTES_PER_CHUNK:
             end_at(position)
             start, size = position, 0
         size += length
-        if _ends_chunk(size, piece):
+        if _ends_chunk(size, element):
             end_at(position + 1)
             start, size = position + 1, 0
     if size:
-        end_at(len(pieces))
+        end_at(len(elements))
     return before.with_more(kept, leaves, closed=not size), kept
 
 

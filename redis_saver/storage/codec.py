@@ -133,8 +133,8 @@ def _decoded(
         )
         if not found:
             front, found = (), loads_elements(context.serde, *chunked.given(whole))
-        value, pieces = found
-        return value, chunking.with_counts(whole, pieces[0], pieces[1], front) if pieces else whole
+        value, known = found
+        return value, chunking.with_counts(whole, known[0], known[1], front) if known else whole
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
