@@ -56,9 +56,7 @@ class Target:
         self._clients: list[Any] = []
 
     def client(self, *, url: str | None = None, **options: Any) -> Any:
-        """One that is closed with the target; of the target, or of a URL that leads there. Blocking ones of a cluster are one."""
-        if self.name == "cluster" and self.flavour == "sync" and not url and not options:
-            return shared(self.url)
+        """One that is closed with the target; of the target, or of a URL that leads there."""
         client = connect(url or self.url, asynchronous=self.flavour == "async", **options)
         self._clients.append(client)
         return client
