@@ -90,7 +90,7 @@ class _Wanted(NamedTuple):
 
 @contextmanager
 def _opening(url: str) -> Iterator[None]:
-    """A context in which errors are about a endpoint that is being opened."""
+    """A context in which errors are about an endpoint that is being opened."""
     try:
         yield
     except RedisSaverError:
@@ -101,7 +101,7 @@ def _opening(url: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What opening a endpoint may raise, by the database drivers that are loaded."""
+    """What opening an endpoint may raise, by the database drivers that are loaded."""
     drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
 

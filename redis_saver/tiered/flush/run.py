@@ -228,7 +228,7 @@ class _Claim:
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
         """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
 
-        It coalesces what it may only where the claim before was settled: else cold may have half of that already.
+        It coalesces what it may only where the claim before was acked: else cold may have half of that already.
         """
         plan = coalescing.Plan({}, set())
         if coalesces:
