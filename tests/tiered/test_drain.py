@@ -426,6 +426,14 @@ def down() -> Any:
         async def aput(self, *args: Any) -> Any:
             return self.put(*args)
 
+        def put_writes(self, *args: Any) -> Any:
+            if self.is_down:
+                raise psycopg.OperationalError("no\nserver here")
+            return super().put_writes(*args)
+
+        async def aput_writes(self, *args: Any) -> Any:
+            return self.put_writes(*args)
+
     return Down()
 
 
