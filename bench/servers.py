@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import glob
 import os
 import pwd
@@ -49,6 +50,16 @@ for process, (began, folder) in started.items():
 _watchdogs: dict[int, subprocess.Popen[str]] = {}
 
 
+def _end_watchdog(process: int) -> None:
+    """Let the watchdog of this process end, and what it watches."""
+    if process == os.getpid():
+        try:
+            _watchdogs[process].communicate(timeout=5)
+        except subprocess.TimeoutExpired:  # a child that was forked, and lives on, holds the other end of its input
+            _watchdogs[process].kill()
+            _watchdogs[process].wait()
+
+
 def end_with_this_process(server: subprocess.Popen[bytes], folder: str) -> None:
     """See to it that a server ends, and its folder goes, should this process be killed: another one waits for its end.
 
@@ -58,6 +69,7 @@ def end_with_this_process(server: subprocess.Popen[bytes], folder: str) -> None:
         _watchdogs[os.getpid()] = subprocess.Popen(
             [sys.executable, "-c", _WATCHDOG], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
+        atexit.register(_end_watchdog, os.getpid())
     told = _watchdogs[os.getpid()].stdin
     assert told is not None
     if (stat := Path(f"/proc/{server.pid}/stat")).exists():
