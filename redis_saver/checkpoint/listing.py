@@ -16,6 +16,7 @@ from redis_saver.config import Address
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
+from redis_saver.engine.runner import Pump
 from redis_saver.errors import decoding
 from redis_saver.filters import compile_filter
 from redis_saver.storage import codec
@@ -164,21 +165,14 @@ def scan_threads(context: Context) -> Stream[str]:
 
 def collect(stream: Stream[T]) -> Operation[list[T]]:
     """All results of a stream."""
-    items: list[T] = []
-    step, given = stream.send, None
-    while True:
-        try:
-            asked = step(given)
-        except StopIteration:
-            return items
-        step, given = stream.send, None
+    items, pump = list[T](), Pump(stream)
+    for asked in pump:
         if isinstance(asked, Page):
             items += asked.items
             continue
-        try:
-            given = yield asked
-        except Exception as error:  # noqa: BLE001 - it is raised in there
-            step, given = stream.throw, error
+        with pump:
+            pump.reply = yield asked
+    return items
 
 
 class _Newest:

@@ -21,7 +21,7 @@ from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 
 END_TIMEOUT = 5.0
 """Seconds that the background loop may take to close its connections at the end of the process."""
-SCAN_INTERVAL = 0.5
+CHECK_INTERVAL = 0.5
 """Seconds between two looks whether a loop that is waited for still runs."""
 
 
@@ -116,7 +116,7 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
         )
     future = _send(coroutine, loop)
     try:
-        while loop is not None and not wait([future], SCAN_INTERVAL).done:
+        while loop is not None and not wait([future], CHECK_INTERVAL).done:
             if not loop.is_running():
                 raise _ended()
         return future.result()
@@ -143,7 +143,7 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
 
     future.add_done_callback(lambda _: _soon(here, wake))
     try:
-        while loop is not None and not (await asyncio.wait([done], timeout=SCAN_INTERVAL))[0]:
+        while loop is not None and not (await asyncio.wait([done], timeout=CHECK_INTERVAL))[0]:
             if not loop.is_running():
                 raise _ended()
         await done

@@ -47,7 +47,7 @@ def newest_of(ns: str) -> bytes:
 
 
 class Queue(Protocol):
-    """What operations see of a saver's write-behind."""
+    """What operations see of a saver's flush queue."""
 
     history: ColdHistory
 

@@ -14,6 +14,7 @@ from redis_saver.checkpoint import listing, reading, writing
 from redis_saver.engine import scripts
 from redis_saver.engine.replies import FillLeaseReply
 from redis_saver.engine.requests import Argument, Call, Command, Operation, Page, Scan, T
+from redis_saver.engine.runner import Pump
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 from redis_saver.storage import codec
 from redis_saver.storage.context import Context
@@ -254,18 +255,16 @@ def _list_by_hot_alone(
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
-    stream, reply = listing.list_checkpoints(tiers.hot, asked), None
-    while True:
-        try:
-            step: Any = stream.send(reply)
-        except StopIteration:
-            return (yield from _is_whole(keys))
+    pump = Pump(listing.list_checkpoints(tiers.hot, asked))
+    for step in pump:
         if not isinstance(step, Page):
-            reply = yield step
+            with pump:
+                pump.reply = yield step
         elif (yield from _is_whole(keys)):
-            reply = yield listed.page(step.items)
+            yield listed.page(step.items)
         else:
             return False
+    return (yield from _is_whole(keys))
 
 
 PER_PAGE = 100

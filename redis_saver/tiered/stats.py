@@ -50,7 +50,7 @@ class Stats:
         vars(self).update(vars(Stats()))
 
     def learn(self, found: str) -> None:
-        """Take over what a look at hot found, as `flush_queue.scan` publishes it, once."""
+        """Take over what a look at hot found, as `flush/queue.py`'s `scan` publishes it, once."""
         which, *numbers = found.split()
         if which != self._look:
             self._look = which

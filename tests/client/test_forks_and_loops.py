@@ -561,7 +561,7 @@ def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_pat
 
 async def test_a_loop_that_ends_while_others_wait_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that `asyncio.run` cancels, and those that a loop which only stops leaves behind."""
-    monkeypatch.setattr(loops, "SCAN_INTERVAL", 0.05)
+    monkeypatch.setattr(loops, "CHECK_INTERVAL", 0.05)
     for stops in (False, True):
         started: asyncio.AbstractEventLoop
         ready, end = threading.Event(), threading.Event()

@@ -23,7 +23,7 @@ from redis_saver.client import loops
 from redis_saver.display import error_text
 from redis_saver.errors import LoopEnded
 from redis_saver.tiered.capturing import capturing
-from redis_saver.tiered.flush import queue as flush_queue
+from redis_saver.tiered.flush.queue import Backlog, scan, scan_in_turn
 from redis_saver.tiered.flush.run import Flushed, flush
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | No
 
 
 class _Scans:
-    """Looks of a drain, one after the other, of which some may fail."""
+    """Scans of a drain, one after the other, of which some may fail."""
 
     def __init__(self, saver: Any, left: Callable[[], float]) -> None:
         self._saver, self._left, self._failed = saver, left, 0
@@ -163,7 +163,7 @@ class Flusher:
         while not stopped.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
             if saver.flush_queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.flush_queue.found(saver.driver.run(flush_queue.scan_in_turn(saver)))
+                    saver.flush_queue.found(saver.driver.run(scan_in_turn(saver)))
                 if captured.error:
                     saver.counts.last_error = error_text(captured.error)
             thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
@@ -183,11 +183,11 @@ class Flusher:
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        looks, found = _Scans(saver, left), flush_queue.Backlog([], 0, 0, 0)
+        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = saver.driver.run(flush_queue.scan(saver))
-            if not looks.have_failed(captured.error) and (not found.records or not left()):
+                found = saver.driver.run(scan(saver))
+            if not scans.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and self._bring_all(saver, found.threads, left):
                 pauses = _pauses()
@@ -286,7 +286,7 @@ class AsyncFlusher:
         while not stopping.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
             if saver.flush_queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.flush_queue.found(await saver.driver.arun(flush_queue.scan_in_turn(saver)))
+                    saver.flush_queue.found(await saver.driver.arun(scan_in_turn(saver)))
                 if captured.error:
                     saver.counts.last_error = error_text(captured.error)
             thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
@@ -307,11 +307,11 @@ class AsyncFlusher:
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        looks, found = _Scans(saver, left), flush_queue.Backlog([], 0, 0, 0)
+        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = await saver.driver.arun(flush_queue.scan(saver))
-            if not looks.have_failed(captured.error) and (not found.records or not left()):
+                found = await saver.driver.arun(scan(saver))
+            if not scans.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and await self._bring_all(saver, found.threads, left):
                 pauses = _pauses()

@@ -1,0 +1,38 @@
+"""What reaches into others' privates is done without where these are not what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import langchain_core.messages as lc
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+from redis_saver import postgres
+from redis_saver.serde import message_codec, pydantic_models
+
+
+class Changed(PostgresSaver):
+    """As a later release might be."""
+
+    _cursor: Any = None
+
+
+def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone(caplog: Any) -> None:
+    changed, known = object.__new__(Changed), object.__new__(PostgresSaver)
+    assert postgres.is_known(known) and postgres.deleting(known)
+    assert postgres.adeleting(object.__new__(AsyncPostgresSaver))
+    assert not postgres.is_known(changed)
+    assert postgres.deleting(changed) is postgres.adeleting(changed) is None
+    assert not postgres.is_renewable(changed)
+    assert "langgraph-checkpoint-postgres" in caplog.text
+    assert not postgres.is_known(InMemorySaver())
+
+
+def test_models_that_are_not_what_they_were_take_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert message_codec._known(lc.HumanMessage)
+    monkeypatch.setattr(pydantic_models, "KNOWN", False)
+    assert not message_codec._known(lc.HumanMessage)
+    assert message_codec._build() == ({}, {})
