@@ -19,7 +19,7 @@ ATTEMPTS = 5
 APART = 100
 """Milliseconds by which the two deadlines may seem to differ: older servers look at the clock for each."""
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer that is between cold and hot is gone, as in `tiered/requests.py`."""
+"""Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
 
 
 class CheckReport(NamedTuple):

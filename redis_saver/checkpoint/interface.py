@@ -104,7 +104,7 @@ class Interface(BaseCheckpointSaver[str]):
         Args:
             config: A thread, and maybe a namespace (`""` is the root; without `checkpoint_ns`: all) and a checkpoint id.
                 None: all threads; then all keys of the server are looked at (SCAN), at one step per thread.
-            filter: Metadata keys with the value they must have, or with operators: `{"step": {"$gte": 2}}`. ChunkCache are
+            filter: Metadata keys with the value they must have, or with operators: `{"step": {"$gte": 2}}`. Known are
                 `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of what does not match are not loaded.
             before: Only checkpoints with an id below this config's.
             limit: How many at the most; 0 gives none.

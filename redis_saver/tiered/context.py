@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from redis_saver import config, names
+from redis_saver.checkpoint import checking
 from redis_saver.storage.context import Context
 from redis_saver.tiered.requests import HotFailed, Tiered
 from redis_saver.tiered.stats import Stats
 
-WRITER_GONE = 300_000
-"""Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
+WRITER_GONE = checking.WRITER_GONE
 MAX_NOTED = 10_000
 """Threads of which something is noted in this process, at the most, and only where their names are short (`names.MAX_CACHED_NAME`): what
 is forgotten is asked again."""

@@ -736,7 +736,7 @@ def test_headers_of_exts() -> None:
 
 
 def assert_elements(value: Any, last: Any) -> Any:
-    """EncodedElements with those of an earlier version are as those without."""
+    """Elements with those of an earlier version are as those without."""
     wanted = outcome(JSONPLUS.dumps_typed, value)
     found = outcome(lambda: FAST.dumps_elements(value, last))
     if not isinstance(wanted, tuple):

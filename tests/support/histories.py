@@ -49,7 +49,7 @@ class Accident(NamedTuple):
 
 
 class Process:
-    """A saver as if in a process of its own. SingleFlight it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
+    """A saver as if in a process of its own. Once it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
 
     def __init__(self, uniform: Uniform, tiers: Tiers) -> None:
         self.uniform, self.saver, self._tiers = uniform, uniform.saver, tiers
