@@ -72,7 +72,7 @@ class State(NamedTuple):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether cold was spared checkpoints."""
+        """Whether checkpoints were coalesced, so that cold lacks them."""
         return bool(self.marks[2])
 
     def like(self, other: State | None) -> bool:

@@ -374,7 +374,7 @@ def refused(capsys: Any, *options: str) -> str:
     return str(said.err)
 
 
-def test_what_no_retry_mends(place: Place, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_retry_repairs(place: Place, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_URL", "POSTGRES_URL", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     assert "REDIS_URL" in refused(capsys, "--postgres", place.postgres)

@@ -58,8 +58,8 @@ class Written(NamedTuple):
 class Conversation:
     """What must be, and what may be, of a thread, by the journal of who wrote it."""
 
-    def __init__(self, thread: str, *, is_sparing: bool) -> None:
-        self.thread, self.is_sparing = thread, is_sparing
+    def __init__(self, thread: str, *, is_coalescing: bool) -> None:
+        self.thread, self.is_coalescing = thread, is_coalescing
         self.puts: dict[tuple[str, str], dict[str, Any]] = {}
         self.sure: set[tuple[str, str]] = set()
         self.open: set[tuple[str, str]] = set()
@@ -176,7 +176,7 @@ class Conversation:
             f"checkpoints are there that must not be: {by_place.keys() - self.puts.keys()}",
         )
         lost = self.sure - by_place.keys()
-        if self.is_sparing:  # hot gives a thread up where a writer was killed between cold and hot
+        if self.is_coalescing:  # hot gives a thread up where a writer was killed between cold and hot
             newest = {ns: max(one for where, one in by_place if where == ns) for ns, _ in by_place}
             given_up = {place for place in lost if place[1] < newest.get(place[0], "")}
             counts["coalesced and given up"] += len(given_up)
@@ -185,13 +185,13 @@ class Conversation:
         self.sure = set(by_place)
         for place, one in by_place.items():
             self.compare(place, one, counts)
-        if not self.is_sparing:
+        if not self.is_coalescing:
             self.puts = {place: self.puts[place] for place in by_place}
             self.writes = {place: self.writes[place] for place in by_place if place in self.writes}
 
     def compare(self, place: tuple[str, str], found: Any, counts: Counter[str] | None = None) -> None:
-        """Check a checkpoint with its pending writes; those are settled with counts. Cold may be spared all but the newest."""
-        must = not self.is_sparing or place in self.newest_ones
+        """Check a checkpoint with its pending writes; those are settled with counts. Cold may be coalesced all but the newest."""
+        must = not self.is_coalescing or place in self.newest_ones
         entry, where = self.puts[place], f"checkpoint {place}"
         told = found.config["configurable"]
         check(
@@ -262,7 +262,7 @@ class World:
             yield tiers, hot, cold
 
     def conversation(self, thread: str) -> Conversation:
-        return self.conversations.setdefault(thread, Conversation(thread, is_sparing=self.history == "latest"))
+        return self.conversations.setdefault(thread, Conversation(thread, is_coalescing=self.history == "latest"))
 
 
 class Worker:
@@ -579,7 +579,9 @@ class Arena:
             if found:
                 conversation.compare((ns, found.checkpoint["id"]), found)
         sampled = [
-            one for one in listed if not conversation.is_sparing or conversation.place(one) in conversation.newest_ones
+            one
+            for one in listed
+            if not conversation.is_coalescing or conversation.place(one) in conversation.newest_ones
         ]
         for one in self.chance.sample(sampled, min(4, len(sampled))):
             check(plain(saver.get_tuple(one.config)) == plain(one), f"{one.config} is not what is listed")
@@ -598,8 +600,8 @@ class Arena:
         """After a drain."""
         thread, place = conversation.thread, conversation.place
         in_cold = {place(one): one for one in cold.list(config(thread, None))}
-        may = conversation.puts.keys() if conversation.is_sparing else conversation.sure
-        must = conversation.newest_ones if conversation.is_sparing else conversation.sure
+        may = conversation.puts.keys() if conversation.is_coalescing else conversation.sure
+        must = conversation.newest_ones if conversation.is_coalescing else conversation.sure
         check(
             must <= in_cold.keys() <= may,
             f"cold lacks {must - in_cold.keys()}, and must not have {in_cold.keys() - may}",

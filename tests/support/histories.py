@@ -306,7 +306,7 @@ class History:
     """
 
     def __init__(self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
-        self.tiers, self.settings, self.is_sparing = tiers, processes, history == "latest"
+        self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
         self.chance, self.models = random.Random(f"{seed} {history}"), Models()
         hours = timedelta(hours=1)
         self.hot: dict[str, Any] = {
@@ -362,9 +362,9 @@ class History:
             await self.read(at, "get_tuple", config(thread, ns))
         elif what == "old" and (where := self.some_place(thread, ns)):
             await self.read(at, "get_tuple", where)
-        elif what == "list" and not self.is_sparing:
+        elif what == "list" and not self.is_coalescing:
             await self.read(at, "list", chance.choice([None, config(thread, None), config(thread, ns)]))
-        elif what == "deltas" and not self.is_sparing:
+        elif what == "deltas" and not self.is_coalescing:
             await self.read(at, "get_delta_channel_history", config=config(thread, ns), channels=["x", "y"])
         elif what in ("put", "writes", "delete", "copy", "prune", "runs"):
             act = await getattr(self, what)(at, thread, ns)
@@ -486,7 +486,7 @@ class History:
             is_bypassing = self.settings[at].get("on_hot_error") == "bypass"
             if method not in ("put", "put_writes") or not (accident == "cold" or (accident == "hot" and is_bypassing)):
                 self.models.may_have_happened(method, given)
-            if self.is_sparing and method == "copy_thread":
+            if self.is_coalescing and method == "copy_thread":
                 continue  # of a copy of what was coalesced nobody knows which checkpoints it consists of
             if self.chance.random() < 0.6:
                 await self.compare(self.chance.choice(self.processes).uniform)
@@ -497,7 +497,7 @@ class History:
     def some_place(self, thread: str, ns: str) -> dict[str, Any] | None:
         """One that was put, or may have been."""
         found = [one for one in self.made[-30:] if one == config(thread, ns, one["configurable"]["checkpoint_id"])]
-        if self.is_sparing:  # what is not the newest may be gone
+        if self.is_coalescing:  # what is not the newest may be gone
             newest = {tuple(one.places(thread, ns)[-1:]) for one in self.models.all}
             return config(thread, ns, *min(newest)) if len(newest) == 1 and newest != {()} else None
         return self.chance.choice(found[-8:]) if found else None
@@ -545,10 +545,10 @@ class History:
         return "copy_thread", (thread, target)
 
     async def prune(self, _: int, thread: str, __: str) -> Any:
-        return None if self.is_sparing else ("prune", (self.chance.choice([[thread], list(THREADS)]),))
+        return None if self.is_coalescing else ("prune", (self.chance.choice([[thread], list(THREADS)]),))
 
     async def runs(self, *_: Any) -> Any:
-        return None if self.is_sparing else ("delete_for_runs", ([f"run-{self.chance.randrange(8)}"],))
+        return None if self.is_coalescing else ("delete_for_runs", ([f"run-{self.chance.randrange(8)}"],))
 
     # -- in the end
 
@@ -556,7 +556,7 @@ class History:
         for thread in THREADS:
             for ns in NAMESPACES:
                 self.answered(await uniform.get_tuple(config(thread, ns)), "get_tuple", config(thread, ns))
-            if not self.is_sparing:
+            if not self.is_coalescing:
                 self.answered(await uniform.list(config(thread, None)), "list", config(thread, None))
 
     async def end(self) -> None:

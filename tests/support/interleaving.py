@@ -51,7 +51,7 @@ class UnderWay:
         return f"{type(request).__name__} {getattr(getattr(request, 'request', request), 'method', '')}"
 
     @property
-    def is_late_in_cold(self) -> bool:
+    def is_fenced_in_cold(self) -> bool:
         """Whether it is a flusher that does something to cold, and its claim is over."""
         return bool(self.waited) and isinstance(self._request, Attempt)
 
@@ -97,7 +97,7 @@ class Interleaving:
     def __init__(
         self, tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str, *, loses: bool = False
     ) -> None:
-        self.tiers, self.settings, self.is_sparing = tiers, processes, history == "latest"
+        self.tiers, self.settings, self.is_coalescing = tiers, processes, history == "latest"
         self.chance, self.model = random.Random(f"{seed} {history}"), Model()
         self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
@@ -147,9 +147,9 @@ class Interleaving:
 
     def step(self, one: UnderWay) -> None:
         """Let an operation go on; where all wait, time passes."""
-        is_late = one.is_late_in_cold
+        is_late = one.is_fenced_in_cold
         self.changes[one.thread] += is_late  # who reads cold in that moment may see it
-        if is_late and not self.is_mended(one):  # the README says what might be lost
+        if is_late and not self.is_repaired(one):  # the README says what might be lost
             if self.loses and self.is_newest_in_hot(one.thread):
                 self.lost.add(one.thread)
             else:
@@ -170,7 +170,7 @@ class Interleaving:
         if self.running and all(each.is_waiting for each in self.running):
             self.later(is_sure=True)
 
-    def is_mended(self, late: UnderWay) -> bool:
+    def is_repaired(self, late: UnderWay) -> bool:
         """Whether what it does to cold can be done again: from hot, and with a deletion, if there was one, while nobody writes past hot."""
         keys, raw = self.keyspace.tier_keys(late.thread), self.tiers.target.raw
         if late.is_outdated or (raw.exists(keys.intents) and raw.hexists(keys.flush, "deleted")):
@@ -322,7 +322,7 @@ class Interleaving:
     def delete_run(self, thread: str) -> None:
         """Of what was coalesced, only hot knows what is left then."""
         runs = {one.metadata["run_id"] for one in self.model.list(config(thread, None))}
-        if runs and self.is_only_being_deleted(thread) and (not self.is_sparing or self.is_all_in_hot(thread)):
+        if runs and self.is_only_being_deleted(thread) and (not self.is_coalescing or self.is_all_in_hot(thread)):
             make, happened = self.calling("delete_for_runs", ([self.chance.choice(sorted(runs))],))
 
             def deleted() -> None:
@@ -346,7 +346,7 @@ class Interleaving:
     def list(self, thread: str) -> None:
         where = config(thread, None)
         make = lambda saver: listing.collect(operations.list_checkpoints(saver, where, None, None, None))  # noqa: E731
-        if not self.is_sparing:
+        if not self.is_coalescing:
             self.read("list", thread, make, lambda: list(self.model.list(where)))
 
     def read(self, what: str, thread: str, make: Callable[[Any], Any], ask: Callable[[], Any]) -> None:
@@ -394,11 +394,11 @@ class Interleaving:
             for one in self.model.list(config(thread, None)):
                 found = in_cold.pop(one.checkpoint["id"], None)
                 if found is None:
-                    assert self.is_sparing, f"cold lacks {short(one)}"
+                    assert self.is_coalescing, f"cold lacks {short(one)}"
                     continue
                 assert (found.checkpoint, found.parent_config) == (one.checkpoint, one.parent_config)
                 tasks = {task for task, *_ in found.pending_writes}
-                coalesced = {task for task, *_ in one.pending_writes} - tasks if self.is_sparing else ()
+                coalesced = {task for task, *_ in one.pending_writes} - tasks if self.is_coalescing else ()
                 assert found.pending_writes == [write for write in one.pending_writes if write[0] not in coalesced]
         assert not in_cold, f"cold has {[short(one) for one in in_cold.values()]}"
         left = {key.rpartition(b":")[2] for key in self.tiers.target.keys()}

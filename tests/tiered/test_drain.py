@@ -139,7 +139,7 @@ async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[st
     tiers.evict()
     last = await put(through, last, 4)  # hot lacks the parent
 
-    for uniform, thread in ((behind, "buried"), (through, "erased")):
+    for uniform, thread in ((behind, "deleted"), (through, "erased")):
         await put(uniform, config(thread), 1)
         await again(lambda uniform=uniform, thread=thread: uniform.delete_thread(thread))
         expected[thread] = set()
@@ -260,7 +260,7 @@ async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> No
     assert (await flushed(tiers, uniform)).left == 0
 
 
-async def test_a_turn_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
+async def test_a_claim_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
     """Cold may have half of it, and who comes next learns that: it coalesces cold nothing."""
     settings = {**BEHIND, "cold_history": "latest"}
     uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
@@ -271,7 +271,7 @@ async def test_a_turn_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
     assert [one.config for one in await cold.list(config())] == made[::-1]
 
 
-async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: Tiers) -> None:
+async def test_a_claim_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: Tiers) -> None:
     """As all of it was set aside when its holder asked again."""
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
@@ -288,7 +288,7 @@ async def test_a_turn_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: T
     assert (await flushed(tiers, other)).left == 0
 
 
-async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
+async def test_a_claim_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
     """Who goes on with its claim finds that somebody is writing the thread to cold."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
@@ -301,7 +301,7 @@ async def test_a_turn_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tie
     assert (await flushed(tiers, other)).left == 0
 
 
-async def test_a_settlement_that_was_lost_is_repeated(tiers: Tiers) -> None:
+async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
     """So that who came late, and may have done harm to cold, learns that."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     last = (await written(uniform))[-1]
@@ -377,7 +377,7 @@ def test_figures(target_name: str) -> None:
 # -- intents
 
 
-async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
+async def test_an_intent_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
     """Cold was not told of it, so hot is believed on."""
     uniform, other = await tiers.uniform(), await tiers.uniform()
     last = (await written(uniform))[-1]
@@ -396,7 +396,7 @@ async def test_a_doubt_is_released_where_the_write_is_given_up(tiers: Tiers) -> 
     assert other.saver.stats().intents == 0
 
 
-async def test_a_run_that_cannot_be_deleted_leaves_no_thread_in_doubt(tiers: Tiers) -> None:
+async def test_a_run_that_cannot_be_deleted_leaves_no_intent(tiers: Tiers) -> None:
     """It is in two threads, the second of which somebody has overwritten."""
     uniform = await tiers.uniform(**BEHIND)
     for thread in ("one", "two"):

@@ -1,4 +1,4 @@
-"""What only hot has, or cold was spared, on its way to cold: while others look, write and delete, or were gone before."""
+"""What only hot has, or cold was coalesced, on its way to cold: while others look, write and delete, or were gone before."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_what_went_past_hot_is_not_undone(tiers: Tiers, what: str) -> None
 
 
 async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
-    """Cold gets what it was spared when that is done."""
+    """Cold gets what it was coalesced when that is done."""
     uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
     await two_runs(uniform)
     await drained(uniform)

@@ -63,7 +63,7 @@ class Stage:
         self.last = (await written(self.other))[-1]
         await drained(self.other)
 
-    async def late_and_flushed(self) -> None:
+    async def fenced_and_flushed(self) -> None:
         await self.late()
         await self.other.flush(timeout=0.3)
 
@@ -79,7 +79,7 @@ async def stage(tiers: Tiers) -> Stage:
     return Stage(tiers, *uniforms, await tiers.cold_uniform())
 
 
-@pytest.mark.parametrize("act", ["late", "late_and_flushed"])
+@pytest.mark.parametrize("act", ["late", "fenced_and_flushed"])
 @pytest.mark.parametrize("kind", ["checkpoint", "writes"])
 async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind: str, act: str) -> None:
     """What somebody writes through is in cold, and not yet in hot."""
@@ -136,7 +136,7 @@ async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stag
     await drained(stage.other)
     if looks:
         await stage.through.get_tuple(config())
-    between(stage.through, scripts.PUT_THROUGH, stage.late_and_flushed)
+    between(stage.through, scripts.PUT_THROUGH, stage.fenced_and_flushed)
     stored = await stage.through.put(config(), new(), {}, VERSIONS)
     await drained(stage.other)
     for each in (stage.cold, stage.other, stage.through):
@@ -147,14 +147,14 @@ async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage:
     last = (await written(stage.uniform))[-1]
     await stage.take()
     await drained(stage.other)
-    between(stage.through, scripts.PUT_WRITES_THROUGH, stage.late_and_flushed)
+    between(stage.through, scripts.PUT_WRITES_THROUGH, stage.fenced_and_flushed)
     await stage.through.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
     for answer in await stage.newest():
         assert [one for one in answer[3] if one[0] == "task-c"] == [("task-c", INTERRUPT, ["newer"])]
 
 
-async def test_it_spares_cold_nothing_that_it_wrote_over(tiers: Tiers) -> None:
+async def test_it_coalesces_nothing_that_it_wrote_over(tiers: Tiers) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
     stage = Stage(tiers, *[await tiers.uniform(**settings) for _ in range(3)], await tiers.cold_uniform())
     last = (await written(stage.uniform))[-1]

@@ -247,7 +247,7 @@ async def test_what_came_back_from_cold_goes_on_without_it(tiers: Tiers) -> None
     assert plain(await (await tiers.cold_uniform()).get_tuple(config())) == plain(found)
 
 
-async def test_latest_a_fork_gets_the_ancestors_that_were_spared(tiers: Tiers) -> None:
+async def test_latest_a_fork_gets_the_ancestors_that_were_coalesced(tiers: Tiers) -> None:
     """Whose writes a `DeltaChannel` is made of; LangGraph notes that in the metadata."""
     uniform, cold = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.cold_uniform()
     await uniform.get_tuple(config())

@@ -114,7 +114,7 @@ async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
     assert [all_plain(await other.list(config())), plain(await other.get_tuple(config()))] == before
 
 
-async def test_latest_spares_cold_what_a_newer_checkpoint_makes_history(tiers: Tiers) -> None:
+async def test_latest_coalesces_what_a_newer_checkpoint_makes_history(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     cold = await tiers.cold_uniform()
     made = await written(uniform)
@@ -139,7 +139,7 @@ async def test_latest_spares_cold_what_a_newer_checkpoint_makes_history(tiers: T
     assert len(await uniform.list(config("thread", ""))) == 2
 
 
-async def test_a_write_that_goes_to_cold_first_where_cold_was_spared_values(tiers: Tiers) -> None:
+async def test_a_write_that_goes_to_cold_first_where_values_were_coalesced(tiers: Tiers) -> None:
     """The value of a channel that did not change since a checkpoint that cold never got."""
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     await uniform.get_tuple(config())
@@ -155,7 +155,7 @@ async def test_a_write_that_goes_to_cold_first_where_cold_was_spared_values(tier
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
 
 
-async def test_a_run_is_deleted_whose_ancestors_cold_was_spared(tiers: Tiers) -> None:
+async def test_a_run_is_deleted_whose_ancestors_were_coalesced(tiers: Tiers) -> None:
     """They are brought to cold before hot gives the thread up: what is left is what was before the run."""
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     await uniform.get_tuple(config())
@@ -384,7 +384,7 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
 
 
 @pytest.mark.parametrize("anew", [False, True])
-async def test_a_flusher_that_comes_late(tiers: Tiers, anew: bool) -> None:
+async def test_a_flusher_that_is_fenced(tiers: Tiers, anew: bool) -> None:
     """Its turn was over, and the thread was deleted, and that brought to cold, before it went on."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
@@ -407,7 +407,7 @@ async def test_a_flusher_that_comes_late(tiers: Tiers, anew: bool) -> None:
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-async def test_a_late_flusher_brings_what_is_older(tiers: Tiers) -> None:
+async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     await drained(uniform)
@@ -430,7 +430,7 @@ async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
     assert queue.due() is None
 
 
-async def test_a_late_flusher_leaves_the_deadline(tiers: Tiers) -> None:
+async def test_a_fenced_flusher_leaves_the_deadline(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)}, **BEHIND)
     await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -487,7 +487,7 @@ async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: An
     assert (await uniform.list(config()))[0].pending_writes == [("task", "n", [1])]
 
 
-async def test_a_late_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatch: Any) -> None:
+async def test_a_fenced_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatch: Any) -> None:
     """What only cold knows is not forgotten because cold is to get something again."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
@@ -509,7 +509,7 @@ async def test_a_late_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatc
     assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
+async def test_a_fenced_flusher_while_two_write_the_same(tiers: Tiers) -> None:
     """Hot would give the thread up, but for what cold is to get again: it does so later."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
@@ -533,7 +533,7 @@ async def test_a_late_flusher_while_two_write_the_same(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("history", ["all", "latest"])
-async def test_a_late_flusher_is_done_while_another_is_at_it(tiers: Tiers, history: str) -> None:
+async def test_a_fenced_flusher_is_done_while_another_is_at_it(tiers: Tiers, history: str) -> None:
     """The thread was deleted and begun anew: it is deleted in cold once more, so nothing that cold had before is there any more."""
     settings = {**BEHIND, "cold_history": history}
     uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
@@ -560,7 +560,7 @@ async def test_a_late_flusher_is_done_while_another_is_at_it(tiers: Tiers, histo
     assert (len(in_hot), in_cold) == (5, {each: in_hot[each] for each in expected})
 
 
-async def test_a_late_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
+async def test_a_fenced_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
     """The thread was deleted, and that brought to cold; then somebody wrote through, and hot has nothing of it."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await written(uniform)
@@ -639,7 +639,7 @@ async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("lost", ["index", "data"])
 @pytest.mark.parametrize("at", range(2, 7))
-async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_mended(
+async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_repaired(
     tiers: Tiers, at: int, lost: str
 ) -> None:
     """Who repairs it does not take away what another, who did so before, has written behind."""
@@ -952,7 +952,7 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(4, 8))
-async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_spares_none(
+async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_coalesces_none(
     tiers: Tiers, at: int
 ) -> None:
     settings = {**BEHIND, "cold_history": "latest"}

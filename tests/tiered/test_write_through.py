@@ -236,7 +236,7 @@ async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evict
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(2, 6))
-async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_mended(tiers: Tiers, at: int) -> None:
+async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_repaired(tiers: Tiers, at: int) -> None:
     uniform, other = await tiers.uniform(), await tiers.uniform()
     await written(uniform)
     tiers.evict("data")

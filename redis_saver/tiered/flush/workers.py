@@ -42,7 +42,7 @@ _SCANS = 3
 """How often in a row hot may fail to say what is left, before a drain gives up."""
 
 
-def _settle(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
+def _after_claim(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
     """Note what came of a claim of a thread; answers how many records cold need not get any more."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
@@ -178,7 +178,7 @@ class Flusher:
         done = None
         with capturing() as captured:
             done = saver.driver.run(flush(saver, thread, **how))
-        return _settle(saver, thread, done, captured.error)
+        return _after_claim(saver, thread, done, captured.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
@@ -302,7 +302,7 @@ class AsyncFlusher:
         done = None
         with capturing() as captured:
             done = await saver.driver.arun(flush(saver, thread, **how))
-        return _settle(saver, thread, done, captured.error)
+        return _after_claim(saver, thread, done, captured.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
