@@ -69,10 +69,12 @@ local function seeds_in(of)
   return found, nil
 end
 
+local visited = {}
 if target == '1' then
   if id == '' then id = newest_id(index, ns) end
   local header
   if id then
+    visited[id] = true
     header, problem = read_header(index, data, ns, id)
     if problem then return problem end
   end
@@ -80,10 +82,10 @@ if target == '1' then
 end
 
 local chunks, bytes, looked = new_chunks(true), 0, 0
-local page, visited = { '', chunks.flat }, {}
+local page = { '', chunks.flat }
 while id ~= '' and open > 0 do
-  -- An ancestor of itself is for the caller to find, who knows the pages before this one, too.
-  if #page > limit + 1 or bytes + chunks.bytes >= budget or looked >= 4 * budget or visited[id] then
+  if visited[id] then break end -- a caller put an ancestor again, below its own descendant. The caller looks at this over several pages
+  if #page > limit + 1 or bytes + chunks.bytes >= budget or looked >= 4 * budget then
     page[1] = id
     break
   end

@@ -6,7 +6,8 @@
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
 --                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; @gc_roots. What is below a value
---                    or a list of chunks is noted in @gc_roots, unless that goes too
+--                    or a list of chunks is noted in @gc_roots, unless that goes too. ^ and the name of a header: its parent alone,
+--                    as that goes; the checkpoint stays
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
@@ -30,9 +31,15 @@ local function doom(name)
     doomed[#doomed + 1] = name
   end
 end
+local orphans = {} -- the names of headers that lose their parent
 for i = 3, #ARGV do
-  doom(ARGV[i])
-  if string.sub(ARGV[i], 1, 1) == 'c' then
+  local kind = string.sub(ARGV[i], 1, 1)
+  if kind == '^' then
+    orphans[#orphans + 1] = string.sub(ARGV[i], 2)
+  else
+    doom(ARGV[i])
+  end
+  if kind == 'c' then
     local from = 'w' .. string.sub(ARGV[i], 2)
     local upper = '(' .. string.sub(from, 1, -2) .. '\1'
     local members = redis.call('ZRANGEBYLEX', index, '[' .. from, upper, 'LIMIT', 0, 500)
@@ -65,7 +72,17 @@ for i = 1, #doomed do
     if in_chunks(root) then stray = stray .. pack(root) end
   end
 end
+local without_parent = {} -- by the header's name
+for i = 1, #orphans do
+  local header = redis.call('HGET', data, orphans[i])
+  if header then
+    local rest = string.sub(header, skip(header, 1, 1))
+    without_parent[orphans[i]] = pack('') .. rest
+    bytes = bytes + #header - #without_parent[orphans[i]]
+  end
+end
 if not dry then
+  for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
   local members = {}
   for i = 1, #doomed do
     local name = doomed[i]

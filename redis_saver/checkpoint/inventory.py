@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver import names
-from redis_saver.checkpoint.references import STRAY, CheckpointKey
+from redis_saver.checkpoint.references import STRAY
+from redis_saver.checkpoint.retention import CheckpointKey
 from redis_saver.config import Address
 from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding

@@ -20,23 +20,26 @@ from redis_saver.checkpoint.listing import THREADS_PER_BATCH, collect, scan_thre
 from redis_saver.checkpoint.reading import walk
 from redis_saver.checkpoint.references import (
     STRAY,
-    CheckpointKey,
     ReachableChunks,
     References,
     reachable_chunks,
     read_references,
     write_members,
 )
+from redis_saver.checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
 from redis_saver.config import Address
 from redis_saver.display import shown
 from redis_saver.engine import scripts
-from redis_saver.engine.requests import Batch, Call, Operation
+from redis_saver.engine.requests import Batch, Call, Command, Operation
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 from redis_saver.storage import chunks as chunked
 from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context
 
 NAMES_PER_STEP = 125
+CALLS_PER_PAGE = 200
+FORGET_PARENT = b"^"
+"""In front of a header's name among what `lua/checkpoint/remove.lua` is to remove: its parent alone."""
 WRITES_WITH_A_HEADER = 500
 """How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
 ATTEMPTS = 20
@@ -53,36 +56,6 @@ class Pruned(NamedTuple):
     def plus(self, other: Iterable[int]) -> Pruned:
         """The sum."""
         return Pruned(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-
-class Retention(NamedTuple):
-    """What prune keeps, checked: the newest `keep_last` of each namespace, and all younger than `older_than`."""
-
-    keep_last: int
-    older_than: timedelta | None
-
-
-def retention(strategy: str, keep_last: int | None, older_than: timedelta | None) -> Retention | None:
-    """Check prune's arguments; None where all is to go.
-
-    Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which and why.
-    """
-    if strategy in {"delete", "delete_all"}:
-        if keep_last is not None or older_than is not None:
-            raise ValueError(
-                f"strategy={shown(strategy)} removes whole threads; keep_last and older_than go with 'keep_latest'"
-            )
-        return None
-    if strategy != "keep_latest":
-        raise ValueError(f"strategy={shown(strategy)} is unknown; known are 'keep_latest' and 'delete'")
-    if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
-        raise ValueError(
-            f"keep_last={shown(keep_last)}: a number of checkpoints, 1 or more; strategy='delete' removes all"
-        )
-    if older_than is not None and not isinstance(older_than, timedelta):
-        raise TypeError(f"older_than={shown(older_than)}: a timedelta")
-    return Retention(keep_last or 1, older_than)
 
 
 def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Operation[Pruned]:
@@ -125,16 +98,16 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
         seen = yield from read_references(context, thread)
         if seen is None:
             return total
-        with decoding("the names of the checkpoints of thread {!r}", thread):
-            keep = _kept(seen, kept)
-        needed = keep
-        while needed:  # what is kept for others stays in the lists, so it is to be whole too
-            needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
-            keep |= needed
+        keep = kept.kept({place: links.time for place, links in seen.links.items()})
+        keep |= yield from _with_ancestors(context, thread, seen, {place for place in keep if not place[0]})
+        finished = yield from _finished_calls(context, thread, seen, keep)
+        keep = {place for place in keep if place[0] not in finished}
+        keep = yield from _with_ancestors(context, thread, seen, keep)
         writes = yield from write_members(context, thread)
         reachable = yield from reachable_chunks(context, thread, seen)
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, set(seen.links) - keep, writes)
+            victims = set(seen.links) - keep
+            plan = _orphaned(seen, victims) + _plan(seen, reachable, victims, writes)
             plan += [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else total.plus(removed)
@@ -164,24 +137,34 @@ def _busy(thread: str) -> ThreadBusy:
     )
 
 
-def _kept(seen: References, kept: Retention) -> set[CheckpointKey]:
-    by_namespace: dict[str, list[str]] = defaultdict(list)
-    for ns, checkpoint_id in seen.links:
-        by_namespace[ns].append(checkpoint_id)
-    keep = {(ns, one) for ns, ids in by_namespace.items() for one in sorted(ids)[-kept.keep_last :]}
-    if kept.older_than is not None:
-        horizon = datetime.now(timezone.utc) - kept.older_than
-        keep |= {place for place, links in seen.links.items() if not _is_before(links.time, horizon)}
+def _with_ancestors(
+    context: Context, thread: str, seen: References, keep: set[CheckpointKey]
+) -> Operation[set[CheckpointKey]]:
+    """What is kept, and the ancestors it needs; those stay in the list, so they are to be whole, too."""
+    keep = set(keep)
+    needed = keep
+    while needed:
+        needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
+        keep |= needed
     return keep
 
 
-def _is_before(time: str, horizon: datetime) -> bool:
-    """Whether an ISO 8601 time is before a horizon; a checkpoint that does not tell its time is kept."""
-    try:
-        moment = datetime.fromisoformat(time.replace("Z", "+00:00"))
-    except ValueError:
-        return False
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)) < horizon
+def _finished_calls(context: Context, thread: str, seen: References, keep: set[CheckpointKey]) -> Operation[set[str]]:
+    """The namespaces of subgraph calls whose root checkpoint goes. The newest checkpoint of each call says which that is."""
+    newest: dict[str, str] = {}
+    for ns, checkpoint_id in seen.links:
+        if is_call(ns):
+            newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    calls, roots, data = list(newest.items()), dict[str, str | None](), context.keyspace.keys(thread).data_key
+    for start in range(0, len(calls), CALLS_PER_PAGE):
+        page = calls[start : start + CALLS_PER_PAGE]
+        found = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
+        with decoding("the subgraph calls of thread {!r}", thread):
+            for (ns, checkpoint_id), header in zip(page, found, strict=True):
+                if header is not None:  # else it went meanwhile, and the plan is void
+                    where = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
+                    roots[ns] = root_of(headers.metadata(context, header, where))
+    return finished_calls(roots, seen.links.keys(), keep)
 
 
 def _needed_by_delta_channels(
@@ -244,10 +227,19 @@ def _is_recent(checkpoint_id: str) -> bool:
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
+def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
+    """The headers of those that stay and whose parent goes: before it does, they lose it, so none ever names a parent that is gone."""
+    return [
+        [FORGET_PARENT + names.checkpoint(ns, checkpoint_id)]
+        for (ns, checkpoint_id), links in seen.links.items()
+        if (ns, links.parent) in victims and (ns, checkpoint_id) not in victims
+    ]
+
+
 def _plan(
     seen: References, reachable: ReachableChunks, victims: set[CheckpointKey], writes: Sequence[bytes]
 ) -> list[list[bytes]]:
-    """What to remove for each victim, oldest first: the header, and the values and the run it is the last to hold.
+    """What to remove for each victim, oldest first, and subgraph calls before the root checkpoint that says they are over: the header, and the values and the run it is the last to hold.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
@@ -257,7 +249,7 @@ def _plan(
     for member in writes:
         ns, checkpoint_id = names.components(member[1:])[:2]
         of_checkpoint[ns, checkpoint_id].append(member)
-    order = sorted(victims, key=lambda place: place[1])
+    order = sorted(victims, key=lambda place: (not place[0], place[1]))
     last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]

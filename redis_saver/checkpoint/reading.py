@@ -13,7 +13,7 @@ from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.replies import GetReply
 from redis_saver.engine.requests import Argument, Call, Operation
-from redis_saver.errors import DecodeError, ThreadDamaged, decoding
+from redis_saver.errors import DecodeError, decoding
 from redis_saver.limits import Allowance
 from redis_saver.storage import chunks as chunked
 from redis_saver.storage import codec
@@ -115,7 +115,8 @@ def walk(
         refresh: Whether this moves the deadline, as `refresh_arguments` says it.
     """
     thread, ns, checkpoint_id = where
-    keys, seen = context.keyspace.keys(thread), set[bytes]()
+    keys = context.keyspace.keys(thread)
+    seen = {names.component(checkpoint_id)} if checkpoint_id else set[bytes]()
     found, chunks = list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, target = names.component(checkpoint_id) if checkpoint_id else b"", b"1"
@@ -131,11 +132,11 @@ def walk(
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             for raw_id, raw_seeds, raw_writes in page:
-                if raw_id in seen:
-                    which = names.name_of(raw_id)
-                    raise ThreadDamaged(
-                        f"checkpoint {shown(which)} of thread {shown(thread)} is an ancestor of itself; delete the thread"
-                    )
+                if (
+                    raw_id in seen
+                ):  # a caller put an ancestor again, below its own descendant; what is behind was collected
+                    position = b""
+                    break
                 seen.add(raw_id)
                 pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
                 wanted = set(remaining.values())

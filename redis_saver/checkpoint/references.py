@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from redis_saver import names
 from redis_saver.checkpoint.reading import BYTES_PER_PAGE
+from redis_saver.checkpoint.retention import CheckpointKey
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Call, Command, Operation
@@ -24,9 +25,6 @@ VALUES_PER_PAGE = 500
 
 STRAY = b"@gc_roots"
 """The field with the roots of values whose chunks may be nobody's by now."""
-
-CheckpointKey = tuple[str, str]
-"""A checkpoint in its thread: namespace and id."""
 
 
 class References(NamedTuple):

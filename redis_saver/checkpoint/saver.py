@@ -14,6 +14,7 @@ from redis_saver.checkpoint import checking, listing, operations, pruning, threa
 from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.interface import Interface, Operations
 from redis_saver.checkpoint.pruning import Pruned
+from redis_saver.checkpoint.retention import retention
 from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.client import clusters
 from redis_saver.client.base import RedisDriver
@@ -137,8 +138,11 @@ class Saver(Interface):
     ) -> Pruned:
         """Remove old checkpoints of some threads, with their writes and with the values nothing refers to any more.
 
-        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from (with
-        what those need in turn, as they stay in the lists).
+        What is kept is what `PostgresSaver.prune` (3.2) keeps. The namespace of a subgraph's call goes with the root checkpoint that the
+        call started from: so calls that are finished go, and the call that an interrupt waits in stays. The namespace of a subgraph with
+        `checkpointer=True` is kept like the root's. A kept checkpoint whose parent goes has no parent (`parent_config` is None).
+
+        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from, which stay in the list.
 
         Args:
             thread_ids: The threads. Those that do not exist, and an empty list, change nothing.
@@ -156,7 +160,7 @@ class Saver(Interface):
             ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.
             ThreadBusy: A thread was written to during each of many attempts; what was removed so far is whole checkpoints.
         """
-        kept = pruning.retention(strategy, keep_last, older_than)
+        kept = retention(strategy, keep_last, older_than)
         return self._run(pruning.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
     async def aprune(  # type: ignore[override]  # as prune
@@ -169,7 +173,7 @@ class Saver(Interface):
         dry_run: bool = False,
     ) -> Pruned:
         """`prune` for asyncio."""
-        kept = pruning.retention(strategy, keep_last, older_than)
+        kept = retention(strategy, keep_last, older_than)
         return await self._arun(pruning.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
     def threads(self, prefix: str = "") -> Iterator[ThreadInfo]:

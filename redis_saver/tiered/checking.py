@@ -14,7 +14,7 @@ from redis_saver.checkpoint import checking
 from redis_saver.checkpoint.checking import CheckReport, State
 from redis_saver.checkpoint.inventory import Findings, Inventory, describe
 from redis_saver.checkpoint.reading import BYTES_PER_PAGE
-from redis_saver.checkpoint.references import CheckpointKey
+from redis_saver.checkpoint.retention import CheckpointKey
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
 from redis_saver.errors import LimitExceeded, ThreadDamaged

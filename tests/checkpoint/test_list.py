@@ -289,9 +289,20 @@ async def test_with_allowlist_shares_the_client(saver: Uniform) -> None:
     assert (await Uniform(clone).get_tuple(where)).config == where
 
 
-async def test_a_chain_that_leads_into_itself_is_an_error(saver: Uniform) -> None:
-    await put(saver, config("t", "", "2"), {"n": 1}, checkpoint_id="1")
-    await put(saver, config("t", "", "1"), {"n": 1}, checkpoint_id="2")
-    with pytest.raises(ThreadDamaged, match="ancestor of itself"):
-        await saver.get_delta_channel_history(config=config("t"), channels=["d"])
-    assert (await saver.get_tuple(config("t"))).checkpoint["id"] == "2"
+@pytest.mark.parametrize("length", [2, 450])
+async def test_a_chain_that_leads_into_itself_ends(saver: Uniform, length: int) -> None:
+    """By putting an ancestor again, below its own descendant. Each checkpoint counts once, the one that was asked for not at all."""
+    names = [f"{number:03}" for number in range(length)]
+    for number, one in enumerate(names):
+        where = await put(saver, config("t", "", names[number - 1]), {"n": 1}, checkpoint_id=one)
+        await saver.put_writes(where, [("d", number)], "task")
+    for asked in (config("t"), config("t", "", names[-1])):
+        history = await saver.get_delta_channel_history(config=asked, channels=["d"])
+        assert [value for _, _, value in history["d"]["writes"]][-length + 1 :] == list(range(length - 1))
+    assert (await saver.get_tuple(config("t"))).checkpoint["id"] == names[-1]
+    assert len(await saver.list(config("t"))) == length
+    assert (await saver.check("t")).sound
+    await saver.copy_thread("t", "copy")
+    assert len(await saver.list(config("copy"))) == length
+    assert (await saver.prune(["t"], keep_last=1)).checkpoints <= length - 1
+    assert (await saver.get_tuple(config("t"))).checkpoint["id"] == names[-1]

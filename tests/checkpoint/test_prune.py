@@ -11,12 +11,15 @@ import raw
 from factories import chain, checkpoint, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from uniform import Target, Uniform
 from wrappers import Around
 
 from redis_saver import Pruned, RedisSaver
 from redis_saver.checkpoint import pruning
+from redis_saver.checkpoint.retention import Retention
 from redis_saver.checkpoint.copying import copy_thread
+from redis_saver.engine import scripts
 from redis_saver.engine.requests import Call
 
 
@@ -33,7 +36,7 @@ async def test_keep_latest_of_each_namespace(saver: Uniform) -> None:
     done = await saver.prune(["t"])
     assert (done.checkpoints, done.writes, done.blobs) == (6, 1, 6)
     for one in await saver.list(config("t", None)):
-        assert one == before.pop(one.checkpoint["id"])
+        assert one == before.pop(one.checkpoint["id"])._replace(parent_config=None)
     assert not before
     assert await saver.prune(["t"]) == Pruned()
 
@@ -313,12 +316,118 @@ async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Targ
 
     def around(request: Any) -> Any:
         nonlocal removals
-        if isinstance(request, Call) and request.script.name == "remove":
+        if isinstance(request, Call) and request.script is scripts.REMOVE:
             removals += 1
             if removals == 2:
                 saver.put(config("t", "sub"), checkpoint({"n": 1}), {}, {"n": "1"})
         return (yield request)
 
     Around(saver, around)
-    dry = saver.driver.run(pruning.prune(saver, ["t"], pruning.retention("keep_latest", None, None), True))
+    dry = saver.driver.run(pruning.prune(saver, ["t"], Retention(), True))
     assert dry.checkpoints == 399
+
+
+async def calls(saver: Uniform, length: int, each: int = 2) -> list[str]:
+    """A chain of root checkpoints, each with a subgraph's call that started from it and one of a subgraph with memory. Answers the ids."""
+    root = ids_of(await chain(saver, "t", length))
+    for number, one in enumerate(root):
+        await chain(saver, "t", each, ns=f"sub:{number}", parents={"": one})
+        await chain(saver, "t", 1, ns="memory", parents={"": one})
+    await chain(saver, "t", 1, ns="sub:early", parents={"": "not there yet"})
+    return root
+
+
+def ids_of(configs: list[Any]) -> list[str]:
+    return [one["configurable"]["checkpoint_id"] for one in configs]
+
+
+def namespaces(found: list[Any]) -> Counter[str]:
+    return Counter(one.config["configurable"]["checkpoint_ns"] for one in found)
+
+
+async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(saver: Uniform) -> None:
+    await calls(saver, 5)
+    await saver.prune(["t"], keep_last=2)
+    found = await saver.list(config("t", None))
+    assert namespaces(found) == {"": 2, "sub:3": 2, "sub:4": 2, "memory": 2, "sub:early": 1}
+    await saver.prune(["t"])
+    found = await saver.list(config("t", None))
+    assert namespaces(found) == {"": 1, "sub:4": 1, "memory": 1, "sub:early": 1}
+    assert all(one.parent_config is None for one in found)
+    assert (await saver.check("t")).sound
+
+
+async def test_calls_of_subgraphs_when_old_ones_go(saver: Uniform) -> None:
+    """By age, too, a call goes as its root checkpoint does, whatever age it has itself."""
+    now = datetime.now(timezone.utc)
+    root = await calls(saver, 4)
+    for one in await saver.list(config("t", "")):
+        days = 20 if one.checkpoint["id"] in root[:2] else 1
+        made = {**one.checkpoint, "ts": (now - timedelta(days=days)).isoformat()}
+        await saver.put(one.parent_config or config("t"), made, one.metadata, {})
+    for ns in [f"sub:{number}" for number in range(4)]:
+        for one in await saver.list(config("t", ns)):
+            made = {**one.checkpoint, "ts": now.isoformat()}
+            await saver.put(one.parent_config or config("t", ns), made, one.metadata, {})
+    await saver.prune(["t"], older_than=timedelta(days=7))
+    found = namespaces(await saver.list(config("t", None)))
+    assert found == {"": 2, "sub:2": 2, "sub:3": 2, "memory": 4, "sub:early": 1}
+
+
+async def test_a_prune_that_dies_leaves_what_the_next_one_finds(saver: Uniform, monkeypatch: Any) -> None:
+    """A call's namespace goes before the root checkpoint, which alone says that the call is over; a parent is forgotten before it goes."""
+    await calls(saver, 6, each=30)
+    newest = {
+        one.config["configurable"]["checkpoint_ns"]: one.checkpoint["id"]
+        for one in reversed(await saver.list(config("t", None)))
+    }
+    stay = set(newest.values())
+    monkeypatch.setattr(pruning, "NAMES_PER_STEP", 9)
+    steps = 0
+
+    def around(request: Any) -> Any:
+        nonlocal steps
+        if isinstance(request, Call) and request.script is scripts.REMOVE:
+            steps += 1
+            if steps == limit:
+                raise ConnectionError("killed")
+        return (yield request)
+
+    wrapper = Around(saver.saver, around)
+    for limit in (2, 5, 9, 14, 20):
+        steps = 0
+        with pytest.raises(ConnectionError, match="killed"):
+            await saver.prune(["t"])
+        found = await saver.list(config("t", None))
+        there = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]) for one in found}
+        for one in found:
+            if one.checkpoint["id"] in stay and (parent := one.parent_config) is not None:
+                assert (parent["configurable"]["checkpoint_ns"], parent["configurable"]["checkpoint_id"]) in there
+        assert (await saver.check("t")).sound
+    saver.saver.driver = wrapper.wrapped
+    await saver.prune(["t"])
+    assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:5": 1, "memory": 1, "sub:early": 1}
+
+
+async def test_an_encrypted_call_goes_too(target: Target) -> None:
+    saver = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16))
+    await calls(saver, 3)
+    await saver.prune(["t"])
+    assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:2": 1, "memory": 1, "sub:early": 1}
+
+
+async def test_only_a_parent_that_goes_is_forgotten(saver: Uniform) -> None:
+    """Of forks, too."""
+    root = await chain(saver, "t", 3)
+    fork = [await put(saver, root[0], {"n": 10 + number}, versions={"n": f"9{number}"}) for number in range(2)]
+    await saver.prune(["t"], keep_last=3)
+    found = {one.checkpoint["id"]: one.parent_config for one in await saver.list(config("t"))}
+    assert found == {
+        ids_of(root)[2]: None,
+        ids_of(fork)[0]: None,
+        ids_of(fork)[1]: None,
+    }
+    await put(saver, fork[1], {"n": 12}, versions={"n": "93"})
+    await saver.prune(["t"], keep_last=2)
+    newest, older = await saver.list(config("t"))
+    assert (newest.parent_config, older.parent_config) == (older.config, None)

@@ -65,6 +65,7 @@ from bench import graphs
 from bench.history import history, message
 from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
 from redis_saver.checkpoint import pruning
+from redis_saver.checkpoint.retention import Retention
 from redis_saver.engine.requests import Call
 from redis_saver.names import Keyspace
 
@@ -941,7 +942,7 @@ async def test_prune_counts_what_it_removes(target: Target) -> None:
 
 def _removal(saver: RedisSaver, operation: str) -> Any:
     if operation == "prune":
-        return pruning.prune(saver, [THREAD], pruning.retention("keep_latest", None, None), False)
+        return pruning.prune(saver, [THREAD], Retention(), False)
     return pruning.delete_for_runs(saver, ["doomed"])
 
 
