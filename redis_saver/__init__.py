@@ -1,5 +1,7 @@
 """LangGraph checkpoints on plain Redis or Valkey."""
 
+from importlib.metadata import version
+
 from redis_saver.checkpoint.aio import AsyncRedisSaver
 from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.inventory import Finding
@@ -13,23 +15,34 @@ from redis_saver.errors import (
     ClusterMoving,
     DecodeError,
     EncodeError,
+    EndpointError,
+    FileDamaged,
     ForkMissed,
     KeyConflict,
     LimitExceeded,
+    LoopEnded,
     PlainValueRefused,
     RedisSaverError,
     ReplicationTimeout,
     ThreadBusy,
     ThreadDamaged,
+    ThreadMigrationError,
     ThreadNotFound,
     UnsupportedFormat,
     UnsupportedServer,
 )
 from redis_saver.limits import Limits
+from redis_saver.serde.serializer import FastSerializer, StrictSerializer
 from redis_saver.tiered.aio import AsyncTieredSaver
+from redis_saver.tiered.stats import Stats
 from redis_saver.tiered.sync import TieredSaver
+from redis_saver.tiered.thread_info import TieredThreadInfo
+from redis_saver.ttl import TTL
+
+__version__ = version("redis-saver")
 
 __all__ = [
+    "TTL",
     "AsyncRedisSaver",
     "AsyncTieredSaver",
     "BacklogFull",
@@ -39,21 +52,30 @@ __all__ = [
     "ClusterMoving",
     "DecodeError",
     "EncodeError",
+    "EndpointError",
+    "FastSerializer",
+    "FileDamaged",
     "Finding",
     "ForkMissed",
     "KeyConflict",
     "LimitExceeded",
     "Limits",
+    "LoopEnded",
     "PlainValueRefused",
     "Pruned",
     "RedisSaver",
     "RedisSaverError",
     "ReplicationTimeout",
+    "Stats",
+    "StrictSerializer",
     "ThreadBusy",
     "ThreadDamaged",
     "ThreadInfo",
+    "ThreadMigrationError",
     "ThreadNotFound",
     "TieredSaver",
+    "TieredThreadInfo",
     "UnsupportedFormat",
     "UnsupportedServer",
+    "__version__",
 ]

@@ -144,3 +144,13 @@ def number(name: str, given: object, least: float, *, whole: bool = False) -> No
     is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
     if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
         raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")
+
+
+def one_of(of: type, name: str, given: object, *known: str) -> None:
+    """Check a setting of a class that is one of some words.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if given not in known:
+        raise ValueError(f"{of.__name__}: {name}={shown(given)}: write {' or '.join(map(repr, known))}")

@@ -7,7 +7,6 @@ here say that the saver is not known, and it is used by LangGraph's interface al
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,11 +27,6 @@ _PARAMETERS = (
 )
 _HOOKS = ("configure", "check", "reset", "reconnect_failed")
 """Arguments of a pool that it keeps under their names, and with an underscore in front."""
-_DELETE_RUNS = (
-    "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns "
-    "AND w.checkpoint_id = c.checkpoint_id AND c.metadata ->> 'run_id' = ANY(%s)",
-    "DELETE FROM checkpoints WHERE metadata ->> 'run_id' = ANY(%s)",
-)
 _known: dict[type, bool] = {}
 
 
@@ -44,7 +38,7 @@ def is_known(saver: Any) -> bool:
         _known[kind] = is_one and callable(getattr(kind, "_cursor", None)) and hasattr(kind, "UPSERT_CHECKPOINTS_SQL")
         if is_one and not _known[kind]:
             _LOG.warning(
-                "%s is not what it was in langgraph-checkpoint-postgres 3.2: delete_for_runs is up to it, and so is use after a fork. A newer redis-saver "
+                "%s is not what it was in langgraph-checkpoint-postgres 3.2: delete_for_runs, prune and what is told of threads are up to it, and so is use after a fork. A newer redis-saver "
                 "may know this release.",
                 kind.__name__,
             )
@@ -56,33 +50,8 @@ def cursor(saver: Any) -> Any:
     return saver._cursor()  # noqa: SLF001
 
 
-def deleting(saver: BaseCheckpointSaver[Any]) -> Callable[[Sequence[str]], None] | None:
-    """What deletes runs from a `PostgresSaver`, which has no `delete_for_runs`; None for any other saver, which has to do that itself."""
-    if _has_own(saver, "delete_for_runs") or not is_known(saver):
-        return None
-
-    def delete(run_ids: Sequence[str]) -> None:
-        with cursor(saver) as opened, opened.connection.transaction():
-            for statement in _DELETE_RUNS:
-                opened.execute(statement, (list(run_ids),))
-
-    return delete
-
-
-def adeleting(saver: BaseCheckpointSaver[Any]) -> Callable[[Sequence[str]], Coroutine[Any, Any, None]] | None:
-    """`deleting` for an `AsyncPostgresSaver`."""
-    if _has_own(saver, "adelete_for_runs") or not is_known(saver):
-        return None
-
-    async def delete(run_ids: Sequence[str]) -> None:
-        async with cursor(saver) as opened, opened.connection.transaction():
-            for statement in _DELETE_RUNS:
-                await opened.execute(statement, (list(run_ids),))
-
-    return delete
-
-
-def _has_own(saver: BaseCheckpointSaver[Any], method: str) -> bool:
+def has_own(saver: BaseCheckpointSaver[Any], method: str) -> bool:
+    """Whether a saver's class has a method of LangGraph's interface, and not only the interface's, which raises."""
     return getattr(type(saver), method) is not getattr(BaseCheckpointSaver, method)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from redis_saver import times
 from redis_saver.display import shown
 
-TTL: TypeAlias = timedelta | Mapping[str, Any] | None
-"""A `timedelta`, or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`; None: no TTL."""
+TTL: TypeAlias = timedelta | str | Mapping[str, Any] | None
+"""A `timedelta`; a text such as `"7d"` or `"90m"`; or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: no TTL."""
 
 _MAX_TTL = 100 * 365 * 24 * 3600 * 1000
 
@@ -22,16 +23,16 @@ class Expiry(NamedTuple):
     refresh_on_read: bool = False
 
 
-def milliseconds(ttl: timedelta, said: object) -> int:
+def milliseconds(ttl: timedelta, said: object, name: str) -> int:
     """A TTL in whole milliseconds.
 
     Raises:
-        ValueError: it is under a millisecond or over a hundred years; `said` is what the caller wrote.
+        ValueError: it is under a millisecond or over a hundred years; `said` is what the caller wrote, and `name` where.
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= _MAX_TTL:
         raise ValueError(
-            f"ttl={shown(said)}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
+            f"{name}={shown(said)}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
         )
     return amount
 
@@ -51,11 +52,13 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
     if ttl is None:
         return Expiry()
     if isinstance(ttl, timedelta):
-        return Expiry(milliseconds(ttl, ttl))
+        return Expiry(milliseconds(ttl, ttl, name))
+    if isinstance(ttl, str):
+        return Expiry(milliseconds(times.parse(ttl, name=name), ttl, name))
     if not isinstance(ttl, Mapping):
         raise TypeError(
-            f"{name}={shown(ttl)}: a bare {type(ttl).__name__} does not say its unit; write timedelta(minutes=...) or "
-            '{"default_ttl": minutes}'
+            f"{name}={shown(ttl)}: a bare {type(ttl).__name__} does not say its unit; write '7d', '90m', "
+            'timedelta(minutes=...) or {"default_ttl": minutes}'
         )
     known = {"default_ttl", "refresh_on_read"} if refresh_allowed else {"default_ttl"}
     if unknown := set(ttl) - known:
@@ -69,4 +72,4 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
     if not math.isfinite(minutes) or abs(minutes) * 60_000 > _MAX_TTL:
         raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, a hundred years at the most")
-    return Expiry(milliseconds(timedelta(minutes=minutes), ttl), refresh)
+    return Expiry(milliseconds(timedelta(minutes=minutes), ttl, name), refresh)

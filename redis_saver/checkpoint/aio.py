@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,14 +12,16 @@ from typing_extensions import Self
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.client import clients, clusters
 from redis_saver.client.aio import AsyncDriver
+from redis_saver.client.protocols import AsyncClient
 from redis_saver.engine.requests import Request
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.limits import Limits
 from redis_saver.storage.chunk_cache import CACHE_BYTES
+from redis_saver.storage.compression import Compression
 from redis_saver.ttl import TTL
 
 
-class AsyncRedisSaver(Saver):
+class AsyncRedisSaver(Saver[AsyncClient]):
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
     It can be built where no event loop runs, and used by any number of loops and OS threads at once, before and after a fork
@@ -30,6 +32,7 @@ class AsyncRedisSaver(Saver):
 
     driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
+    _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
 
     @classmethod
     @asynccontextmanager
@@ -40,7 +43,7 @@ class AsyncRedisSaver(Saver):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
-        compression: str | None = None,
+        compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
@@ -49,13 +52,13 @@ class AsyncRedisSaver(Saver):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
-        **options: Any,
+        client_options: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
 
         The arguments are those of `RedisSaver.from_conn_string`.
         """
-        client = clients.connect(url, asynchronous=True, **options)
+        client = clients.connect(url, asynchronous=True, **(client_options or {}))
         saver = cls(
             client,
             serde=serde,

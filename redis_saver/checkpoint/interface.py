@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,14 +17,13 @@ from langgraph.checkpoint.base import (
 
 from redis_saver import config as configs
 from redis_saver import versions
+from redis_saver.checkpoint import habits
+from redis_saver.checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver.engine.requests import T
 from redis_saver.engine.runner import Driver
 
-Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
-"""What makes an operation, of a saver and a method's arguments."""
 
-
-class Operations(Protocol):
+class Operations(ThreadOperations, Protocol):
     """What the methods are made of: a module of generators (`operations.py`, `tiered/operations.py`), each given the saver first."""
 
     get_tuple: Made[CheckpointTuple | None]
@@ -38,7 +37,7 @@ class Operations(Protocol):
     copy_thread: Made[None]
 
 
-class Interface(BaseCheckpointSaver[str]):
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
     """What all our savers share. Every method has a twin with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
@@ -47,9 +46,18 @@ class Interface(BaseCheckpointSaver[str]):
     """
 
     _operations: ClassVar[Operations]
+    _takes: ClassVar[str] = ""
+    """What its constructor takes, for messages."""
 
     driver: Driver[Any]
     """What runs the operations."""
+
+    if not TYPE_CHECKING:  # a type checker looks at `__init__`
+
+        def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
+            """Refuse arguments that other savers take, and slips of the pen, by their names."""
+            habits.check(cls, settings, cls._takes)
+            return super().__new__(cls)
 
     def _run(self, operation: Generator[Any, Any, T]) -> T:
         return self.driver.run(operation)

@@ -10,9 +10,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver.checkpoint import listing
 from redis_saver.checkpoint.copying import copy_thread
-from redis_saver.checkpoint.pruning import delete_for_runs
+from redis_saver.checkpoint.pruning import delete_for_runs, prune
 from redis_saver.checkpoint.reading import get_delta_channel_history, get_tuple
-from redis_saver.checkpoint.threads import delete_thread
+from redis_saver.checkpoint.threads import delete_thread, expire, get_thread, get_ttl, stream_threads
 from redis_saver.checkpoint.writing import put, put_writes
 from redis_saver.engine.requests import Stream
 from redis_saver.storage.context import Context
@@ -21,11 +21,16 @@ __all__ = [
     "copy_thread",
     "delete_for_runs",
     "delete_thread",
+    "expire",
     "get_delta_channel_history",
+    "get_thread",
+    "get_ttl",
     "get_tuple",
     "list_checkpoints",
+    "prune",
     "put",
     "put_writes",
+    "stream_threads",
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
+from redis_saver import times
 from redis_saver.display import shown
 
 CheckpointKey = tuple[str, str]
@@ -22,19 +23,22 @@ class Retention(NamedTuple):
     keep_last: int = 1
     older_than: timedelta | None = None
 
-    def kept(self, times: Mapping[CheckpointKey, str]) -> set[CheckpointKey]:
+    def kept(self, written: Mapping[CheckpointKey, str]) -> set[CheckpointKey]:
         """What is kept of the checkpoints of a thread, by their `ts`; subgraph calls that are finished go behind this (`finished_calls`)."""
         by_namespace: dict[str, list[str]] = defaultdict(list)
-        for ns, checkpoint_id in times:
+        for ns, checkpoint_id in written:
             by_namespace[ns].append(checkpoint_id)
         keep = {(ns, one) for ns, ids in by_namespace.items() for one in sorted(ids)[-self.keep_last :]}
         if self.older_than is not None:
             horizon = datetime.now(timezone.utc) - self.older_than
-            keep |= {key for key, time in times.items() if not _is_before(time, horizon)}
+            for key, time in written.items():
+                moment = times.moment(time)
+                if moment is None or moment >= horizon:  # a checkpoint that does not tell its time is kept
+                    keep.add(key)
         return keep
 
 
-def retention(strategy: str, keep_last: int | None, older_than: timedelta | None) -> Retention | None:
+def retention(strategy: str, keep_last: int | None, older_than: timedelta | str | None) -> Retention | None:
     """Understand prune's arguments; None means that the whole thread goes.
 
     Raises:
@@ -52,9 +56,7 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | None
         raise ValueError(
             f"keep_last={shown(keep_last)}: a number of checkpoints, 1 or more; strategy='delete' removes all"
         )
-    if older_than is not None and not isinstance(older_than, timedelta):
-        raise TypeError(f"older_than={shown(older_than)}: a timedelta")
-    return Retention(keep_last or 1, older_than)
+    return Retention(keep_last or 1, None if older_than is None else times.of(older_than, name="older_than"))
 
 
 def is_call(ns: str) -> bool:
@@ -80,12 +82,3 @@ def finished_calls(
         keep: Those that are kept.
     """
     return {ns for ns, root in roots.items() if root and ("", root) in saved and ("", root) not in keep}
-
-
-def _is_before(time: str, horizon: datetime) -> bool:
-    """Whether an ISO 8601 time is before a horizon; a checkpoint that does not tell its time is kept."""
-    try:
-        moment = datetime.fromisoformat(time.replace("Z", "+00:00"))
-    except ValueError:
-        return False
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)) < horizon

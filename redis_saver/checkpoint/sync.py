@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,15 +11,17 @@ from typing_extensions import Self
 
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.client import clients, clusters
+from redis_saver.client.protocols import SyncClient
 from redis_saver.client.sync import SyncDriver
 from redis_saver.engine.requests import Request
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.limits import Limits
 from redis_saver.storage.chunk_cache import CACHE_BYTES
+from redis_saver.storage.compression import Compression
 from redis_saver.ttl import TTL
 
 
-class RedisSaver(Saver):
+class RedisSaver(Saver[SyncClient]):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods work too: each runs in a worker thread, so the event loop is never blocked. For a service on
@@ -29,6 +31,7 @@ class RedisSaver(Saver):
 
     driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
+    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster"
 
     @classmethod
     @contextmanager
@@ -39,7 +42,7 @@ class RedisSaver(Saver):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
-        compression: str | None = None,
+        compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
@@ -48,7 +51,7 @@ class RedisSaver(Saver):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
-        **options: Any,
+        client_options: Mapping[str, Any] | None = None,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
 
@@ -67,9 +70,9 @@ class RedisSaver(Saver):
             require_primary: As in the constructor.
             min_replicas: As in the constructor.
             replica_timeout: As in the constructor.
-            options: Options of the client, such as `socket_timeout=2.0`.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`; they may also stand behind the `?` of the URL.
         """
-        client = clients.connect(url, asynchronous=False, **options)
+        client = clients.connect(url, asynchronous=False, **(client_options or {}))
         saver = cls(
             client,
             serde=serde,

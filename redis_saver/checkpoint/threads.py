@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from redis_saver import names
+from redis_saver import names, times
+from redis_saver.checkpoint.listing import scan_threads
 from redis_saver.display import shown
 from redis_saver.engine import scripts
 from redis_saver.engine.requests import Argument, Batch, Call, Operation, Page, Stream
+from redis_saver.engine.runner import Pump
 from redis_saver.errors import ThreadNotFound, decoding
 from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context, default_ttl
@@ -27,8 +29,8 @@ class ThreadInfo(NamedTuple):
     thread_id: str
     checkpoint_id: str | None
     """The newest checkpoint over all namespaces; None where there are only writes of one that is not there yet."""
-    updated_at: str | None
-    """That checkpoint's `ts`: ISO 8601."""
+    updated_at: datetime | None
+    """That checkpoint's `ts`; None where it has none, or one that is no time."""
     checkpoints: int
     bytes: int
     """Headers, values and writes as stored; Redis's own overhead comes on top."""
@@ -46,42 +48,40 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
     yield Call(scripts.DELETE_THREAD, keys, (b"any",))
 
 
-def describe(context: Context, found: Stream[str], prefix: str) -> Stream[ThreadInfo]:
-    """Describe the threads of a stream whose names begin with a prefix."""
-    reply = None
-    while True:
-        try:
-            step = found.send(reply)
-        except StopIteration:
-            return
+def stream_threads(context: Context, thread_prefix: str) -> Stream[ThreadInfo]:
+    """Describe the threads there are whose names begin with a prefix."""
+    pump = Pump(scan_threads(context))
+    for step in pump:
         if not isinstance(step, Page):
-            reply = yield step
+            with pump:
+                pump.reply = yield step
             continue
-        reply = None
-        threads = [thread for thread in step.items if thread.startswith(prefix)]
+        threads = [thread for thread in step.items if thread.startswith(thread_prefix)]
         if threads:
-            answers = yield Batch([_described(context, thread) for thread in threads])
+            answers = yield Batch([described(context, thread) for thread in threads])
             pairs = zip(threads, answers, strict=True)
-            yield Page([_info(thread, answer) for thread, answer in pairs if answer is not None])
+            yield Page([info(thread, answer) for thread, answer in pairs if answer is not None])
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
     """Describe one thread."""
-    answer = yield _described(context, thread)
-    return None if answer is None else _info(thread, answer)
+    answer = yield described(context, thread)
+    return None if answer is None else info(thread, answer)
 
 
-def _described(context: Context, thread: str) -> Call:
+def described(context: Context, thread: str) -> Call:
+    """The request that describes a thread."""
     return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
 
 
-def _info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
+def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
+    """What its reply says."""
     with decoding("what there is of thread {!r}", thread):
         newest, head, checkpoints, size, left, waits, pinned = answer
         return ThreadInfo(
             thread_id=thread,
             checkpoint_id=names.name_of(newest) if newest else None,
-            updated_at=headers.decode_time(head, thread) if head else None,
+            updated_at=times.moment(headers.decode_time(head, thread)) if head else None,
             checkpoints=checkpoints,
             bytes=size,
             ttl=_time_left(left),
@@ -97,21 +97,35 @@ def _time_left(amount: int) -> timedelta | None:
     return None if amount < 0 else timedelta(milliseconds=min(amount, _MAX_TTL))
 
 
-def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[timedelta | None]:
-    """Read or change when a thread expires; answers the time left.
+def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
+    """The time a thread has left; None where it does not expire, or is not there."""
+    left = yield expiring(context, thread, "get", None)
+    with decoding("the deadline of thread {!r}", thread):
+        return None if left is None else _time_left(left)
+
+
+def expire(context: Context, thread: str, action: str, own: int | None = None) -> Operation[None]:
+    """Change when a thread expires.
 
     Args:
         context: The saver.
         thread: The thread.
-        action: `get`, `set`, `clear`, `pin` or `unpin`, as in `lua/checkpoint/set_ttl.lua`.
+        action: `set`, `clear`, `pin` or `unpin`, as in `lua/checkpoint/set_ttl.lua`.
         own: What to set, in milliseconds.
 
     Raises:
         ThreadNotFound: there is no such thread.
     """
+    if (yield expiring(context, thread, action, own)) is None:
+        raise not_there(thread)
+
+
+def not_there(thread: str) -> ThreadNotFound:
+    """That there is no such thread."""
+    return ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
+
+
+def expiring(context: Context, thread: str, action: str, own: int | None) -> Call:
+    """The request that reads or changes when a thread expires. Reply: milliseconds left, None where there is no such thread."""
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
-    left = yield Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)
-    if left is None:
-        raise ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
-    with decoding("the deadline of thread {!r}", thread):
-        return _time_left(left)
+    return Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)

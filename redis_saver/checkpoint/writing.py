@@ -180,6 +180,7 @@ class PutRequest:
         """Chunks to be sent whatever the cache says."""
         checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
         merged = get_checkpoint_metadata(given, metadata)
+        merged.pop("thread_ttl", None)  # type: ignore[typeddict-item]  # which is about the thread; LangGraph takes texts along
         run_id = merged.get("run_id")
         run = b"" if run_id is None else names.run(str(run_id))
         context.limits.check_names([run], "a run")

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.inventory import Finding
+from redis_saver.cli.arguments import add_prefix
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 from redis_saver.migrate.opening import opened
 from redis_saver.tiered.sync import TieredSaver
@@ -38,12 +39,7 @@ def add(commands: Any) -> None:
         help="where they are, such as redis://host:6379 (default: REDIS_URL of the environment)",
     )
     check.add_argument("--postgres", metavar="URL", help="the cold saver behind it, to compare with (default: none)")
-    check.add_argument(
-        "--keys",
-        metavar="PREFIX",
-        default="langgraph",
-        help="the beginning of all keys in Redis (default: %(default)s)",
-    )
+    add_prefix(check)
     check.add_argument("--json", action="store_true", help="a line of JSON for each thread, on stdout")
     check.set_defaults(run=_run, parser=check)
 
@@ -54,7 +50,7 @@ def _run(given: argparse.Namespace) -> int:
     if not given.url:
         raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
     with ExitStack() as stack:
-        endpoint = stack.enter_context(opened(given.url, target=False, prefix=given.keys))
+        endpoint = stack.enter_context(opened(given.url, target=False, prefix=given.prefix))
         hot = endpoint.saver
         hot.require_encryption = "LANGGRAPH_AES_KEY" in os.environ  # who moves threads takes plain ones, too
         saver: Any = hot
@@ -74,7 +70,7 @@ def _report(saver: Any, thread: str) -> CheckReport:
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
     except ThreadNotFound as error:
-        remedy = "see whether its name and --keys are right"
+        remedy = "see whether its name and --prefix are right"
         return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
     except ThreadBusy as error:
         remedy = "check it again when it is not in use"

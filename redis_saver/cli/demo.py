@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.text import Text
 
 from redis_saver.checkpoint.sync import RedisSaver
+from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.cli import show
 from redis_saver.client.urls import without_login
+from redis_saver.errors import ThreadNotFound
 
 Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
@@ -150,8 +152,7 @@ class Demo:
                 self.drawn.clear()
                 self._draw(saver, agent)
                 self._section(bytes=sum(self.costs[here] for here in self.drawn))
-                facts = next(saver.threads(self.thread))._asdict()
-                self.console.print("  ".join(f"{name}={value}" for name, value in facts.items()))
+                self.console.print(show.facts(self._info(saver)))
         finally:
             if self.costs and not keep:
                 with self._worker() as (saver, _):
@@ -161,7 +162,9 @@ class Demo:
     @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, Agent]]:
         """What a worker makes when it starts: a client, a saver, a graph."""
-        with MeasuredSaver.from_conn_string(self.url, ttl=self.ttl, socket_connect_timeout=5) as saver:
+        with MeasuredSaver.from_conn_string(
+            self.url, ttl=self.ttl, client_options={"socket_connect_timeout": 5}
+        ) as saver:
             saver.setup()
             saver.costs = self.costs
             yield saver, build_agent(saver)
@@ -192,8 +195,14 @@ class Demo:
         self.drawn |= {found.config["configurable"]["checkpoint_id"] for found in history}
         self._status(saver)
 
+    def _info(self, saver: RedisSaver) -> ThreadInfo:
+        if (info := saver.get_thread(self.thread)) is None:
+            raise ThreadNotFound(f"thread {self.thread} is not there: somebody deleted it, or it has expired")
+        return info
+
     def _status(self, saver: RedisSaver) -> None:
-        left, info = show.time_left(saver.get_thread_ttl(self.thread)), next(saver.threads(self.thread))
+        info = self._info(saver)
+        left = show.time_left(info.ttl)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {show.count_keys(self.url, self.thread)} keys"
         waits = ", waits for a human" if info.interrupted else ""
         self.console.print(f"{line}, {left}{waits}", style="bold magenta")

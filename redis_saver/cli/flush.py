@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from redis_saver.cli.arguments import add_prefix
 from redis_saver.cli.health import Cold, Hot, Reachable, Refused
 from redis_saver.cli.progress import Teller, warn
 from redis_saver.display import shown
@@ -56,12 +57,7 @@ def add(commands: Any) -> None:
         default=os.environ.get("POSTGRES_URL") or os.environ.get("DATABASE_URL"),
         help="cold, such as postgresql://user@host/database (default: POSTGRES_URL of the environment, else DATABASE_URL)",
     )
-    flush.add_argument(
-        "--keys",
-        metavar="PREFIX",
-        default="langgraph",
-        help="the beginning of all keys in Redis (default: %(default)s)",
-    )
+    add_prefix(flush)
     flush.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -119,7 +115,7 @@ def _run(given: argparse.Namespace) -> int:
             raise Refused(f"--{option} URL is missing, and there is no {variables} in the environment")
     logging.getLogger("redis_saver").addHandler(logging.NullHandler())  # the command says by itself how it goes
     with (
-        closing(Hot(given.redis, given.keys)) as hot,
+        closing(Hot(given.redis, given.prefix)) as hot,
         closing(Cold(given.postgres, given.workers, setup=given.setup)) as cold,
         _asked_to_stop() as stop,
     ):

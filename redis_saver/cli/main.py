@@ -11,15 +11,16 @@ from datetime import timedelta
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver import ttl as ttls
+from redis_saver import __version__, times
 from redis_saver.cli import check, flush, migrate
+from redis_saver.cli.arguments import duration
 from redis_saver.client.urls import without_login, without_password
 from redis_saver.display import printable
 from redis_saver.errors import RedisSaverError
 
 _DEMO_URL = "memory://redis-saver-demo"
 _MAX_LINE = 400
-_MIN_TTL = 6000
+_MIN_TTL = timedelta(seconds=6)
 _WIDEST = 100
 
 
@@ -56,12 +57,17 @@ def _complain(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="redis-saver", description="LangGraph checkpoints on plain Redis or Valkey.")
+    parser.add_argument("--version", action="version", version=f"redis-saver {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     about = "Watch an agent chat, stop for a human, resume in a new worker, and go back in time."
     demo = commands.add_parser("demo", help=about, description=about)
     _add_url(demo, _DEMO_URL)
     demo.add_argument(
-        "--ttl", metavar="MINUTES", type=_minutes, default="60", help="when the thread expires (default: %(default)s)"
+        "--ttl",
+        metavar="DURATION",
+        type=_ttl,
+        default="1h",
+        help="when the thread expires, such as 90m (default: %(default)s)",
     )
     demo.add_argument("--keep", action="store_true", help="do not delete the demo's thread at the end")
     demo.add_argument("--no-color", action="store_true", help="plain text, on a terminal too")
@@ -77,14 +83,12 @@ def _add_url(command: argparse.ArgumentParser, default: str) -> None:
     command.add_argument("--url", default=os.environ.get("REDIS_URL") or default, help=said)
 
 
-def _minutes(text: str) -> timedelta:
-    try:
-        milliseconds = ttls.parse({"default_ttl": float(text)}).milliseconds or 0
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if milliseconds < _MIN_TTL:
-        raise argparse.ArgumentTypeError(f"the demo pauses for a second: give it {_MIN_TTL / 60000} at the least")
-    return timedelta(milliseconds=milliseconds)
+def _ttl(text: str) -> timedelta:
+    if (found := duration(text)) < _MIN_TTL:
+        raise argparse.ArgumentTypeError(
+            f"{text}: the demo pauses for a second: give it {times.shown(_MIN_TTL)} at the least"
+        )
+    return found
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -6,11 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
-from redis_saver import ttl as ttls
+from redis_saver.cli.arguments import duration
 from redis_saver.display import shown
 from redis_saver.errors import EndpointError
 from redis_saver.migrate.engine import SAMPLE, Report, migrate
@@ -46,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool) -> None:
-    command.add_argument("--prefix", default="", metavar="TEXT", help="only threads whose names begin so")
+    command.add_argument("--thread-prefix", default="", metavar="TEXT", help="only threads whose names begin so")
     command.add_argument(
         "--sample",
         type=_count,
@@ -56,16 +55,19 @@ def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool
     )
     keys = "the beginning of all keys of a SOURCE in Redis (default: %(default)s)"
     if source:
-        command.add_argument("--source-keys", default="langgraph", metavar="PREFIX", help=keys)
+        command.add_argument("--source-prefix", default="langgraph", metavar="PREFIX", help=keys)
     if target:
         command.add_argument(
-            "--target-keys", default="langgraph", metavar="PREFIX", help=keys.replace("SOURCE", "TARGET")
+            "--target-prefix", default="langgraph", metavar="PREFIX", help=keys.replace("SOURCE", "TARGET")
         )
         command.add_argument(
-            "--ttl", type=_minutes, metavar="MINUTES", help="when threads expire in a TARGET in Redis (default: never)"
+            "--ttl",
+            type=duration,
+            metavar="DURATION",
+            help="when threads expire in a TARGET in Redis, such as 7d or 90m (default: never)",
         )
         command.add_argument("--dry-run", action="store_true", help="write no thread, and count what would be written")
-    command.set_defaults(run=_run, source_keys="langgraph", target_keys="langgraph", ttl=None, dry_run=False)
+    command.set_defaults(run=_run, source_prefix="langgraph", target_prefix="langgraph", ttl=None, dry_run=False)
 
 
 def _file(text: str) -> str:
@@ -78,22 +80,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _minutes(text: str) -> timedelta:
-    try:
-        return timedelta(milliseconds=ttls.parse({"default_ttl": float(text)}).milliseconds or 0)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _run(given: argparse.Namespace) -> int:
     if given.dry_run and given.target.startswith("file:"):
         raise EndpointError("--dry-run compares with what a target has, and a file is always new: leave it out")
+    for url in (given.source, given.target):
+        if url.startswith("memory:"):
+            raise EndpointError(
+                f"{url}: an embedded server is empty when this command begins, and ends with it. Name a server, such as redis://host:6379"
+            )
     with (
-        opened(given.source, target=False, prefix=given.source_keys) as source,
-        opened(given.target, target=True, prefix=given.target_keys, ttl=given.ttl) as target,
+        opened(given.source, target=False, prefix=given.source_prefix) as source,
+        opened(given.target, target=True, prefix=given.target_prefix, ttl=given.ttl) as target,
         _progress() as progress,
     ):
-        settings: Any = {"prefix": given.prefix, "sample": given.sample, "dry_run": given.dry_run}
+        settings: Any = {"thread_prefix": given.thread_prefix, "sample": given.sample, "dry_run": given.dry_run}
         report = migrate(source, target, progress=progress, **settings)
     _tell(report, dry_run=given.dry_run)
     return 1 if report.conflicts or report.failed else 0

@@ -28,7 +28,7 @@ class Teller:
         given = self._given
         often = "once" if given.once else f"every {given.interval:g} s"
         self._say(
-            f"from {hot} (keys {printable(given.keys)}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
+            f"from {hot} (prefix {printable(given.prefix)}) to {cold}, {often}, {given.workers} threads at a time, history: {given.cold_history}"
         )
 
     def tell(self, stats: Stats) -> None:

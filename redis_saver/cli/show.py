@@ -7,6 +7,8 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from redis_saver import times
+from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.client.clients import connect
 from redis_saver.client.urls import without_login
 
@@ -18,11 +20,20 @@ _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
 
 
 def time_left(ttl: timedelta | None) -> str:
-    """When a thread expires, in the unit that TTLs are given in."""
-    if ttl is None:
-        return "does not expire"
-    minutes, seconds = divmod(int(ttl.total_seconds()), 60)
-    return f"expires in {minutes} min {seconds} s"
+    """When a thread expires."""
+    return (
+        "does not expire" if ttl is None else f"expires in {times.shown(timedelta(seconds=int(ttl.total_seconds())))}"
+    )
+
+
+def facts(info: ThreadInfo) -> str:
+    """What is known of a thread, in one line."""
+    said = {
+        **info._asdict(),
+        "ttl": info.ttl and times.shown(info.ttl),
+        "updated_at": info.updated_at and info.updated_at.isoformat(),
+    }
+    return "  ".join(f"{name}={value}" for name, value in said.items())
 
 
 def count_keys(url: str, thread: str) -> int:
@@ -37,9 +48,14 @@ def ending(url: str, thread: str, *, kept: bool) -> str:
         return f"Deleted: {count_keys(url, thread)} keys of {thread} are left. With --keep it stays."
     if url.startswith("memory:"):
         return f"The embedded server ends with this process, and {thread} with it: --url redis://... keeps it."
+    server = without_login(url)
     return (
-        f"Kept: {thread}. Look at it with redis-cli --scan --pattern '*{thread}*', or in Python:\n"
-        f"  with RedisSaver.from_conn_string({without_login(url)!r}) as saver:\n"
+        f"Kept: {thread}. What to do with it next:\n"
+        f"  redis-saver check {thread} --redis {server}\n"
+        f"  redis-cli --scan --pattern '*{thread}*'\n"
+        "Or in Python:\n"
+        "  from redis_saver import RedisSaver\n\n"
+        f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
         f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
         "          print(found.metadata, found.checkpoint['channel_values'])"
     )

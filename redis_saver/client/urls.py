@@ -9,7 +9,12 @@ from urllib.parse import unquote, unquote_plus
 
 from redis_saver.display import MAX_NAME, printable, shown
 
-FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
+FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory:// (valkey for redis, valkeys for rediss)"
+_TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+"""What a scheme begins with, and whether that is TLS."""
+_KINDS = ("", "+sentinel", "+cluster")
+SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
+"""Schemes of servers; `memory` is none."""
 _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
 _REMEDY = "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, @ %40, & %26, % %25)"
 
@@ -20,7 +25,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
 _PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
 _SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
-_BEGINS_AS_URL = re.compile(r"(?:rediss?|unix|postgres(?:ql)?)[:+]")
+_BEGINS_AS_URL = re.compile(r"(?:rediss?|valkeys?|unix|postgres(?:ql)?)[:+]")
 _PIECE = 4
 """Of a password so many characters in a row are hidden wherever they stand."""
 
@@ -56,7 +61,7 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     """
     scheme, separator, rest = url.partition("://")
     transport, _, kind = scheme.partition("+")
-    if not separator or scheme not in ("redis", "rediss", "unix", *_of_many()):
+    if not separator or scheme not in SCHEMES:
         raise wrong(url, f"not understood; write {FORMS}")
     if "#" in rest:
         raise wrong(url, f"it has a '#': {_REMEDY}")
@@ -82,7 +87,7 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
         raise wrong(url, f"the path is {where}; db is a number, and said once")
     if db:
         options["db"] = int(db)
-    return Url(kind, transport == "rediss", addresses, _decoded(url, service), options)
+    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
 
 
 def check_postgres(url: str) -> None:
@@ -105,10 +110,6 @@ def _divided(url: str, rest: str) -> tuple[str, str, str]:
     if "@" in path or "@" in query:
         raise wrong(url, f"it has an '@' behind a '/' or '?': {_REMEDY}")
     return authority, path, query
-
-
-def _of_many() -> Iterator[str]:
-    return (f"{transport}+{kind}" for transport in ("redis", "rediss") for kind in ("sentinel", "cluster"))
 
 
 def _address(url: str, said: str, kind: str) -> tuple[str, int]:
@@ -171,7 +172,7 @@ def without_login(url: str) -> str:
     is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may be one of an option
     path = (found["path"] or "").strip("/") if found else ""
     transport, _, kind = scheme.partition("+")
-    is_one = transport in ("redis", "rediss") and not kind
+    is_one = transport in _TRANSPORTS and not kind
     is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
     if not found or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
         return f"{beginning}***"

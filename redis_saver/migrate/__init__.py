@@ -4,7 +4,7 @@ from redis_saver.migrate import migrate, opened
 
 migrate(InMemorySaver_or_any_other, PostgresSaver_or_any_other)
 with opened("postgresql://...", target=False) as source, opened("redis://...", target=True) as target:
-    migrate(source, target, prefix="user-")
+    migrate(source, target, thread_prefix="user-")
 """
 
 from redis_saver.migrate.engine import Report, migrate

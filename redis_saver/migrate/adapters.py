@@ -45,9 +45,9 @@ def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoin
 class OurEndpoint(SaverEndpoint):
     """One of ours."""
 
-    saver: Saver
+    saver: Saver[Any]
 
-    def __init__(self, saver: Saver, name: str = "") -> None:
+    def __init__(self, saver: Saver[Any], name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
         self.failures = saver.driver.failures

@@ -63,7 +63,7 @@ def migrate(
     source: BaseCheckpointSaver[Any] | Source,
     target: BaseCheckpointSaver[Any] | Target,
     *,
-    prefix: str = "",
+    thread_prefix: str = "",
     sample: int = SAMPLE,
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
@@ -77,7 +77,7 @@ def migrate(
         source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
             gives leaves their bytes as they are.
         target: Likewise.
-        prefix: Only threads whose names begin so.
+        thread_prefix: Only threads whose names begin so.
         sample: So many checkpoints of each thread that is moved are read again and compared in full: its newest, and others at random.
         dry_run: Write nothing, and count what would be written.
         progress: Called with the report as it grows, after each checkpoint and each thread.
@@ -93,7 +93,7 @@ def migrate(
         raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
     there = endpoint_of(source) if isinstance(source, BaseCheckpointSaver) else source
     here = endpoint_of(target) if isinstance(target, BaseCheckpointSaver) else target
-    threads = sorted({thread for thread in there.threads() if thread.startswith(prefix)})
+    threads = sorted({thread for thread in there.threads() if thread.startswith(thread_prefix)})
     report, started = Report(total=len(threads)), time.monotonic()
     for thread in threads:
         move = _Move(there, here, thread, report, progress or (lambda _: None))

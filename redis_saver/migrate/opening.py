@@ -27,12 +27,10 @@ from redis_saver.migrate.dumpfile_target import FileTarget
 from redis_saver.storage.opaque import OpaqueSerializer
 
 FORMS = (
-    "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or memory://NAME (ours), postgresql://..., sqlite:PATH, "
+    "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..., sqlite:PATH, "
     "inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
 )
-_OURS = frozenset(
-    {"redis", "rediss", "unix", "memory", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
-)
+_OURS = urls.SCHEMES | {"memory"}
 
 
 @contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from redis_saver.display import shown
 from redis_saver.limits import Allowance
 
+Compression: TypeAlias = Literal["zstd"]
+"""What a saver may compress with."""
 NAMES = ("zstd",)
 MIN_BYTES = 1024
 """Bytes below which a value is not compressed."""
@@ -18,15 +20,17 @@ _MARK = b"\xffzstd:"
 _of_thread = threading.local()
 
 
-def check(name: str | None) -> str | None:
-    """Check a saver's setting.
+def check(name: Compression | None, of: type) -> Compression | None:
+    """Check a setting of a class of savers.
 
     Raises:
         ValueError: it is unknown.
         ImportError: what it needs is not installed.
     """
     if name is not None and name not in NAMES:
-        raise ValueError(f"compression={shown(name)} is unknown; known are None and {', '.join(map(repr, NAMES))}")
+        raise ValueError(
+            f"{of.__name__}: compression={shown(name)} is unknown; write {' or '.join(map(repr, NAMES))}, or None"
+        )
     if name is not None:
         _zstandard()
     return name

@@ -9,6 +9,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver.limits import Limits
 from redis_saver.names import Keyspace
 from redis_saver.storage.chunk_cache import ChunkCache
+from redis_saver.storage.compression import Compression
 from redis_saver.ttl import Expiry
 
 
@@ -18,7 +19,7 @@ class Context(Protocol):
     serde: SerializerProtocol
     keyspace: Keyspace
     expiry: Expiry
-    compression: str | None
+    compression: Compression | None
     require_encryption: bool
     """Whether plain values are refused (`encryption.py`)."""
     chunk_cache: ChunkCache

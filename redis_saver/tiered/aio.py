@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver.checkpoint.aio import AsyncRedisSaver
@@ -33,9 +31,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
     driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
-    def __init__(self, hot: AsyncRedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
-        """As `TwoTiers`."""
-        super().__init__(hot, cold, **settings)
+    def _make_flusher(self) -> None:
         self._flusher = AsyncFlusher(self)
 
     async def aflush(self, timeout: float | None = None) -> int:

@@ -82,6 +82,8 @@ class Tiers(Protocol):
     """Hot, as it is read to bring to cold what it has."""
     lists_by_id: bool
     """Whether cold is known to list by descending id, whatever it is asked for."""
+    cold_is_postgres: bool
+    """Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`)."""
     verify: Verify
     negative_cache: dict[str, NegativeEntry]
     """Threads in which nothing was found."""
@@ -110,6 +112,7 @@ def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     """A config as other savers take it: the namespace is always there; names are strings."""
     where, more = config.address(given), dict(config.configurable(given))
     more["thread_id"] = where.thread_id
+    more.pop(config.TTL_KEY, None)  # which is about hot; LangGraph would take a text along in the metadata
     if ns:
         more["checkpoint_ns"] = where.checkpoint_ns
     if where.checkpoint_id is None:

@@ -21,6 +21,7 @@ from redis_saver.engine.requests import Call, Request, T
 from redis_saver.engine.runner import BlockingDriver, Driver
 from redis_saver.errors import LoopEnded
 from redis_saver.tiered import cold_connections
+from redis_saver.tiered import postgres as statements
 from redis_saver.tiered.capturing import capturing
 from redis_saver.tiered.requests import (
     Attempt,
@@ -136,8 +137,8 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and postgres.is_renewable(cold):
             cold = cold_connections.renewed(cold)
-        if request.method == "delete_for_runs" and (delete := postgres.deleting(cold)):
-            return delete(*request.arguments)
+        if ours := statements.method_of(cold, request.method):
+            return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
 
@@ -240,8 +241,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await cold_connections.arenewed(cold)
-        if request.method == "delete_for_runs" and (delete := postgres.adeleting(cold)):
-            return await delete(*request.arguments)
+        if ours := statements.amethod_of(cold, request.method):
+            return await ours(*request.arguments, **request.options)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
         return [one async for one in answer] if request.method == "list" else await answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver.checkpoint import threads
@@ -145,12 +145,12 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
     yield from best_effort(tiers, or_forget())
 
 
-def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[None]:
-    """Change a thread in cold, and give it up in hot."""
+def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
+    """Change a thread in cold, and give it up in hot. Answers what cold did."""
     intent = yield from begin_intent(tiers, thread, ALL)
-    if cold:
-        yield cold
+    answer = (yield cold) if cold else None
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+    return answer
 
 
 def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:

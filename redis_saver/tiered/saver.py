@@ -5,24 +5,25 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Collection, Generator, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Generator
 from typing import Any, ClassVar, Generic, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver import config as configs
-from redis_saver import forks
+from redis_saver import forks, postgres
 from redis_saver.checkpoint.aio import AsyncRedisSaver
 from redis_saver.checkpoint.checking import CheckReport
 from redis_saver.checkpoint.interface import Interface, Operations
 from redis_saver.checkpoint.sync import RedisSaver
-from redis_saver.display import error_text, kind_of, shown
+from redis_saver.display import error_text, kind_of
 from redis_saver.engine.requests import R, T
 from redis_saver.engine.runner import DriverWrapper
 from redis_saver.errors import BacklogWarning
 from redis_saver.serde.serializer import safe
-from redis_saver.tiered import checking, operations, threads
+from redis_saver.tiered import checking, operations
 from redis_saver.tiered.context import ColdHistory, Mode, NegativeEntry, OnHotError, Verify
 from redis_saver.tiered.drivers import TieredDriver
 from redis_saver.tiered.flush.opaque_copy import opaque_pair
@@ -30,6 +31,7 @@ from redis_saver.tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver.tiered.leases import Leases
 from redis_saver.tiered.requests import HotFailed, TieredRequest
 from redis_saver.tiered.stats import Stats
+from redis_saver.tiered.thread_info import TieredThreadInfo
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
@@ -37,7 +39,7 @@ Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 _LOG = logging.getLogger("redis_saver")
 
 
-class TwoTiers(Interface, Generic[Hot]):
+class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     """What both flavours share.
 
     Reading is up to `hot`. All is written to `cold` before `hot` (`mode="write-through"`), or to `hot`, and a flusher brings it to `cold`
@@ -95,17 +97,15 @@ class TwoTiers(Interface, Generic[Hot]):
             TypeError, ValueError: An argument makes no sense.
         """
         if not isinstance(hot, self._hot_class):
-            raise TypeError(f"hot is {kind_of(hot)}: {type(self).__name__} takes a {self._hot_class.__name__}")
+            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}: it takes a {self._hot_class.__name__}")
         if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
-            raise TypeError(f"cold is {kind_of(cold)}: takes another checkpoint saver, such as PostgresSaver")
-        if on_hot_error not in ("raise", "bypass"):
-            raise ValueError(f'on_hot_error={shown(on_hot_error)}: "raise" or "bypass"')
-        if verify not in ("never", "on_open", "always"):
-            raise ValueError(f'verify={shown(verify)}: "never", "on_open" or "always"')
-        if mode not in ("write-through", "write-behind"):
-            raise ValueError(f'mode={shown(mode)}: "write-through" or "write-behind"')
-        if cold_history not in ("all", "latest"):
-            raise ValueError(f'cold_history={shown(cold_history)}: "all" or "latest"')
+            raise TypeError(
+                f"{type(self).__name__}: cold is {kind_of(cold)}: it takes another checkpoint saver, such as PostgresSaver"
+            )
+        configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
+        configs.one_of(type(self), "verify", verify, "never", "on_open", "always")
+        configs.one_of(type(self), "mode", mode, "write-through", "write-behind")
+        configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":
             raise ValueError(
                 'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
@@ -120,6 +120,7 @@ class TwoTiers(Interface, Generic[Hot]):
         self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
         self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
         self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
+        self.cold_is_postgres = postgres.is_known(cold)
         modules = [kind.__module__ for kind in type(cold).__mro__]
         self.lists_by_id = any(
             one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
@@ -139,6 +140,16 @@ class TwoTiers(Interface, Generic[Hot]):
                 backlog_timeout=backlog_timeout,
                 flushes=flusher,
             )
+        self._make_flusher()
+
+    @abstractmethod
+    def _make_flusher(self) -> None:
+        """Make what brings to cold what only hot has, and start it where it is not up to a loop."""
+
+    def __repr__(self) -> str:
+        """The class, hot, the class of cold, and the mode."""
+        mode = "write-through" if self.flush_queue is None else "write-behind"
+        return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A clone whose savers allow these types, too."""
@@ -187,14 +198,6 @@ class TwoTiers(Interface, Generic[Hot]):
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
         return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Prune threads as cold does."""
-        self._run(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """`prune` for asyncio."""
-        await self._arun(threads.prune(self, configs.names(thread_ids, "thread_id"), strategy))
 
 
 def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:

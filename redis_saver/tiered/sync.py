@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver.checkpoint.sync import RedisSaver
@@ -33,9 +32,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
     driver: SyncTieredDriver | DriverWrapper[TieredRequest]
 
-    def __init__(self, hot: RedisSaver, cold: BaseCheckpointSaver[Any], **settings: Any) -> None:
-        """As `TwoTiers`."""
-        super().__init__(hot, cold, **settings)
+    def _make_flusher(self) -> None:
         self._flusher = Flusher(self)
         if self.flushes:
             self._flusher.start()

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver import config, names
 from redis_saver.checkpoint import listing
+from redis_saver.checkpoint import threads as hot_threads
+from redis_saver.checkpoint.pruning import Pruned
+from redis_saver.checkpoint.retention import Retention
 from redis_saver.engine import scripts
-from redis_saver.engine.requests import Call
+from redis_saver.engine.requests import Call, Operation
+from redis_saver.tiered import postgres as statements
 from redis_saver.tiered import write_behind
 from redis_saver.tiered.cold_calls import calls_for
 from redis_saver.tiered.context import Tiers
+from redis_saver.tiered.flush.run import busy
 from redis_saver.tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up
 from redis_saver.tiered.leases import release
-from redis_saver.tiered.reading import list_checkpoints
+from redis_saver.tiered.reading import get_tuple, list_checkpoints
 from redis_saver.tiered.requests import ColdCall, Tiered
+from redis_saver.tiered.thread_info import get_thread
+
+_ATTEMPTS = 5
 
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
@@ -70,13 +79,66 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
 
 
-def prune(tiers: Tiers, thread_ids: Sequence[str], strategy: str) -> Tiered[None]:
-    """Prune threads in cold; hot gives them up."""
-    yield ColdCall(
-        "prune", ([],), {"strategy": strategy}
-    )  # so that a saver that cannot says so before anything is done
+def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
+    """Prune threads in cold; hot gives them up. Answers what cold removed, as far as it is known.
+
+    Raises:
+        NotImplementedError: Cold cannot. Nothing was done to the thread.
+    """
+    total = Pruned()
+    if not tiers.cold_is_postgres:
+        yield from _prune_as_cold_does(tiers, thread_ids, kept, dry_run)
+        return total
+    if kept is not None and (refused := (yield ColdCall("threads_with_delta_channels", (thread_ids,)))):
+        raise statements.uses_delta_channel(refused[0])
     for thread in thread_ids:
-        if strategy in ("delete", "delete_all"):
+        if kept is None:
+            total = total.plus((yield ColdCall("count_thread", (thread,))))
+            if not dry_run:
+                yield from delete_thread(tiers, thread)
+        elif dry_run:
+            total = total.plus((yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
+        else:
+            total = total.plus((yield from change(tiers, thread, ColdCall("prune_thread", (thread, kept)))))
+    return total
+
+
+def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
+    """Prune by a saver of which no more is known than LangGraph's interface."""
+    if dry_run or (kept is not None and kept != Retention()):
+        raise NotImplementedError(
+            "prune with keep_last, older_than or dry_run: the cold saver has strategy='keep_latest' and 'delete' alone; only over LangGraph's "
+            "Postgres savers there is more"
+        )
+    strategy = "delete" if kept is None else "keep_latest"
+    yield ColdCall("prune", ([],), {"strategy": strategy})  # so that one that cannot says so before anything is done
+    for thread in thread_ids:
+        if kept is None:
             yield from delete_thread(tiers, thread)
-            continue
-        yield from change(tiers, thread, ColdCall("prune", ([thread],), {"strategy": strategy}))
+        else:
+            yield from change(tiers, thread, ColdCall("prune", ([thread],), {"strategy": strategy}))
+
+
+def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
+    """The time a thread has left in hot; None where it does not expire, or is not there."""
+    return hot_threads.get_ttl(tiers.hot, thread)
+
+
+def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
+    """Change when a thread expires in hot; one that only cold has is brought back first.
+
+    Raises:
+        ThreadNotFound: Neither has it.
+        ThreadBusy: It could not be brought back, as others were writing it.
+    """
+    for _ in range(_ATTEMPTS):
+        if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:
+            return
+        if (yield from get_thread(tiers, thread)) is None:
+            raise hot_threads.not_there(thread)
+        if action in ("unpin", "clear"):  # only cold has it, where nothing expires or is pinned
+            return
+        (newest,) = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        ns = config.namespace(newest.config) or ""
+        yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
+    raise busy(thread)

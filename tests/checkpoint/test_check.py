@@ -589,7 +589,7 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
 async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ("--redis", target.url, "--keys", target.prefix)
+    where = ("--redis", target.url, "--prefix", target.prefix)
     uniform = target.uniform()
     await lived(uniform)
     await chain(uniform, "other\n", 2)
@@ -625,7 +625,7 @@ def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_command_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
     await lived(await tiers.uniform())
-    where = ("--redis", tiers.target.url, "--keys", tiers.target.prefix, "--postgres")
+    where = ("--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--postgres")
     code, out = ran(capsys, *where, tiers.url, "thread")
     assert code == 0 and out[0].endswith(", 3 checkpoints compared with cold")
     with psycopg.connect(tiers.url, autocommit=True) as connection:

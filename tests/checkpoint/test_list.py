@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -218,7 +219,7 @@ async def test_threads(saver: Uniform) -> None:
     info = found["user:1:1"]
     newest = await saver.get_tuple(config("user:1:1"))
     assert info.checkpoint_id == newest.checkpoint["id"]
-    assert info.updated_at == newest.checkpoint["ts"]
+    assert info.updated_at == datetime.fromisoformat(newest.checkpoint["ts"])
     assert (info.checkpoints, info.ttl, info.pinned, info.interrupted) == (2, None, False, False)
     assert info.bytes > 200
     (lone,) = await saver.threads("user:9")

@@ -156,7 +156,7 @@ async def test_pin_and_unpin(target: Target) -> None:
     assert timedelta(days=1) < await uniform.get_thread_ttl("t") <= timedelta(days=2)
 
 
-@pytest.mark.parametrize("given", [timedelta(days=2), {"default_ttl": 2880}])
+@pytest.mark.parametrize("given", [timedelta(days=2), "2d", {"default_ttl": 2880}])
 async def test_a_ttl_in_configurable_is_the_threads_own(target: Target, given: Any) -> None:
     uniform = target.uniform(ttl=HOUR)
     where = await put(uniform, config("t", thread_ttl=given), {"n": 1})
@@ -197,7 +197,8 @@ async def test_a_put_after_expiry_stores_the_whole_checkpoint(target: Target) ->
 
 
 async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
-    for method, arguments in [("get_thread_ttl", ()), ("set_thread_ttl", (HOUR,)), ("pin", ()), ("unpin", ())]:
+    assert await saver.get_thread_ttl("absent") is await saver.get_thread("absent") is None
+    for method, arguments in [("set_thread_ttl", (HOUR,)), ("pin", ()), ("unpin", ())]:
         with pytest.raises(LookupError, match="'absent'"):
             await getattr(saver, method)("absent", *arguments)
 
@@ -207,7 +208,9 @@ async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
     [
         (60, TypeError, "bare int"),
         (1.5, TypeError, "bare float"),
-        ("60", TypeError, "bare str"),
+        ("60", ValueError, "write a duration as 7d"),
+        ("7 days", ValueError, "ttl='7 days'"),
+        ("200000d", ValueError, "hundred years"),
         ({"default_ttl": 60, "refresh_on_reed": True}, ValueError, "refresh_on_reed"),
         ({"default_ttl": "60"}, TypeError, "number of minutes"),
         ({"default_ttl": True}, TypeError, "number of minutes"),

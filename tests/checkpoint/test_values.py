@@ -572,8 +572,8 @@ async def test_threads(saver: Uniform, target: Target) -> None:
         assert [one.checkpoint["channel_values"] for one in found] == [{"n": position}] * 2
         assert found[0].pending_writes == [("task", "n", -position)]
     assert {one.thread_id for one in await saver.threads()} == set(NAMES)
-    assert [one.thread_id for one in await saver.threads(prefix="a}")] == ["a}b{c"]
-    assert {one.thread_id for one in await saver.threads(prefix="\1")} == {"\1", "\1\0", "\1\1", "\1\2"}
+    assert [one.thread_id for one in await saver.threads(thread_prefix="a}")] == ["a}b{c"]
+    assert {one.thread_id for one in await saver.threads(thread_prefix="\1")} == {"\1", "\1\0", "\1\1", "\1\2"}
     listed = await saver.list(None)
     assert [one.config["configurable"]["thread_id"] for one in listed] == NAMES[::-1]
     assert [one.metadata["of"] for one in await saver.list(None, filter={"of": {"$lt": 3}})] == [2, 1, 0]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
@@ -17,7 +18,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from servers import Server, url_of
 
-from redis_saver import RedisSaver
+from redis_saver import RedisSaver, times
 from redis_saver.cli.demo import build_agent
 from redis_saver.cli.main import main
 from redis_saver.client.clients import connect
@@ -27,7 +28,7 @@ ROW = re.compile(
     r"(?P<next>\S+) +(?P<bytes>[\d,]+)  (?P<said>.*)$",
     re.MULTILINE,
 )
-STATUS = re.compile(r"^(\d+) checkpoints, ([\d,]+) bytes, (\d+) keys, expires in (\d+) min (\d+) s(.*)$", re.MULTILINE)
+STATUS = re.compile(r"^(\d+) checkpoints, ([\d,]+) bytes, (\d+) keys, expires in (\w+)(.*)$", re.MULTILINE)
 
 
 class Run:
@@ -53,7 +54,7 @@ def told(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(scope="module", params=["fakeredis", "redis"])
 def kept(request: pytest.FixtureRequest) -> Run:
-    return Run(url_of(request.param), "--keep", "--ttl", "2")
+    return Run(url_of(request.param), "--keep", "--ttl", "2m")
 
 
 def number(text: str) -> int:
@@ -106,7 +107,7 @@ def test_the_bytes_add_up(told: Run) -> None:
 
 
 def test_the_ttl_counts(told: Run) -> None:
-    seconds = [int(minutes) * 60 + int(rest) for *_, minutes, rest, _ in STATUS.findall(told.out)]
+    seconds = [times.parse(left, name="left").total_seconds() for *_, left, _ in STATUS.findall(told.out)]
     assert all(3500 < left < 3600 for left in seconds)
     assert seconds[2] < seconds[1], "nobody wrote for a second"
     assert seconds[3] > seconds[2], "a write starts it again"
@@ -131,8 +132,10 @@ def test_what_was_kept_is_what_was_shown(kept: Run) -> None:
 
 def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
     if kept.url.startswith("redis:"):
-        exec("if True:\n" + kept.out[kept.out.index("  with RedisSaver") :], {"RedisSaver": RedisSaver})
+        exec(textwrap.dedent(kept.out[kept.out.index("  from redis_saver") :]))
         assert len(capsys.readouterr().out.splitlines()) == 18
+        command = re.search(r"^  redis-saver (check .*)$", kept.out, re.MULTILINE)[1]
+        assert main(command.split()) == 0
     else:
         assert f"ends with this process, and {kept.thread} with it" in kept.out
 
@@ -182,7 +185,7 @@ def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one_line(run := Run("memory://vanishing"), "is not there"), run.err
 
 
-@pytest.mark.parametrize("ttl", ["x", "-1", "nan", "inf", "0.01"])
+@pytest.mark.parametrize("ttl", ["x", "-1m", "nan", "60", "1s", "999999999999999w"])
 def test_a_senseless_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["demo", "--ttl", ttl])

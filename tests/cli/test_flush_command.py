@@ -82,7 +82,7 @@ class Place:
         return [plain(one) for one in self.cold.list(config(name))]
 
     def options(self, *more: str) -> list[str]:
-        return ["--redis", self.redis, "--postgres", self.postgres, "--keys", self.keys, *more]
+        return ["--redis", self.redis, "--postgres", self.postgres, "--prefix", self.keys, *more]
 
     def once(self, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run("--once", *self.options(*more), **environment)
@@ -197,11 +197,11 @@ async def test_urls_of_the_environment(place: Place) -> None:
     for names in (("REDIS_URL", "POSTGRES_URL"), ("REDIS_URL", "DATABASE_URL")):
         await written(place.uniform, names[1])
         urls = dict(zip(names, (place.redis, place.postgres), strict=True))
-        done = run("--once", "--keys", place.keys, **urls)
+        done = run("--once", "--prefix", place.keys, **urls)
         assert done.returncode == 0, done.stderr
         assert len(place.thread(names[1])) == 3
     both = {"REDIS_URL": place.redis, "POSTGRES_URL": place.postgres, "DATABASE_URL": "mysql://elsewhere"}
-    assert run("--once", "--keys", place.keys, **both).returncode == 0
+    assert run("--once", "--prefix", place.keys, **both).returncode == 0
 
 
 async def test_only_the_newest(place: Place) -> None:
@@ -351,7 +351,7 @@ async def test_tables(server: Server, postgres: str) -> None:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     url = postgres.rpartition("/")[0] + "/" + name
-    options = ["--redis", server.url, "--postgres", url, "--keys", name, "--once"]
+    options = ["--redis", server.url, "--postgres", url, "--prefix", name, "--once"]
     done = run(*options)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
@@ -393,8 +393,8 @@ def test_what_no_retry_repairs(place: Place, capsys: Any, monkeypatch: pytest.Mo
         ("--postgres", place.postgres.replace("bench@", "nobody:hunter2@")),
         ("--postgres", place.postgres + "_not_there"),
         ("--postgres", place.postgres + "?sslmode=require"),
-        ("--keys", "{braces}"),
-        ("--keys", ""),
+        ("--prefix", "{braces}"),
+        ("--prefix", ""),
     ):
         assert refused(capsys, *place.options(option, url))
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "short")

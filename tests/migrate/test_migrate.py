@@ -289,7 +289,7 @@ def test_a_file_holds_what_versions_share_once(tmp_path: Path) -> None:
 def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> None:
     """As a process, which cannot import this module."""
     here = places.url("ours")
-    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], here, "--prefix", "user-chat"]
+    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], here, "--thread-prefix", "user-chat"]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
@@ -418,7 +418,7 @@ def test_a_dry_run_writes_nothing(places: Places, lived: dict[str, str]) -> None
 
 def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
     for prefix, count in (("user-", 4), ("user-*", 1), ("user-_", 0), ("%", 0), ("o", 1)):
-        ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--prefix", prefix)
+        ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--thread-prefix", prefix)
         assert ran.all_well and ran.out.startswith(f"{count} threads: {count} copied")
 
 
@@ -436,12 +436,13 @@ def test_nothing_to_move(places: Places, kind: str) -> None:
 
 def test_keys_and_deadlines_of_ours(places: Places, lived: dict[str, str]) -> None:
     here = places.url("ours")
-    assert Ran("migrate", lived["sqlite"], here, "--target-keys", "mine", "--ttl", "5", "--prefix", "other").all_well
+    assert Ran(
+        "migrate", lived["sqlite"], here, "--target-prefix", "mine", "--ttl", "5m", "--thread-prefix", "other"
+    ).all_well
     with RedisSaver.from_conn_string(here, prefix="mine") as saver:
         assert 290 < saver.get_thread_ttl("other").total_seconds() <= 300
-        with pytest.raises(ThreadNotFound):
-            saver.get_thread_ttl("user-chat")
-    assert Ran("migrate", here, here, "--source-keys", "mine").out.startswith("1 threads: 1 copied")
+        assert saver.get_thread("user-chat") is None
+    assert Ran("migrate", here, here, "--source-prefix", "mine").out.startswith("1 threads: 1 copied")
     with RedisSaver.from_conn_string(here) as saver:
         assert saver.get_thread_ttl("other") is None
 
@@ -495,7 +496,7 @@ def test_what_did_not_arrive_as_it_was_is_named(
 
     with places.saver(lived["inmem"]) as source, places.saver(places.url(kind)) as target:
         target.serde = Forgetful()
-        report = migrate(source, target, prefix="other", sample=10)
+        report = migrate(source, target, thread_prefix="other", sample=10)
     assert len(report.failed) == 1 and "checkpoint '1f" in report.failed[0] and "is not the same in" in report.failed[0]
     assert "the value of channel '" in report.failed[0]
 
@@ -689,11 +690,11 @@ class Evil:
 
 @pytest.mark.parametrize("what", [{"t": Evil()}, [1], {"t": {"": 3}}, b"junk"])
 def test_a_pickle_that_is_no_memory_dump_is_refused(
-    what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], places: Places
 ) -> None:
     langgraph_dev.save(InMemorySaver(), tmp_path)
     (tmp_path / ".langgraph_checkpoint.1.pckl").write_bytes(what if what == b"junk" else pickle.dumps(what, 2))
-    ran = Ran("migrate", f"inmem:{tmp_path}", "memory://pickled")
+    ran = Ran("migrate", f"inmem:{tmp_path}", places.url("ours"))
     assert ran.code == 2 and ran.err.count("\n") == 1
     assert "this ran" not in capfd.readouterr().out
 
@@ -852,8 +853,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("url", WRONG)
-def test_a_wrong_source_is_one_line(url: str) -> None:
-    ran = Ran("migrate", url, "memory://wrong")
+def test_a_wrong_source_is_one_line(url: str, places: Places) -> None:
+    ran = Ran("migrate", url, places.url("ours"))
     assert ran.code == 2 and ran.err.count("\n") == 1 and WRONG[url] in ran.err and "secret" not in ran.err, ran.err
 
 
@@ -868,23 +869,26 @@ def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_p
     ):
         ran = Ran("migrate", lived["ours"], url)
         assert ran.code == 2 and ran.err.count("\n") == 1 and "secret" not in ran.err, ran.err
-    assert "does not let threads expire" in Ran("migrate", lived["ours"], f"file:{tmp_path}/f", "--ttl", "5").err
-    assert "relation" in (ran := Ran("migrate", places.url("postgres"), "memory://x")).err and ran.code == 2
+    assert "does not let threads expire" in Ran("migrate", lived["ours"], f"file:{tmp_path}/f", "--ttl", "5m").err
+    assert "relation" in (ran := Ran("migrate", places.url("postgres"), places.url("ours"))).err and ran.code == 2
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (n)").connection.close()
-    assert Ran("migrate", f"sqlite:{tmp_path}/empty.db", "memory://x").code == 2
+    assert Ran("migrate", f"sqlite:{tmp_path}/empty.db", places.url("ours")).code == 2
+    for pair in ((lived["ours"], "memory://"), ("memory://name", lived["ours"])):
+        ran = Ran("migrate", *pair)
+        assert ran.code == 2 and "ends with it. Name a server" in ran.err and ran.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("extra", "url"), [("sqlite", "sqlite:x"), ("postgres", "postgresql://host/db")])
-def test_missing_packages_are_named(extra: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(extra: str, url: str, monkeypatch: pytest.MonkeyPatch, places: Places) -> None:
     monkeypatch.setitem(sys.modules, f"langgraph.checkpoint.{extra}", None)
-    ran = Ran("migrate", "memory://a", url)
+    ran = Ran("migrate", places.url("ours"), url)
     assert ran.code == 2 and f"pip install 'redis-saver[{extra}]'" in ran.err and ran.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", [["--sample", "-1"], ["--ttl", "0"], ["--ttl", "x"], ["--sample", "many"]])
 def test_senseless_options_are_refused(option: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()):
-        main(["migrate", "memory://a", "memory://b", *option])
+        main(["migrate", "redis://a", "redis://b", *option])
     with pytest.raises(ValueError, match="sample=-1"):
         migrate(InMemorySaver(), InMemorySaver(), sample=-1)
 
@@ -925,15 +929,15 @@ def test_a_source_is_not_changed(places: Places, tmp_path: Path, mode: str, old:
 def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
     cluster, here = url_of("cluster"), places.url("sqlite")
     keys = f"migrate{os.getpid()}"
-    assert Ran("migrate", lived["ours"], cluster, "--target-keys", keys).all_well
-    assert Ran("migrate", cluster, here, "--source-keys", keys).all_well
+    assert Ran("migrate", lived["ours"], cluster, "--target-prefix", keys).all_well
+    assert Ran("migrate", cluster, here, "--source-prefix", keys).all_well
     with places.saver(lived["ours"]) as old, places.saver(here) as new:
         same(old, new)
 
 
-def test_a_bar_on_a_terminal(lived: dict[str, str]) -> None:
+def test_a_bar_on_a_terminal(lived: dict[str, str], places: Places) -> None:
     near, far = pty.openpty()
-    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], "memory://bar"]
+    command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], places.url("ours")]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "TERM": "xterm", "COLUMNS": "100"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True, timeout=60)

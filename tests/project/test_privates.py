@@ -11,6 +11,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from redis_saver import postgres
+from redis_saver.tiered import postgres as statements
 from redis_saver.serde import message_codec, pydantic_models
 
 
@@ -22,10 +23,12 @@ class Changed(PostgresSaver):
 
 def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone(caplog: Any) -> None:
     changed, known = object.__new__(Changed), object.__new__(PostgresSaver)
-    assert postgres.is_known(known) and postgres.deleting(known)
-    assert postgres.adeleting(object.__new__(AsyncPostgresSaver))
+    assert postgres.is_known(known)
+    for method in ("delete_for_runs", "describe_threads", "prune_thread"):
+        assert statements.method_of(known, method) and statements.amethod_of(object.__new__(AsyncPostgresSaver), method)
+        assert statements.method_of(changed, method) is statements.amethod_of(changed, method) is None
+    assert statements.method_of(known, "delete_thread") is None, "it has that itself"
     assert not postgres.is_known(changed)
-    assert postgres.deleting(changed) is postgres.adeleting(changed) is None
     assert not postgres.is_renewable(changed)
     assert "langgraph-checkpoint-postgres" in caplog.text
     assert not postgres.is_known(InMemorySaver())

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "redis_saver"
-LEAVES = {"config", "display", "errors", "filters", "forks", "limits", "names", "postgres", "ttl", "versions"}
+LEAVES = {"config", "display", "errors", "filters", "forks", "limits", "names", "postgres", "times", "ttl", "versions"}
 MAY_IMPORT = {
     "engine": set[str](),
     "client": {"engine"},
@@ -15,10 +15,10 @@ MAY_IMPORT = {
     "checkpoint": {"engine", "storage"},
     "migrate": {"client", "engine", "storage", "checkpoint"},
     "tiered": {"engine", "serde", "storage", "checkpoint", "migrate"},
-    "cli": {"client", "engine", "serde", "storage", "checkpoint", "migrate", "tiered", "telemetry"},
+    "cli": {"client", "engine", "serde", "storage", "checkpoint", "migrate", "tiered", "telemetry", "__init__"},
     "telemetry": {"tiered"},
     "agent_server": {"checkpoint"},
-    "__init__": {"checkpoint", "tiered"},
+    "__init__": {"checkpoint", "serde", "tiered"},
     "__main__": {"cli"},
 }
 """Beside the leaves, which import only one another."""

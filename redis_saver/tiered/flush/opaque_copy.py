@@ -19,7 +19,7 @@ from redis_saver.serde.serializer import FastSerializer, SafeSerializer, StrictS
 from redis_saver.storage.chunk_cache import ChunkCache
 from redis_saver.storage.opaque import OpaqueSerializer
 
-B = TypeVar("B", bound=Saver)
+B = TypeVar("B", bound=Saver[Any])
 CACHE_BYTES = 16_000_000
 """How much a flusher remembers of what it read."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)

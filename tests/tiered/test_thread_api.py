@@ -1,0 +1,193 @@
+"""Threads over two tiers: which there are and where, how much is kept of them, when they expire in hot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from typing import Annotated, Any
+
+import pytest
+from factories import chain, config, ids, put
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from tiering import BEHIND, Tiers, drained, keys_of, written
+from typing_extensions import TypedDict
+from uniform import Uniform
+
+from redis_saver import Pruned, ThreadNotFound
+
+HOUR = timedelta(hours=1)
+
+
+async def where(uniform: Uniform) -> dict[str, tuple[str, int]]:
+    return {one.thread_id: (one.tier, one.lacking) for one in await uniform.threads()}
+
+
+async def test_where_threads_are(tiers: Tiers) -> None:
+    through = await tiers.uniform(hot={"ttl": HOUR})
+    await written(through, "both")
+    await written(through, "cold")
+    tiers.evict(thread="cold")
+    behind = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
+    await written(behind, "hot")
+    assert await where(behind) == {"both": ("both", 0), "cold": ("cold", 0), "hot": ("hot", 6)}
+    for thread, (tier, lacking) in (await where(behind)).items():
+        found = await behind.get_thread(thread)
+        assert (found.thread_id, found.tier, found.lacking) == (thread, tier, lacking)
+        assert found.interrupted and found.checkpoint_id == (await behind.get_tuple(config(thread))).checkpoint["id"]
+        assert found.updated_at == datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
+        assert {one.checkpoints for one in (found.hot, found.cold) if one} == {3}
+    assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("hot", 6)}, (
+        "reading brought it back"
+    )
+    await drained(behind)
+    assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("both", 0)}
+    assert await where(behind) == {one.thread_id: (one.tier, 0) for one in await behind.threads("")}
+    assert [one.thread_id for one in await behind.threads("ho")] == ["hot"]
+    assert await behind.get_thread("nowhere") is None
+    await behind.delete_thread("hot")
+    assert await behind.get_thread("hot") is None, "cold has it still, and is to delete it"
+    assert set(await where(behind)) == {"both", "cold"}
+
+
+async def test_a_thread_is_told_of_once(tiers: Tiers) -> None:
+    """Also one that is brought back while it is listed, or forgotten; over several pages of both."""
+    uniform = await tiers.uniform(hot={"ttl": HOUR})
+    names = [f"{number:03}" for number in range(250)]
+    for name in names:
+        await put(uniform, config(name), {"n": 1})
+        await uniform.get_tuple(config(name))
+    for name in names[::2]:
+        tiers.evict(thread=name)
+    found = Counter(one.thread_id for one in await uniform.threads())
+    assert found == Counter(names)
+    tiers_of = Counter(one.tier for one in await uniform.threads())
+    assert tiers_of == {"both": 125, "cold": 125}
+
+
+async def test_another_cold_saver_is_asked_by_its_interface(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(cold=InMemorySaver())
+    await written(uniform, "both")
+    await written(uniform, "cold")
+    tiers.evict(thread="cold")
+    assert await where(uniform) == {"both": ("both", 0), "cold": ("cold", 0)}
+    found = await uniform.get_thread("cold")
+    assert (found.cold.checkpoints, found.cold.bytes, found.hot, found.interrupted) == (3, 0, None, True)
+    assert await uniform.get_thread("nowhere") is None
+    for more in ({"keep_last": 2}, {"older_than": "1d"}, {"dry_run": True}):
+        with pytest.raises(NotImplementedError, match="Postgres"):
+            await uniform.prune(["both"], **more)
+
+
+@pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
+async def test_deadlines_are_those_of_hot(tiers: Tiers, settings: Any) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
+    await written(uniform)
+    if settings:
+        assert await uniform.get_thread_ttl("thread") is None, "it is dirty"
+        await uniform.set_thread_ttl("thread", "2h")
+        assert await uniform.get_thread_ttl("thread") is None, "and does not expire before cold has it"
+        await drained(uniform)
+    else:
+        await uniform.set_thread_ttl("thread", "2h")
+    assert HOUR < await uniform.get_thread_ttl("thread") <= 2 * HOUR
+    await uniform.pin("thread")
+    found = await uniform.get_thread("thread")
+    assert (await uniform.get_thread_ttl("thread"), found.ttl, found.pinned) == (None, None, True)
+    await uniform.unpin("thread")
+    assert timedelta(0) < await uniform.get_thread_ttl("thread") <= HOUR
+
+
+async def test_what_only_cold_has_is_brought_back_to_be_pinned(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR})
+    await written(uniform)
+    await chain(uniform, "inner", 2, ns="sub:1")
+    for thread in ("thread", "inner"):
+        tiers.evict(thread=thread)
+        await uniform.unpin(thread)
+        await uniform.set_thread_ttl(thread, None)
+        assert (await uniform.get_thread(thread)).tier == "cold", "there is nothing to end"
+        assert await uniform.get_thread_ttl(thread) is None
+        await uniform.pin(thread)
+        found = await uniform.get_thread(thread)
+        assert (found.tier, found.pinned) == ("both", True)
+    for method, arguments in (("pin", ()), ("unpin", ()), ("set_thread_ttl", ("1h",))):
+        with pytest.raises(ThreadNotFound, match="'nowhere'"):
+            await getattr(uniform, method)("nowhere", *arguments)
+
+
+@pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
+async def test_prune(tiers: Tiers, settings: Any) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
+    made = await chain(uniform, "thread", 8)
+    await uniform.put_writes(made[0], [("n", 1)], "task")
+    if settings:
+        await drained(uniform)
+    would = await uniform.prune(["thread", "nowhere"], keep_last=3, dry_run=True)
+    assert (would.checkpoints, would.writes) == (5, 1) and would.bytes > 0
+    assert len(await uniform.list(config())) == 8
+    assert await uniform.prune(["thread", "nowhere"], keep_last=3) == would
+    for saver in (uniform, await tiers.uniform(), await tiers.cold_uniform()):
+        found = await saver.list(config())
+        assert ids(found) == [one["configurable"]["checkpoint_id"] for one in made[:-4:-1]]
+        assert [one.parent_config is None for one in found] == [False, False, True]
+        assert [one.checkpoint["channel_values"] for one in found] == [{"n": 7}, {"n": 6}, {"n": 5}]
+    assert (await uniform.prune(["thread"], older_than="36500d")) == Pruned()
+    assert (await uniform.prune(["thread"], older_than=timedelta(0), keep_last=2)).checkpoints == 1
+    assert (await uniform.prune(["thread"])).checkpoints == 1
+    would = await uniform.prune(["thread"], strategy="delete", dry_run=True)
+    assert would.checkpoints == 1 and await uniform.get_tuple(config()) is not None
+    assert await uniform.prune(["thread"], strategy="delete") == would
+    assert await uniform.get_tuple(config()) is None
+
+
+async def test_what_is_behind_is_brought_to_cold_before_it_is_pruned(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
+    made = await chain(uniform, "thread", 5)
+    assert (await uniform.prune(["thread"], keep_last=2)).checkpoints == 3
+    assert ids(await (await tiers.cold_uniform()).list(config())) == [
+        one["configurable"]["checkpoint_id"] for one in made[:-3:-1]
+    ]
+
+
+async def test_values_that_are_still_used_stay(tiers: Tiers) -> None:
+    """Also of a branch, and of a channel that did not change since."""
+    uniform = await tiers.uniform()
+    await written(uniform)
+    before = await uniform.get_tuple(config())
+    assert (await uniform.prune(["thread"])).checkpoints == 2
+    tiers.evict()
+    after = await uniform.get_tuple(config())
+    assert after.checkpoint == before.checkpoint and len(after.pending_writes) == len(before.pending_writes)
+    assert (await uniform.check("thread")).sound
+
+
+class State(TypedDict):
+    log: Annotated[
+        list[str],
+        DeltaChannel(lambda state, writes: [*state, *(word for one in writes for word in one)], snapshot_frequency=50),
+    ]
+
+
+async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    await chain(uniform, "plain", 3)
+    builder: Any = StateGraph(State)
+    builder.add_node("bot", lambda _: {"log": ["b"]})
+    graph = builder.add_edge(START, "bot").compile(checkpointer=uniform.saver)
+    for _ in range(3):
+        if uniform.native_async:
+            await graph.ainvoke({"log": ["a"]}, config("delta", None))
+        else:
+            graph.invoke({"log": ["a"]}, config("delta", None))
+    with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
+        await uniform.prune(["plain", "delta"], keep_last=1)
+    assert len(await uniform.list(config("plain"))) == 3
+    assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
+    state = (
+        await graph.aget_state(config("delta", None))
+        if uniform.native_async
+        else graph.get_state(config("delta", None))
+    )
+    assert state.values["log"] == ["a", "b"] * 3
