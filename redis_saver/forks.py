@@ -34,7 +34,7 @@ class Forkable(Protocol):
         """Be fit for use in the child. Called there first of all, with no other OS thread running: makes no connection and starts nothing."""
 
 
-generation = 0
+generation: int = 0
 """How many forks lie between this process and the one that imported this module."""
 _process = os.getpid()
 _watched: dict[int, weakref.ref[Forkable]] = {}

@@ -195,13 +195,14 @@ class Keyspace:
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
         self._tags = _Kept(partial(_tag, self._stem))
-        self.pattern = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
+        self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """What SCAN matches to find the threads' keys."""
-        self.dirty_pattern = self.pattern[:-1] + DIRTY
+        self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
         """And to find the threads that cold does not have all of."""
-        self.intents_pattern = self.pattern[:-1] + INTENTS
+        self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
         """And to find those that are being written to cold, or whose writer is gone."""
-        self.backlog, self.scanning = encode(prefix) + b":backlog", encode(prefix) + b":scanning"
+        self.backlog: bytes = encode(prefix) + b":backlog"
+        self.scanning: bytes = encode(prefix) + b":scanning"
         """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
 
     def keys(self, thread_id: str, token: str = "") -> Keys:

@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 class Findings(list[Finding]):
     """Findings, of which so many are kept."""
 
-    more = 0
+    more: int = 0
     """How many there are beside those."""
 
     def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
@@ -108,7 +108,7 @@ class Inventory:
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields that say something about the thread as a whole."""
-        self.bytes = 0
+        self.bytes: int = 0
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}

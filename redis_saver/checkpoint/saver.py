@@ -92,7 +92,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
-        self.keyspace = Keyspace(prefix)
+        self.keyspace: Keyspace = Keyspace(prefix)
         self.driver = self._driver_class(
             client,
             prefix=prefix,
@@ -109,11 +109,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 )
             serde = StrictSerializer()
         super().__init__(serde=None if serde is None else safe(serde))
-        self.require_encryption = encryption.check(require_encryption, self.serde)
+        self.require_encryption: bool = encryption.check(require_encryption, self.serde)
         self.compression = compressions.check(compression, type(self))
-        self.chunk_cache = ChunkCache(cache_bytes)
+        self.chunk_cache: ChunkCache = ChunkCache(cache_bytes)
         self.limits = limits
-        self.expiry = ttls.parse(ttl)
+        self.expiry: ttls.Expiry = ttls.parse(ttl)
 
     def __repr__(self) -> str:
         """The class, the server without its login, the prefix and the TTL."""

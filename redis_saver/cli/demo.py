@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.language_models.fake_chat_models import FakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -29,7 +29,7 @@ from redis_saver.cli import show
 from redis_saver.client.urls import without_login
 from redis_saver.errors import ThreadNotFound
 
-Agent = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
+_Agent: TypeAlias = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
@@ -81,7 +81,7 @@ class ScriptedModel(FakeChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else answer, tool_calls=calls))])
 
 
-def build_agent(saver: RedisSaver) -> Agent:
+def build_agent(saver: RedisSaver) -> _Agent:
     """The usual graph of a tool-calling agent."""
     model = ScriptedModel()
     graph = StateGraph(MessagesState)
@@ -97,7 +97,7 @@ class MeasuredSaver(RedisSaver):
     """Notes by how much the thread grew with each write, for the checkpoint the write belongs to."""
 
     costs: Counter[str]
-    lock = Lock()  # LangGraph writes from several threads
+    lock: Lock = Lock()  # LangGraph writes from several threads
 
     def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
         """`RedisSaver.put`, measured."""
@@ -121,11 +121,15 @@ class Demo:
     """Tells the story on a console, on a thread of its own."""
 
     def __init__(self, console: Console, url: str, ttl: timedelta) -> None:
-        self.console, self.ttl, self.thread = console, ttl, f"demo-{uuid.uuid4().hex[:8]}"
-        self.url = url if url != "memory://" else f"memory://{self.thread}"  # nameless, each client would have its own
+        self.console: Console = console
+        self.ttl: timedelta = ttl
+        self.thread: str = f"demo-{uuid.uuid4().hex[:8]}"
+        # Of a server without a name each client would have its own.
+        self.url: str = url if url != "memory://" else f"memory://{self.thread}"
         self.config: RunnableConfig = {"configurable": {"thread_id": self.thread}}
-        self.sections = iter(STORY.split("\n\n"))
-        self.said, self.drawn = set[str](), set[str]()
+        self.sections: Iterator[str] = iter(STORY.split("\n\n"))
+        self.said: set[str] = set()
+        self.drawn: set[str] = set()
         self.costs: Counter[str] = Counter()
 
     def run(self, *, keep: bool) -> None:
@@ -160,7 +164,7 @@ class Demo:
         self.console.print(f"\n{show.ending(self.url, self.thread, kept=keep)}", soft_wrap=True)
 
     @contextmanager
-    def _worker(self) -> Iterator[tuple[MeasuredSaver, Agent]]:
+    def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
         """What a worker makes when it starts: a client, a saver, a graph."""
         with MeasuredSaver.from_conn_string(
             self.url, ttl=self.ttl, client_options={"socket_connect_timeout": 5}
@@ -175,7 +179,7 @@ class Demo:
         self.console.rule(Text(title, "bold"), align="left", style="dim")
         self.console.print(why, style="dim")
 
-    def _turn(self, agent: Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
+    def _turn(self, agent: _Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
         """Run the agent, and show the messages that are new."""
         sent: Any = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
         result = agent.invoke(sent, start or self.config)
@@ -186,7 +190,7 @@ class Demo:
         for who, what in rows:
             self.console.print(Text.assemble((f"{who:5}  ", f"bold {STYLES[who]}"), str(what)))
 
-    def _draw(self, saver: RedisSaver, agent: Agent) -> None:
+    def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
         """Draw the checkpoints that were not drawn yet."""
         history = list(agent.get_state_history(self.config))
         self.console.print()

@@ -84,7 +84,8 @@ class Hot:
         Raises:
             Refused: The URL or the beginning of the keys makes no sense.
         """
-        self._url, self._keys, self.name = url, keys, urls.without_login(url)
+        self.name: str = urls.without_login(url)
+        self._url, self._keys = url, keys
         if url.startswith("memory:"):
             raise Refused(f"{self.name}: the embedded server is its process's own; its savers flush by themselves")
         try:
@@ -146,7 +147,8 @@ class Cold:
         Raises:
             Refused: The URL makes no sense, or a package is missing.
         """
-        self._url, self.name, self._workers, self._setup = url, urls.without_login(url), workers, setup
+        self.name: str = urls.without_login(url)
+        self._url, self._workers, self._setup = url, workers, setup
         if url.partition("://")[0] not in ("postgresql", "postgres"):
             raise Refused(f"{self.name} is no URL of Postgres: write postgresql://user:password@host/database")
         try:

@@ -24,7 +24,7 @@ class AsyncDriver(RedisDriver):
     def __init__(self, client: Any, **settings: Any) -> None:
         """As `RedisDriver`. The client is one that no loop has used yet, or the running one."""
         super().__init__(client, **settings)
-        self.connections = LoopClients(
+        self.connections: LoopClients = LoopClients(
             client, partial(Batcher, cluster_timeout=self._cluster_timeout, guard=self._guard)
         )
 

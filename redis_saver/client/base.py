@@ -46,7 +46,7 @@ class RedisDriver(Driver[Request]):
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)
-        self.server = clients.described(client)
+        self.server: str = clients.described(client)
         """The server as a URL without login and options, for messages."""
         self._cluster_timeout = cluster_timeout
         self._min_replicas, self._replica_timeout = min_replicas, replica_timeout

@@ -38,7 +38,8 @@ class Batcher:
     """An asyncio client on the event loop where its connections live, and the requests of the loop's present turn."""
 
     def __init__(self, client: Any, *, cluster_timeout: float, guard: Sequence[Argument] | None) -> None:
-        self.client, self._guard = client, guard
+        self.client: Any = client
+        self._guard = guard
         self._cluster = clients.is_cluster(client)
         self._opened = not self._cluster
         self._opening = asyncio.Lock()

@@ -69,7 +69,8 @@ class LoopClients:
 
     def __init__(self, client: Any, batching: Callable[[Any], Batcher]) -> None:
         """Take a client that no loop has used yet, or the running one, and what makes a batcher of a client."""
-        self.given, self._batching = client, batching
+        self.given: Any = client
+        self._batching = batching
         self._given_is_free = True
         self._lock = threading.Lock()
         self._first = loops.running()

@@ -88,7 +88,7 @@ class _Background:
 
 
 _background = _Background()
-is_background = _background.is_loop
+is_background: Callable[[asyncio.AbstractEventLoop], bool] = _background.is_loop
 atexit.register(_background.end)
 
 

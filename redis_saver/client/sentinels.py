@@ -19,6 +19,9 @@ import redis.sentinel
 class PrimaryConnection(redis.sentinel.SentinelManagedConnection):
     """A blocking connection to the primary; for `master_for` only."""
 
+    host: str
+    port: int
+
     def _connect_retry(self) -> None:
         if not self._sock:
             self.connect_to((self.host, self.port))  # type: ignore[no-untyped-call]  # `_connect` asks which it is now
@@ -34,6 +37,9 @@ class SSLPrimaryConnection(PrimaryConnection, redis.sentinel.SentinelManagedSSLC
 
 class AsyncPrimaryConnection(redis.asyncio.sentinel.SentinelManagedConnection):
     """`PrimaryConnection` for asyncio."""
+
+    host: str
+    port: int
 
     async def _connect_retry(self) -> None:
         if not self._reader:

@@ -168,7 +168,8 @@ class DriverWrapper(Driver[R]):
 
     def __init__(self, wrapped: Driver[R]) -> None:
         """Stand in front of a driver."""
-        self.wrapped, wrapped.in_front = wrapped, self
+        self.wrapped: Driver[R] = wrapped
+        wrapped.in_front = self
 
     def around(self, request: R) -> Generator[R, Any, Any]:
         """What is done for a request: a small operation of its own, over the wrapped driver. Returns the reply."""

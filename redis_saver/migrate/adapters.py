@@ -50,7 +50,7 @@ class OurEndpoint(SaverEndpoint):
     def __init__(self, saver: Saver[Any], name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
-        self.failures = saver.driver.failures
+        self.failures: tuple[type[Exception], ...] = saver.driver.failures
 
     def _threads(self) -> Iterable[str]:
         return self.saver.driver.stream(listing.scan_threads(self.saver))
@@ -180,8 +180,8 @@ class SqliteEndpoint(_SqlEndpoint):
         """Use a saver."""
         super().__init__(saver, name)
         sqlite3 = import_module("sqlite3")
-        self.failures = (sqlite3.Error,)
-        self.refusals = (*self.refusals, sqlite3.DataError, sqlite3.InterfaceError)
+        self.failures: tuple[type[Exception], ...] = (sqlite3.Error,)
+        self.refusals: tuple[type[Exception], ...] = (*self.refusals, sqlite3.DataError, sqlite3.InterfaceError)
 
     def _select(self, query: str, *arguments: str) -> list[Any]:
         with self.saver.cursor(transaction=False) as cursor:
@@ -203,8 +203,8 @@ class PostgresEndpoint(_SqlEndpoint):
         """Use a saver."""
         super().__init__(saver, name)
         psycopg: Any = import_module("psycopg")
-        self.failures = (psycopg.Error,)
-        self.refusals = (*self.refusals, psycopg.DataError)
+        self.failures: tuple[type[Exception], ...] = (psycopg.Error,)
+        self.refusals: tuple[type[Exception], ...] = (*self.refusals, psycopg.DataError)
 
     def _select(self, query: str, *arguments: str) -> list[Any]:
         with postgres.cursor(self.saver) as cursor:

@@ -56,7 +56,8 @@ class Values:
     text_versions = False
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
-        self.name, self._path, self._serde = f"file {shown(str(path))}", path, serde
+        self.name: str = f"file {shown(str(path))}"
+        self._path, self._serde = path, serde
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Metadata come back as they are."""

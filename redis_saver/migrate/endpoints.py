@@ -59,8 +59,8 @@ class SaverEndpoint:
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
         """Use a saver, which stays the caller's."""
         self.saver = saver
-        self.name = name or type(saver).__name__
-        self.text_versions = isinstance(saver.get_next_version(None, None), str)
+        self.name: str = name or type(saver).__name__
+        self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
 
     def threads(self) -> Iterable[str]:
         """The threads there are."""

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from tempfile import mkstemp
 from types import TracebackType
+from typing import BinaryIO
 
 from typing_extensions import Self
 
@@ -30,7 +31,7 @@ class NewFile:
         self._path = path
         descriptor, name = mkstemp(prefix=".redis-saver-", suffix=".part", dir=path.parent)
         self._part = Path(name)
-        self.file = os.fdopen(descriptor, "w+b")
+        self.file: BinaryIO = os.fdopen(descriptor, "w+b")
 
     def finish(self) -> None:
         """Bring it to disk, and give it its name.

@@ -175,9 +175,9 @@ try:
     which an error is made first, where garbage may be collected before Python 3.12."""
     _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
-except (AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error:
     KNOWN = False
-    _why = f"{type(error).__name__}: {error}"
+    _why = f"{type(_error).__name__}: {_error}"
 else:
     _why = "one of them is not what it was"
 if not KNOWN:

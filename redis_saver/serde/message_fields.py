@@ -32,8 +32,8 @@ class Heads(dict[int, bytes]):
     """What stands before the packed fields of a message, by their length: the head of the Ext, module and name."""
 
     def __init__(self, cls: type) -> None:
-        self.constant = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
-        self.body = slice(len(self.constant), -len(_SUFFIX))
+        self.constant: bytes = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
+        self.body: slice = slice(len(self.constant), -len(_SUFFIX))
         """Where the packed fields are in a payload."""
 
     def __missing__(self, size: int) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import ormsgpack
 from pydantic import BaseModel
@@ -21,13 +21,16 @@ __all__ = ["CLASSES", "native", "payload"]
 
 _LOG: Final = logging.getLogger(__name__)
 
-try:
-    import redis_saver.serde.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
-except ModuleNotFoundError:
-    native = None  # type: ignore[assignment]
-except ImportError as error:
-    native = None  # type: ignore[assignment]
-    _LOG.warning("redis_saver goes on without its compiled part, which cannot be loaded: %s", error)
+if TYPE_CHECKING:
+    from redis_saver.serde import native
+else:
+    try:
+        import redis_saver.serde.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
+    except ModuleNotFoundError:
+        native = None
+    except ImportError as _error:
+        native = None
+        _LOG.warning("redis_saver goes on without its compiled part, which cannot be loaded: %s", _error)
 
 _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
 """What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more.
@@ -91,11 +94,11 @@ CLASSES: Final[set[type]] = set()
 if native is not None:
     for _cls in message_fields.HEADS:
         try:
-            agree = _learn(_cls)
-        except single.UNLIKE as error:
-            _LOG.info("%s is left to Python: %r", _cls.__name__, error)
-            agree = False
-        if agree:
+            _agrees = _learn(_cls)
+        except single.UNLIKE as _error:
+            _LOG.info("%s is left to Python: %r", _cls.__name__, _error)
+            _agrees = False
+        if _agrees:
             CLASSES.add(_cls)
         else:
             native.forget(_cls)

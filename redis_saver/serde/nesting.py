@@ -36,7 +36,7 @@ class Open(threading.local):
         return ValueError(f"its values nest too deep: over {DEEPEST} lists, dicts and objects around each other")
 
 
-reading = Open()
+reading: Open = Open()
 
 
 def is_deeper(data: bytes, most: int) -> bool:

@@ -31,9 +31,10 @@ class Version:
 
     def __init__(self, field: bytes, stored: Stored) -> None:
         """Note where it is stored, and how."""
-        self.field, self.stored = field, stored
+        self.field: bytes = field
+        self.stored: Stored = stored
         # The field is made of the namespace and the channel, by which it is found.
-        self.size = stored.size + (len(stored.chunks) + 2) * _OVERHEAD + 2 * len(field)
+        self.size: int = stored.size + (len(stored.chunks) + 2) * _OVERHEAD + 2 * len(field)
         """The memory it takes, about."""
         if stored.elements:
             self.size += stored.elements.size

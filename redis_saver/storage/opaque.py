@@ -28,7 +28,7 @@ class Opaque:
     """
 
     def __init__(self, kind: str, data: bytes) -> None:
-        self.typed = (kind, data)
+        self.typed: tuple[str, bytes] = (kind, data)
 
     def as_checkpoint(self) -> Any:
         """A checkpoint that LangGraph wrote as JSON, before September 2024, into one value: its channels' values are closed.

@@ -77,9 +77,6 @@ class Leases(Protocol):
 class Tiers(Protocol):
     """What operations see of the saver."""
 
-    hot: Context
-    opaque_hot: Context
-    """Hot, as it is read to bring to cold what it has."""
     lists_by_id: bool
     """Whether cold is known to list by descending id, whatever it is asked for."""
     cold_is_postgres: bool
@@ -90,6 +87,14 @@ class Tiers(Protocol):
     verified: set[tuple[str, str]]
     """Threads and namespaces whose newest checkpoint was compared with cold's."""
     counts: Stats
+
+    @property
+    def hot(self) -> Context:
+        """The saver in front."""
+
+    @property
+    def opaque_hot(self) -> Context:
+        """Hot, as it is read to bring to cold what it has."""
 
     @property
     def leases(self) -> Leases:

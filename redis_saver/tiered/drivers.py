@@ -57,7 +57,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
             bypasses: Whether `HotFailed` is raised in an operation instead of hot's own error.
         """
         self.hot: Hot = hot
-        self.cold, self._opaque_cold, self._bypasses = cold, opaque_cold, bypasses
+        self.cold: BaseCheckpointSaver[Any] = cold
+        self._opaque_cold, self._bypasses = opaque_cold, bypasses
         self._failures = hot.driver.failures
         self._generation = forks.generation
 

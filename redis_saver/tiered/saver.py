@@ -7,7 +7,7 @@ import logging
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Generator
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
@@ -117,19 +117,24 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         super().__init__(serde=hot.serde)
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
-        self.hot, self.cold, self.on_hot_error, self.verify = hot, cold, on_hot_error, verify
+        self.hot: Hot = hot
+        self.cold: BaseCheckpointSaver[Any] = cold
+        self.on_hot_error: OnHotError = on_hot_error
+        self.verify: Verify = verify
         self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
         self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self.cold_is_postgres = postgres.is_known(cold)
+        self.cold_is_postgres: bool = postgres.is_known(cold)
         modules = [kind.__module__ for kind in type(cold).__mro__]
-        self.lists_by_id = any(
+        self.lists_by_id: bool = any(
             one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
         )
-        self.counts, self.leases = Stats(), Leases()
+        self.counts: Stats = Stats()
+        self.leases: Leases = Leases()
         forks.watch(self.counts)
         self.verified: set[tuple[str, str]] = set()
         self.negative_cache: dict[str, NegativeEntry] = {}
-        self.flush_workers, self.flushes = flush_workers, flusher and mode == "write-behind"
+        self.flush_workers: int = flush_workers
+        self.flushes: bool = flusher and mode == "write-behind"
         self.flush_queue: FlushQueue | None = None
         if mode == "write-behind":
             self.flush_queue = FlushQueue(
@@ -155,7 +160,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         """A clone whose savers allow these types, too."""
         clone = copy.copy(self)
         clone._origin = self  # noqa: SLF001 - whose flusher it shares
-        clone.hot = self.hot.with_allowlist(extra_allowlist)
+        clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone.driver = self.driver.over(clone.hot, clone.cold)
         clone.serde = clone.hot.serde

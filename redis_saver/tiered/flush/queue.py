@@ -52,7 +52,9 @@ class FlushQueue:
         flushes: bool,
     ) -> None:
         """As `saver.TwoTiers` takes them."""
-        self._tiers, self.history, self.flush_interval, self._flushes = tiers, history, flush_interval, flushes
+        self.history: ColdHistory = history
+        self.flush_interval: float = flush_interval
+        self._tiers, self._flushes = tiers, flushes
         self._most, self._backlog_timeout = most, backlog_timeout
         self.after_fork()
         forks.watch(self)

@@ -117,7 +117,8 @@ class Flusher:
 
     def __init__(self, saver: TieredSaver) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
-        self._saver, self.entered = weakref.ref(saver), _Entered()
+        self.entered: _Entered = _Entered()
+        self._saver = weakref.ref(saver)
         self._stopped = threading.Event()
         self.after_fork()
         forks.watch(self)
@@ -222,7 +223,8 @@ class AsyncFlusher:
 
     def __init__(self, saver: AsyncTieredSaver) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
-        self._saver, self.entered = weakref.ref(saver), _Entered()
+        self.entered: _Entered = _Entered()
+        self._saver = weakref.ref(saver)
         self._stopped = False
         self.after_fork()
         forks.watch(self)

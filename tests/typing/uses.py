@@ -1,0 +1,109 @@
+"""What type checkers are to find in a user's program, and what they are to let pass. Not run: `.ci/run` has mypy and pyright look at it.
+
+Each mistake has a comment that silences it. Where a checker does not find the mistake, it complains of a comment that silences nothing.
+"""
+
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import fakeredis
+import redis
+import redis.asyncio
+import valkey
+import valkey.asyncio
+from langgraph.checkpoint.memory import InMemorySaver
+
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    FastSerializer,
+    Limits,
+    Pruned,
+    RedisSaver,
+    RedisSaverError,
+    Stats,
+    ThreadInfo,
+    TieredSaver,
+    __version__,
+)
+
+blocking, asyncio = redis.Redis(), redis.asyncio.Redis()
+
+# -- a client of the right flavour
+
+saver = RedisSaver(blocking)
+RedisSaver(redis.RedisCluster(host="localhost"))
+RedisSaver(valkey.Valkey())
+RedisSaver(fakeredis.FakeRedis())
+async_saver = AsyncRedisSaver(asyncio)
+AsyncRedisSaver(redis.asyncio.RedisCluster(host="localhost"))
+AsyncRedisSaver(valkey.asyncio.Valkey())
+AsyncRedisSaver(fakeredis.FakeAsyncRedis())
+
+RedisSaver("redis://localhost")  # type: ignore[arg-type]
+RedisSaver(asyncio)  # type: ignore[arg-type]
+RedisSaver(redis.asyncio.RedisCluster(host="localhost"))  # type: ignore[arg-type]
+RedisSaver(valkey.asyncio.Valkey())  # type: ignore[arg-type]
+RedisSaver()  # type: ignore[call-arg]
+AsyncRedisSaver("redis://localhost")  # type: ignore[arg-type]
+AsyncRedisSaver(blocking)  # type: ignore[arg-type]
+AsyncRedisSaver(redis.RedisCluster(host="localhost"))  # type: ignore[arg-type]
+AsyncRedisSaver(valkey.Valkey())  # type: ignore[arg-type]
+
+# -- settings
+
+RedisSaver(blocking, ttl="7d", compression="zstd", limits=Limits(depth=3), serde=FastSerializer(), min_replicas=1)
+RedisSaver(blocking, ttl={"default_ttl": 60, "refresh_on_read": True})
+RedisSaver.from_conn_string("redis://localhost", ttl=timedelta(days=7), client_options={"socket_timeout": 2})
+AsyncRedisSaver.from_conn_string("redis://localhost", prefix="mine", cache_bytes=0)
+
+RedisSaver(blocking, compression="gzip")  # type: ignore[arg-type]
+RedisSaver(blocking, compresion="zstd")  # type: ignore[call-arg]
+RedisSaver(blocking, ttl=60)  # type: ignore[arg-type]
+RedisSaver(redis_url="redis://localhost")  # type: ignore[call-arg]
+RedisSaver(redis_client=blocking)  # type: ignore[call-arg]
+RedisSaver(blocking, connection_args={})  # type: ignore[call-arg]
+RedisSaver.from_conn_string("redis://localhost", compression="gzip")  # type: ignore[arg-type]
+RedisSaver.from_conn_string("redis://localhost", socket_timeout=2)  # type: ignore[call-arg]
+AsyncRedisSaver.from_conn_string("redis://localhost", perfix="mine")  # type: ignore[call-arg]
+
+# -- two tiers
+
+cold = InMemorySaver()
+tiered = TieredSaver(saver, cold, mode="write-behind", cold_history="latest", flush_interval=0.5)
+AsyncTieredSaver(async_saver, cold, on_hot_error="bypass", verify="on_open")
+
+TieredSaver(saver, cold, mode="write-behnd")  # type: ignore[arg-type]
+TieredSaver(saver, cold, cold_history="newest")  # type: ignore[arg-type]
+TieredSaver(saver, cold, verify="sometimes")  # type: ignore[arg-type]
+TieredSaver(saver, cold, on_hot_error="ignore")  # type: ignore[arg-type]
+TieredSaver(saver, cold, flush_every=1.0)  # type: ignore[call-arg]
+TieredSaver(async_saver, cold)  # type: ignore[arg-type]
+TieredSaver(saver, "postgresql://localhost")  # type: ignore[arg-type]
+AsyncTieredSaver(saver, cold)  # type: ignore[arg-type]
+
+# -- what is answered
+
+version: str = __version__
+pruned: Pruned = saver.prune(["a"], keep_last=3, older_than="30d", dry_run=True)
+removed: int = pruned.checkpoints
+infos: list[ThreadInfo] = list(saver.threads(thread_prefix="user-"))
+updated: datetime | None = infos[0].updated_at
+left: timedelta | None = saver.get_thread_ttl("a")
+stats: Stats = tiered.stats()
+where: str = next(tiered.threads()).tier
+saver.set_thread_ttl("a", "90m")
+
+saver.threads(prefix="user-")  # type: ignore[call-arg]
+saver.get_thread("a").checkpoints  # type: ignore[union-attr]
+saver.prune("a", keep_last="3")  # type: ignore[arg-type]
+saver.set_thread_ttl("a", 90)  # type: ignore[arg-type]
+text: str = infos[0].updated_at  # type: ignore[assignment]
+
+try:
+    saver.setup()
+except RedisSaverError:
+    pass
