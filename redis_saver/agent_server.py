@@ -8,7 +8,7 @@ The server reads `module.name` for what is installed and `./file.py:name` for a 
 
     REDIS_URL                    the server to keep checkpoints on, in any form of `RedisSaver.from_conn_string`; required
     REDIS_SAVER_PREFIX           the beginning of all keys; by default the saver's
-    REDIS_SAVER_TTL_MINUTES      minutes after its last write when a thread expires, such as 1440 or 0.5; by default never
+    REDIS_SAVER_TTL              how long after its last write a thread expires, such as 7d or 90m; by default never
     REDIS_SAVER_REFRESH_ON_READ  true: reading a thread moves its deadline too; by default false
     LANGGRAPH_AES_KEY            16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
 
@@ -55,14 +55,8 @@ def _ttl() -> ttls.TTL:
     refresh = os.environ.get("REDIS_SAVER_REFRESH_ON_READ", "false")
     if refresh.lower() not in ("true", "false"):
         raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={shown(refresh)}: true or false")
-    ttl: dict[str, float | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
-    if (minutes := os.environ.get("REDIS_SAVER_TTL_MINUTES")) is None:
-        return ttl
-    try:
-        ttl["default_ttl"] = float(minutes)
-        ttls.parse(ttl)
-    except ValueError as error:
-        raise ValueError(
-            f"REDIS_SAVER_TTL_MINUTES={shown(minutes)}: a number of minutes above 0, such as 1440 or 0.5; unset it for none"
-        ) from error
+    ttl: dict[str, float | bool | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
+    if (text := os.environ.get("REDIS_SAVER_TTL")) is not None:
+        parsed = ttls.parse(text, name="REDIS_SAVER_TTL")
+        ttl["default_ttl"] = (parsed.milliseconds or 0) / 60_000
     return ttl

@@ -27,6 +27,7 @@ from redis_saver.storage import compression as compressions
 from redis_saver.storage import encryption
 from redis_saver.storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver.storage.compression import Compression
+from redis_saver.ttl import TTL
 
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
@@ -46,7 +47,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         *,
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
-        ttl: ttls.TTL = None,
+        ttl: TTL = None,
         compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen

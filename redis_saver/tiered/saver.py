@@ -97,7 +97,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             TypeError, ValueError: An argument makes no sense.
         """
         if not isinstance(hot, self._hot_class):
-            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}: it takes a {self._hot_class.__name__}")
+            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}, and is to be of {self._hot_class.__name__}")
         if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
             raise TypeError(
                 f"{type(self).__name__}: cold is {kind_of(cold)}: it takes another checkpoint saver, such as PostgresSaver"

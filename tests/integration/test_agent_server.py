@@ -33,7 +33,7 @@ needs_agent_server = pytest.mark.skipif(sys.version_info < (3, 11), reason="lang
 OURS = (
     "REDIS_URL",
     "REDIS_SAVER_PREFIX",
-    "REDIS_SAVER_TTL_MINUTES",
+    "REDIS_SAVER_TTL",
     "REDIS_SAVER_REFRESH_ON_READ",
     "LANGGRAPH_AES_KEY",
 )
@@ -63,7 +63,7 @@ async def test_without_further_settings_it_is_the_plain_saver(environment: pytes
 
 async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("REDIS_SAVER_PREFIX", "mine")
-    environment.setenv("REDIS_SAVER_TTL_MINUTES", "1.5")
+    environment.setenv("REDIS_SAVER_TTL", "90s")
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", "true")
     environment.setenv("LANGGRAPH_AES_KEY", KEY)
     async with checkpointer() as saver:
@@ -87,12 +87,11 @@ async def test_refresh_on_read_is_nothing_else(environment: pytest.MonkeyPatch, 
         await checkpointer().__aenter__()
 
 
-@pytest.mark.parametrize("text", ["", "an hour", "0", "-1", "nan", "inf", "0.00001", "1e15", "60 min"])
-async def test_a_ttl_is_a_number_of_minutes(environment: pytest.MonkeyPatch, text: str) -> None:
-    environment.setenv("REDIS_SAVER_TTL_MINUTES", text)
-    with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL_MINUTES={re.escape(repr(text))}: ") as raised:
+@pytest.mark.parametrize("text", ["", "an hour", "0", "60", "-1m", "nan", "0d", "0.00001ms", "999999d", "60 min"])
+async def test_a_ttl_is_a_duration(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("REDIS_SAVER_TTL", text)
+    with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
-    assert raised.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("text", [None, ""])
@@ -440,7 +439,7 @@ async def test_encrypted_expiring_and_with_a_loop_for_each_worker(
 ) -> None:
     prefix = f"agent-aes{os.getpid()}"
     settings = {"REDIS_URL": url_of("redis"), "REDIS_SAVER_PREFIX": prefix, "LANGGRAPH_AES_KEY": KEY}
-    server = AgentServer(tmp_path, **settings, REDIS_SAVER_TTL_MINUTES="90.5", BG_JOB_ISOLATED_LOOPS="true")
+    server = AgentServer(tmp_path, **settings, REDIS_SAVER_TTL="90m30s", BG_JOB_ISOLATED_LOOPS="true")
     monkeypatch.setenv("NO_PROXY", "*")
     try:
         server.wait()

@@ -1,0 +1,186 @@
+"""What a user meets who writes what other savers take, or a slip of the pen: an error that names the argument and the public class."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+import valkey
+from langgraph.checkpoint.memory import InMemorySaver
+
+import redis_saver
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors, times
+from redis_saver.client.clients import described
+
+MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
+    "url": (lambda: RedisSaver("redis://:secret@host"), TypeError, "RedisSaver.from_conn_string(url)"),
+    "async url": (lambda: AsyncRedisSaver("redis://:secret@host"), TypeError, "AsyncRedisSaver.from_conn_string(url)"),
+    "asyncio client": (lambda: RedisSaver(redis.asyncio.Redis()), TypeError, "there is AsyncRedisSaver"),
+    "blocking client": (lambda: AsyncRedisSaver(redis.Redis()), TypeError, "there is RedisSaver"),
+    "redis_url": (
+        lambda: RedisSaver(redis_url="redis://:secret@h"),
+        TypeError,
+        "RedisSaver has no argument 'redis_url': for a URL write RedisSaver.from_conn_string(url)",
+    ),
+    "redis_client": (
+        lambda: AsyncRedisSaver(redis_client=1),
+        TypeError,
+        "AsyncRedisSaver has no argument 'redis_client': write AsyncRedisSaver(client)",
+    ),
+    "connection_args": (
+        lambda: RedisSaver(redis.Redis(), connection_args={"password": "secret"}),
+        TypeError,
+        "client_options={...}",
+    ),
+    "slip": (
+        lambda: RedisSaver(redis.Redis(), compresion="zstd"),
+        TypeError,
+        "RedisSaver has no argument 'compresion'; did you mean 'compression'?",
+    ),
+    "compression": (
+        lambda: RedisSaver(redis.Redis(), compression="gzip"),
+        ValueError,
+        "RedisSaver: compression='gzip' is unknown; write 'zstd'",
+    ),
+    "ttl": (lambda: RedisSaver(redis.Redis(), ttl=60), TypeError, "ttl=60: a bare int does not say its unit"),
+    "mode": (
+        lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), mode="write-behnd"),
+        ValueError,
+        "TieredSaver: mode='write-behnd': write 'write-through' or 'write-behind'",
+    ),
+    "tiers' slip": (
+        lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flush_intervall=1),
+        TypeError,
+        "TieredSaver has no argument 'flush_intervall'; did you mean 'flush_interval'?",
+    ),
+    "hot": (
+        lambda: AsyncTieredSaver(RedisSaver(redis.Redis()), InMemorySaver()),
+        TypeError,
+        "AsyncTieredSaver: hot is a redis_saver.checkpoint.sync.RedisSaver, and is to be of AsyncRedisSaver",
+    ),
+    "cold": (
+        lambda: TieredSaver(RedisSaver(redis.Redis()), "postgresql://:secret@h"),
+        TypeError,
+        "TieredSaver: cold is a str: it takes another checkpoint saver",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_what_to_write(mistake: str) -> None:
+    make, kind, said = MISTAKES[mistake]
+    with pytest.raises(kind) as caught:
+        make()
+    assert said in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_subclass_with_settings_of_its_own_is_made(  # which `__new__` must not refuse
+) -> None:
+    class Mine(RedisSaver):
+        def __init__(self, *, host: str) -> None:
+            super().__init__(redis.Redis(host=host))
+
+    assert "redis://mine:6379/0" in repr(Mine(host="mine"))
+
+
+def test_the_ways_to_make_a_saver_have_the_same_settings() -> None:
+    made = [
+        inspect.signature(of)
+        for of in (RedisSaver.__init__, RedisSaver.from_conn_string, AsyncRedisSaver.from_conn_string)
+    ]
+    settings = [
+        {
+            name: (one.default, one.annotation)
+            for name, one in each.parameters.items()
+            if name not in ("self", "client", "url", "client_options")
+        }
+        for each in made
+    ]
+    assert settings[0] == settings[1] == settings[2] and len(settings[0]) > 10
+    assert inspect.signature(AsyncTieredSaver.__init__) == inspect.signature(TieredSaver.__init__)
+    assert not any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in inspect.signature(TieredSaver.__init__).parameters.values()
+    )
+
+
+def test_a_saver_shows_its_server_prefix_and_ttl_and_no_secret() -> None:
+    shown = {
+        RedisSaver(
+            redis.Redis(host="h", port=7, db=2, username="user", password="secret")
+        ): "redis://h:7/2, prefix='langgraph', ttl=none",
+        RedisSaver(
+            redis.Redis.from_url("rediss://:secret@h"), prefix="a\nb", ttl="7d"
+        ): "rediss://h:6379/0, prefix='a\\nb', ttl=7d",
+        RedisSaver(
+            redis.Redis(unix_socket_path="/run/redis.sock"), ttl=timedelta(minutes=90)
+        ): "unix:///run/redis.sock?db=0, prefix='langgraph', ttl=90m",
+        RedisSaver(valkey.Valkey(host="v", password="secret")): "redis://v:6379/0, prefix='langgraph', ttl=none",
+        RedisSaver(fakeredis.FakeRedis()): "memory://, prefix='langgraph', ttl=none",
+    }
+    for saver, said in shown.items():
+        assert repr(saver) == f"RedisSaver({said})"
+    sentinel = redis.sentinel.Sentinel([("b", 1), ("a", 2)], password="secret")
+    assert described(sentinel.master_for("mine")) == "redis+sentinel://a:2,b:1/mine/0"
+    assert described(redis.asyncio.RedisCluster(host="h", password="secret")) == "redis+cluster://h:6379"
+    tiered = TieredSaver(RedisSaver(redis.Redis(), ttl="1h"), InMemorySaver(), mode="write-behind", flusher=False)
+    assert (
+        repr(tiered)
+        == "TieredSaver(hot=RedisSaver(redis://localhost:6379/0, prefix='langgraph', ttl=1h), cold=InMemorySaver, mode='write-behind')"
+    )
+
+
+def test_all_errors_can_be_caught_by_their_public_name() -> None:
+    public = {name for name in dir(redis_saver) if isinstance(getattr(redis_saver, name), type)}
+    kinds = [RedisSaverError]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__ == errors.__name__:
+            assert kind.__name__ in public, kind
+    assert set(redis_saver.__all__) <= set(dir(redis_saver))
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "shown"),
+    [
+        ("7d", timedelta(days=7), "7d"),
+        ("90m", timedelta(minutes=90), "90m"),
+        ("1h30m", timedelta(minutes=90), "90m"),
+        ("2w", timedelta(weeks=2), "14d"),
+        ("0.5s", timedelta(milliseconds=500), "500ms"),
+        ("1d1s", timedelta(days=1, seconds=1), "1d"),
+        ("167h59m", timedelta(hours=167, minutes=59), "6d23h"),
+        ("0s", timedelta(0), "0s"),
+    ],
+)
+def test_durations(text: str, span: timedelta, shown: str) -> None:
+    assert times.parse(text, name="ttl") == span
+    assert times.shown(span) == shown
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "7 d", "-7d", "7D", "1e3s", "7d!", "1.d", "\u0667d", "9" * 15 + "w"])
+def test_what_is_no_duration_is_quoted(text: str) -> None:
+    with pytest.raises(ValueError, match="^older_than="):
+        times.parse(text, name="older_than")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "shown"),
+    [
+        ("valkey", "redis://h:7/1"),
+        ("valkeys", "rediss://h:7/1"),
+        ("redis", "redis://h:7/1"),
+        ("rediss", "rediss://h:7/1"),
+    ],
+)
+def test_schemes_of_valkey(scheme: str, shown: str) -> None:
+    with RedisSaver.from_conn_string(f"{scheme}://user:secret@h:7/1") as saver:
+        assert repr(saver) == f"RedisSaver({shown}, prefix='langgraph', ttl=none)"
+    with RedisSaver.from_conn_string(f"{scheme}+sentinel://:secret@h:7/mine") as saver:
+        assert "redis+sentinel://h:7/mine/0" in repr(saver)
