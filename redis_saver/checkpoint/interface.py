@@ -195,7 +195,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Collect what rebuilds the value of `DeltaChannel`s: writes of the ancestors, and the nearest stored value.
+        """Collect what rebuilds the value of `DeltaChannel` channels: writes of the ancestors, and the nearest stored value.
 
         One round trip for chains of up to 200 ancestors and 4 MB, then one for each so many more.
 
@@ -236,7 +236,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         return await self._arun(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata have one of these `run_id`s, with their writes, in all threads.
+        """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
         What `copy_thread` made stays: a copy is not the work of its source's runs.
 

@@ -95,7 +95,7 @@ def test_what_is_left_of_a_graph(both: Any, asks: list[bool]) -> None:
     cold.delete_thread("t")
     for turn, one in enumerate(asks):
         graph(hot).invoke({"messages": [("user", f"turn {turn}")], "asks": one}, HERE)
-    assert not migrate(hot, cold, prefix="t").failed
+    assert not migrate(hot, cold, thread_prefix="t").failed
     before = left(hot)
     assert left(cold).keys() == before.keys()
     cold.prune(["t"])

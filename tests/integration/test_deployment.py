@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -187,6 +188,30 @@ class Users:
             if len(self.processes) >= processes:
                 return
             assert time.monotonic() < end, f"only {self.processes} answered"
+
+
+def test_fastapi_with_interrupts_and_a_ttl(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A run that waits is resumed by whichever worker gets the answer."""
+    with uvicorn("uvicorn --workers 2 fastapi_app:app", tmp_path, environment) as server:
+
+        def asked(method: str, path: str, said: str | None = None) -> Any:
+            data = None if said is None else json.dumps(said).encode()
+            url = f"http://127.0.0.1:{server.port}/{path}"
+            request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+            with urllib.request.urlopen(request, timeout=SECONDS) as reply:
+                return json.loads(reply.read())
+
+        for number in range(USERS):
+            user = f"user-{number}"
+            assert asked("POST", f"{user}/messages", "hello") == {"answer": "You said: hello"}
+            assert asked("POST", f"{user}/messages", "book it") == {"waits_for": ["May I book it?"]}
+            found = asked("GET", user)
+            assert found["interrupted"] and 7 * 86400 - 60 < found["expires_in"] <= 7 * 86400
+            assert asked("POST", f"{user}/approval", "yes") == {"answer": "You said: book it, approved: yes"}
+            assert not asked("GET", user)["interrupted"]
+            asked("DELETE", user)
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                asked("GET", user)
 
 
 def test_each_command_of_the_page_is_run_here() -> None:

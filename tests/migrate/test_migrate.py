@@ -45,7 +45,7 @@ from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
 from bench.servers import postgres_server
-from redis_saver import AsyncRedisSaver, RedisSaver, ThreadNotFound, TieredSaver
+from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
 from redis_saver.cli.main import main
 from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
 from redis_saver.migrate import engine as engine_module
@@ -628,10 +628,10 @@ def exported(lived: dict[str, str], tmp_path: Path) -> Path:
 
 def refused(path: Path) -> str:
     """What import says of a file; nothing was written."""
-    client = RedisSaver.from_conn_string(url := f"memory://refused-{next(_numbers)}")
-    ran = Ran("import", str(path), url)
+    url, prefix = url_of("redis"), f"refused-{os.getpid()}-{next(_numbers)}"
+    ran = Ran("import", str(path), url, "--target-prefix", prefix)
     assert ran.code == 2 and ran.err.count("\n") == 1 and ran.out == "", ran.err
-    with client as saver:
+    with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
         assert list(saver.threads()) == []
     return ran.err
 

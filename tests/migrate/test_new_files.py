@@ -7,10 +7,11 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+
 
 import pytest
 from factories import chain
+from servers import Server
 from uniform import Uniform
 
 import redis_saver
@@ -23,10 +24,18 @@ SECRET = b"of somebody else"
 KINDS = {"file": "threads", "sqlite": "threads.db", "inmem": "above/folder"}
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-async def source() -> str:
+async def source(server: Server) -> str:
     """A place with a thread."""
-    url = f"memory://{uuid4()}"
+    url = server.url
+    server.client().flushall()
     with RedisSaver.from_conn_string(url) as saver:
         await chain(Uniform(saver), "t", 2)
     return url

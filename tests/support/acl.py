@@ -1,4 +1,4 @@
-"""The rights of a restricted user, as the README gives them."""
+"""The rights of a restricted user, as the docs give them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def acl_rule(section: str, page: str = "README.md") -> str:
+def acl_rule(section: str, page: str = "docs/operations.md") -> str:
     """The rule a page gives."""
-    match = re.search(rf"<!-- acl {section} -->\n+```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    match = re.search(rf"<!-- acl {section} -->\n+```text\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert match, f"{page} has no ACL rule for {section}"
     return match[1].replace("\\\n", " ")

@@ -1,0 +1,131 @@
+"""README and docs: every code block runs as it stands, every link leads somewhere, no line is too long."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import pytest
+from servers import Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
+ELSEWHERE = {"docs/deployment.md"}
+"""Its programs are run by `tests/integration/test_deployment.py`."""
+COMMANDS_OF_THE_README = 2
+"""They set up an environment, so they are run by whoever checks a clean clone: `.ci/run` runs the tests', `tests/cli/test_demo.py` what the other one starts."""
+SHOWN = ("ACL SETUSER ", "redis-cli ", "   ", "max(")
+"""How a block of `text` may begin: what other programs take, or a drawing. (The rules are tested by `tests/integration/test_install.py`.)"""
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [
+        Block(*found) for found in re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_line_is_longer_than_120_characters(name: str) -> None:
+    lines = BY_NAME[name].read_text().split("\n")
+    assert not [f"{number}: {line[:60]}" for number, line in enumerate(lines, 1) if len(line) > 120]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_links_lead_somewhere(name: str) -> None:
+    page = BY_NAME[name]
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        assert page.name == "README.md" or there.parent == page.parent, f"{target}: the site has only what is in docs/"
+        assert not anchor or anchor in anchors(there), target
+    for label in re.findall(r"\]\[(\w+)\]", text):
+        assert f"\n[{label}]: https://" in text, label
+
+
+def test_all_pages_are_named_in_the_index() -> None:
+    named = set(re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert named == {page.name for page in PAGES} - {"README.md", "index.md"}
+
+
+def test_the_readme_is_read_in_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().split("\n")) < 180
+    assert len([block for block in blocks(ROOT / "README.md") if not block.language]) == COMMANDS_OF_THE_README
+
+
+@pytest.fixture
+def environment(database: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+            connection.execute(f"DELETE FROM {table}")
+    server = Server()
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    yield {
+        **os.environ,
+        "REDIS_URL": server.url,
+        "POSTGRES_URL": database,
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "error::RuntimeWarning",
+    }
+    server.stop()
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in ELSEWHERE])
+def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """Those of a page go on where the ones before ended; commands of the shell come behind the programs in Python."""
+    page = blocks(BY_NAME[name])
+    programs = [block.text for block in page if block.language == "python"]
+    if programs:
+        (tmp_path / "page.py").write_text("\n".join(programs))
+        run([sys.executable, "page.py"], environment, tmp_path)
+        if name == "README.md":  # also as it is pasted, without any server
+            run(
+                [sys.executable, "page.py"],
+                {key: value for key, value in environment.items() if key != "REDIS_URL"},
+                tmp_path,
+            )
+    for block in page:
+        if block.language == "sh":
+            run(["bash", "-euo", "pipefail", "-c", block.text], environment, tmp_path)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "text":
+            assert block.text.startswith(SHOWN), block.text
+        elif block.language == "{eval-rst}":
+            assert name == "docs/api.md"  # which CI builds
+        else:
+            assert block.language == "python" or (
+                name == "README.md" and block.text.startswith("python3 -m venv .venv && ")
+            ), block
+
+
+def run(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
