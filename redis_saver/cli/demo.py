@@ -17,7 +17,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, interrupt
 from rich.console import Console
@@ -29,7 +28,8 @@ from redis_saver.cli import show
 from redis_saver.client.urls import without_login
 from redis_saver.errors import ThreadNotFound
 
-_Agent: TypeAlias = CompiledStateGraph[MessagesState, None, MessagesState, MessagesState]
+_Agent: TypeAlias = Any
+"""A compiled graph, the type of which is not known where the extra is missing."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
