@@ -21,26 +21,26 @@ from redis_saver.tiered.sync import TieredSaver
 def add(commands: Any) -> None:
     """Add the command to a parser's."""
     about = (
-        "Look whether threads are whole: headers, digests, references, deadlines and counters; with --postgres also whether Postgres has the "
-        "same. It names what is wrong and how it is repaired, and writes nothing. Threads may be in use."
+        "Check whether threads are whole: headers, digests, references, deadlines and counters. With --postgres, also whether Postgres has the "
+        "same. It names what is wrong and how to repair it, and writes nothing. Threads may be in use."
     )
     code = (
-        "Exit code: 0, all threads are sound; 1, some are not, or are not there; 2, a URL, a login or a missing package is at fault. "
-        "With LANGGRAPH_AES_KEY set, what is encrypted is decrypted, and what is not is named."
+        "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at fault. "
+        "With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
     )
-    check = commands.add_parser("check", help="look whether threads are whole", description=about, epilog=code)
-    check.add_argument("threads", metavar="THREAD", nargs="*", help="the threads to look at")
-    check.add_argument("--all", action="store_true", help="all threads; those that are sound are only counted")
+    check = commands.add_parser("check", help="check whether threads are whole", description=about, epilog=code)
+    check.add_argument("threads", metavar="THREAD", nargs="*", help="the names of the threads")
+    check.add_argument("--all", action="store_true", help="check all threads; those that are sound are only counted")
     check.add_argument(
         "--redis",
         metavar="URL",
         dest="url",
         default=os.environ.get("REDIS_URL"),
-        help="where they are, such as redis://host:6379 (default: REDIS_URL of the environment)",
+        help="the server, such as redis://host:6379 (default: REDIS_URL of the environment)",
     )
-    check.add_argument("--postgres", metavar="URL", help="the cold saver behind it, to compare with (default: none)")
+    check.add_argument("--postgres", metavar="URL", help="the cold tier behind it, to compare with (default: none)")
     add_prefix(check)
-    check.add_argument("--json", action="store_true", help="a line of JSON for each thread, on stdout")
+    check.add_argument("--json", action="store_true", help="print a line of JSON for each thread")
     check.set_defaults(run=_run, parser=check)
 
 

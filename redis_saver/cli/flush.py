@@ -35,27 +35,27 @@ _TURN = 1.0
 def add(commands: Any) -> None:
     """Add the command to a parser's."""
     about = (
-        "Bring to Postgres what TieredSavers with mode='write-behind' left in Redis, until SIGTERM or SIGINT, and then what is left. "
-        "It goes on when a server was away. Any number of them share the work."
+        "Flush to Postgres what write-behind TieredSavers left in Redis. It runs until SIGTERM or SIGINT, flushes the rest, and ends. "
+        "It outlives outages of both servers. Run as many as you like: they share the work."
     )
     code = (
-        "Exit code: 0, nothing is left; 1, some is, and how much is said; 2, a URL, a login, a missing package or table is at fault. "
-        "With LANGGRAPH_AES_KEY set, what is encrypted is read, and all is written encrypted."
+        "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or a missing table is at "
+        "fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
     )
     flush = commands.add_parser(
-        "flush", help="bring to Postgres what write-behind left in Redis", description=about, epilog=code
+        "flush", help="flush to Postgres what write-behind savers left in Redis", description=about, epilog=code
     )
     flush.add_argument(
         "--redis",
         metavar="URL",
         default=os.environ.get("REDIS_URL"),
-        help="hot, such as redis://host:6379 (default: REDIS_URL of the environment)",
+        help="the hot tier, such as redis://host:6379 (default: REDIS_URL of the environment)",
     )
     flush.add_argument(
         "--postgres",
         metavar="URL",
         default=os.environ.get("POSTGRES_URL") or os.environ.get("DATABASE_URL"),
-        help="cold, such as postgresql://user@host/database (default: POSTGRES_URL of the environment, else DATABASE_URL)",
+        help="the cold tier, such as postgresql://user@host/database (default: POSTGRES_URL of the environment, else DATABASE_URL)",
     )
     add_prefix(flush)
     flush.add_argument(
@@ -63,27 +63,30 @@ def add(commands: Any) -> None:
         metavar="SECONDS",
         type=_above_zero,
         default=1.0,
-        help="how often is looked, by one of all flushers, and at least 5 s apart (default: %(default)s)",
+        help="how often to look for records that others left; one flusher at a time looks, at least 5 s apart (default: %(default)s)",
     )
     flush.add_argument(
-        "--cold-history", choices=("all", "latest"), default="all", help="what goes to cold (default: %(default)s)"
+        "--cold-history",
+        choices=("all", "latest"),
+        default="all",
+        help="which checkpoints Postgres gets (default: %(default)s)",
     )
     flush.add_argument(
         "--workers",
         metavar="N",
         type=_count,
         default=4,
-        help="threads that are brought there at once (default: %(default)s)",
+        help="threads (conversations) to flush at once; each takes a connection to Postgres (default: %(default)s)",
     )
-    flush.add_argument("--once", action="store_true", help="bring there what is left now, and end")
+    flush.add_argument("--once", action="store_true", help="flush what is there now, and end")
     flush.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=_seconds,
-        help=f"to bring there what is left when it is stopped (default: {TO_STOP:.0f}); with --once in all (default: {AT_ONCE:.0f})",
+        help=f"how long to flush after a signal (default: {TO_STOP:.0f}); with --once, how long in all (default: {AT_ONCE:.0f})",
     )
-    flush.add_argument("--setup", action="store_true", help="make LangGraph's tables, or bring them up to date, first")
-    flush.add_argument("--quiet", action="store_true", help="say only what is wrong")
+    flush.add_argument("--setup", action="store_true", help="create LangGraph's tables first, or bring them up to date")
+    flush.add_argument("--quiet", action="store_true", help="print errors only")
     flush.set_defaults(run=_run)
 
 

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="redis-saver", description="LangGraph checkpoints on plain Redis or Valkey.")
     parser.add_argument("--version", action="version", version=f"redis-saver {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
-    about = "Watch an agent chat, stop for a human, resume in a new worker, and go back in time."
+    about = "Watch an agent chat, wait for a human, be resumed by another worker, and go back in time."
     demo = commands.add_parser("demo", help=about, description=about)
     _add_url(demo, _DEMO_URL)
     demo.add_argument(
@@ -69,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         default="1h",
         help="when the thread expires, such as 90m (default: %(default)s)",
     )
-    demo.add_argument("--keep", action="store_true", help="do not delete the demo's thread at the end")
-    demo.add_argument("--no-color", action="store_true", help="plain text, on a terminal too")
+    demo.add_argument("--keep", action="store_true", help="keep the demo's thread, and say what to do with it next")
+    demo.add_argument("--no-color", action="store_true", help="plain text, also on a terminal")
     demo.set_defaults(run=_demo)
     migrate.add(commands)
     flush.add(commands)
@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_url(command: argparse.ArgumentParser, default: str) -> None:
     said = f"the server, such as redis://host:6379 (default: REDIS_URL of the environment, else {default})"
-    command.add_argument("--url", default=os.environ.get("REDIS_URL") or default, help=said)
+    command.add_argument(
+        "--redis", metavar="URL", dest="url", default=os.environ.get("REDIS_URL") or default, help=said
+    )
 
 
 def _ttl(text: str) -> timedelta:

@@ -22,38 +22,38 @@ _SHOWN = 20
 def add(commands: Any) -> None:
     """Add the commands to a parser's."""
     about = (
-        "Copy threads with all their history from one endpoint to another, and compare. What is there already is not written again, "
-        "so an interrupted migration goes on where it ended. A thread that the target has otherwise is left alone and named."
+        "Copy threads with all their history, and compare. What the target has already is not written again, so an interrupted migration "
+        "goes on where it ended. A thread that differs in the target is left alone and named."
     )
-    endpoints = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, what is encrypted is read, and all is written encrypted."
+    endpoints = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
     moving = commands.add_parser("migrate", help="copy threads between savers", description=about, epilog=endpoints)
-    moving.add_argument("source", metavar="SOURCE", help="where the threads are; it is not changed")
-    moving.add_argument("target", metavar="TARGET", help="where they are to be")
+    moving.add_argument("source", metavar="SOURCE", help="where the threads are (it is only read)")
+    moving.add_argument("target", metavar="TARGET", help="where to copy them")
     _add_options(moving, source=True, target=True)
 
-    about = "Write threads with all their history to a file, which has its name when it is complete."
+    about = "Write threads with all their history to a file. The file appears under its name when it is complete."
     saving = commands.add_parser("export", help="write threads to a file", description=about, epilog=endpoints)
     saving.add_argument("source", metavar="SOURCE", help="where the threads are")
     saving.add_argument("target", metavar="FILE", help="a file that is not there yet", type=_file)
     _add_options(saving, source=True, target=False)
 
-    about = "Read threads from a file that export wrote. All of it is checked before anything is written."
+    about = "Read threads from a file that export wrote. The whole file is checked before anything is written."
     loading = commands.add_parser("import", help="read threads from a file", description=about, epilog=endpoints)
     loading.add_argument("source", metavar="FILE", help="a file that export wrote", type=_file)
-    loading.add_argument("target", metavar="TARGET", help="where the threads are to be")
+    loading.add_argument("target", metavar="TARGET", help="where to copy the threads")
     _add_options(loading, source=False, target=True)
 
 
 def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool) -> None:
-    command.add_argument("--thread-prefix", default="", metavar="TEXT", help="only threads whose names begin so")
+    command.add_argument("--thread-prefix", default="", metavar="TEXT", help="only threads whose names begin with TEXT")
     command.add_argument(
         "--sample",
         type=_count,
         default=SAMPLE,
         metavar="N",
-        help="checkpoints of each thread that are read again and compared in full (default: %(default)s)",
+        help="checkpoints of each copied thread to read again and compare in full (default: %(default)s)",
     )
-    keys = "the beginning of all keys of a SOURCE in Redis (default: %(default)s)"
+    keys = "the beginning of all keys in a SOURCE in Redis (default: %(default)s)"
     if source:
         command.add_argument("--source-prefix", default="langgraph", metavar="PREFIX", help=keys)
     if target:

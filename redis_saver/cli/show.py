@@ -47,7 +47,7 @@ def ending(url: str, thread: str, *, kept: bool) -> str:
     if not kept:
         return f"Deleted: {count_keys(url, thread)} keys of {thread} are left. With --keep it stays."
     if url.startswith("memory:"):
-        return f"The embedded server ends with this process, and {thread} with it: --url redis://... keeps it."
+        return f"The embedded server ends with this process, and {thread} with it: --redis redis://host:6379 keeps it."
     server = without_login(url)
     return (
         f"Kept: {thread}. What to do with it next:\n"

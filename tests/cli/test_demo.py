@@ -38,7 +38,7 @@ class Run:
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setenv("COLUMNS", "80")
             patch.delenv("FORCE_COLOR", raising=False)
-            self.url, self.code = url, main(["demo", "--url", url, *options])
+            self.url, self.code = url, main(["demo", "--redis", url, *options])
         self.out, self.err = out.getvalue(), err.getvalue()
         self.sections = re.split(r"^\d  .* ─+$", self.out, flags=re.MULTILINE)[1:]
         self.thread = "".join(re.findall(r"thread_id=(demo-[0-9a-f]{8})\b", self.out))
