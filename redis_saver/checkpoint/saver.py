@@ -58,40 +58,39 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
     ) -> None:
-        """Use a client, which stays the caller's: it is not closed here.
+        """Use a client of yours. The saver does not close it.
 
         Args:
-            client: A `redis.Redis` (a Sentinel's `master_for` too), a `redis.RedisCluster`, or valkey-py's twins; for an
-                `AsyncRedisSaver` those of `redis.asyncio`. With `decode_responses=True` too.
-            serde: Turns values into bytes; by default `FastSerializer`, which gives the bytes of LangGraph's
-                `JsonPlusSerializer`. With another one, values are stored whole: no version shares chunks with the next. A
-                `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is copied, and made to bear that a graph changes a
-                value in another OS thread while it is stored (`docs/changing-state.md`).
+            client: `RedisSaver` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
+                `AsyncRedisSaver` takes those of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`. With another one,
+                values are stored whole: versions share no chunks. A `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is
+                copied, and the copy bears values that other OS threads change meanwhile (`docs/changing-state.md`).
             prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
-            ttl: When threads expire after their last write: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
-                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: they do not.
-            compression: `"zstd"` compresses values and writes of a kilobyte and more, and the chunks of long values (extra
-                `zstd`). Every saver reads them, whatever its own setting.
-            cache_bytes: How much of the last values it wrote or read a saver may remember, so that neither is sent again
-                what it knows to be the same. 0: nothing.
-            limits: How large names, values and numbers of things may be; more raises `LimitExceeded`.
-            require_encryption: Whether a value that is not encrypted is refused, on reading (`PlainValueRefused`, before it is decoded) and
-                on writing. None: where `serde` is an `EncryptedSerializer`. False is for the time in which threads that were written
-                plain are still read.
-            strict: Decode with a `StrictSerializer`: no class is imported or called but those that LangGraph calls safe, and those
-                given to `with_allowlist`. False: as LangGraph does, whoever can write to Redis can have code run
+            ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
+                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
+            compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
+                whatever its own setting.
+            cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
+                in either direction. 0: remember nothing.
+            limits: The longest names, the largest values, the most channels and writes. More raises `LimitExceeded`.
+            require_encryption: Refuse values that are not encrypted: reading one raises `PlainValueRefused` before it is decoded. None:
+                yes, where `serde` is an `EncryptedSerializer`. Set False while threads that were written plain are still read.
+            strict: Decode with a `StrictSerializer`: it makes objects only of classes that LangGraph calls safe, and of those given to
+                `with_allowlist`. False: as with LangGraph's serializer, whoever can write to Redis can run code here
                 (`docs/security.md`).
-            cluster_timeout: Seconds that a request to a cluster is repeated while its slot moves or its primary is replaced, before
-                `ClusterMoving` is raised. No try begins later; one takes as long as the client lets it (`docs/high-availability.md`).
-            require_primary: Whether reading from a server that is a replica, or was made one, raises the client's `ReadOnlyError`, as writing does in any
-                case. Where sentinels name the primary, the client then asks them anew. No round trip; nodes of a cluster refuse that by themselves.
-            min_replicas: How many replicas must have what is written before that is acknowledged (WAIT, in the same round trip): checkpoints, pending
-                writes, deletions of threads, copies, TTLs. 0: none. `docs/high-availability.md` says how many.
-            replica_timeout: Seconds that they may take, before the write raises `ReplicationTimeout`; less than the client's `socket_timeout`.
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is replaced. Then it
+                raises `ClusterMoving`. The last try may take as long as the client's timeouts allow (`docs/high-availability.md`).
+            require_primary: Reads from a server that is a replica raise the client's `ReadOnlyError`, as writes do in any case. Costs no
+                round trip. (A cluster's replicas redirect by themselves.)
+            min_replicas: How many replicas must have a write before it is acknowledged (WAIT, in the same round trip): checkpoints,
+                pending writes, deletions of threads, copies, TTLs. `docs/high-availability.md` says how many to choose.
+            replica_timeout: Seconds to wait for them. Then the write raises `ReplicationTimeout`. Keep it below the client's
+                `socket_timeout`.
 
         Raises:
             ImportError: `compression` without its extra.
-            TypeError, ValueError: An argument makes no sense; the message says which and why.
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         self.keyspace: Keyspace = Keyspace(prefix)
         self.driver = self._driver_class(

@@ -79,6 +79,8 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.
             ThreadBusy: A thread was written to during each of many attempts; what was removed so far is whole checkpoints.
+            NotImplementedError: Over two tiers, where the cold saver cannot do it: a `DeltaChannel` in Postgres, or `keep_last`, `older_than` or
+                `dry_run` with another saver. Nothing was removed.
         """
         kept = retention(strategy, keep_last, older_than)
         return self._run(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
@@ -97,9 +99,11 @@ class ThreadInterface(Generic[InfoT]):
         return await self._arun(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
     def threads(self, thread_prefix: str = "") -> Iterator[InfoT]:
-        """The threads there are, in no order, found with SCAN while the iterator is drawn from.
+        """The threads there are, in no order, found with SCAN while you draw from the iterator.
 
-        Holds one page of SCAN in memory. As SCAN may, it can name a thread twice while the server resizes its tables.
+        Cost: a look at all keys of the server, in pages; one page is in memory. As SCAN may, it can name a thread twice while the server resizes
+        its tables. Over two tiers, the threads of hot come first, then those that only cold has; the names of hot's threads are in memory. A
+        cold saver that is not LangGraph's Postgres saver is read whole.
 
         Args:
             thread_prefix: Only threads whose name begins so.
@@ -114,7 +118,7 @@ class ThreadInterface(Generic[InfoT]):
         return self._astream(self._operations.stream_threads(self, thread_prefix))
 
     def get_thread(self, thread_id: str) -> InfoT | None:
-        """One thread, as `threads()` tells of it, in one round trip; None where there is no such thread."""
+        """One thread, as `threads()` describes it; None: there is no such thread. One round trip; over two tiers one to each."""
         found: InfoT | None = self._run(self._operations.get_thread(self, configs.name(thread_id, "thread_id")))
         return found
 
@@ -123,7 +127,7 @@ class ThreadInterface(Generic[InfoT]):
         return await self._arun(self._operations.get_thread(self, configs.name(thread_id, "thread_id")))
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """The time a thread has left; None where it does not expire, or is not there (`get_thread` tells which)."""
+        """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
         return self._run(self._operations.get_ttl(self, configs.name(thread_id, "thread_id")))
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:

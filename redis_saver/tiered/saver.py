@@ -42,9 +42,9 @@ _LOG = logging.getLogger("redis_saver")
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     """What both flavours share.
 
-    Reading is up to `hot`. All is written to `cold` before `hot` (`mode="write-through"`), or to `hot`, and a flusher brings it to `cold`
-    (`mode="write-behind"`): see `redis_saver.tiered` for what is guaranteed. All writers of a thread must go through tiers with the same
-    two stores, or `verify` must be other than "never".
+    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"` it goes to `hot`, and
+    a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must use tiers over the same two stores; else set
+    `verify`.
     """
 
     _operations: ClassVar[Operations] = operations
@@ -68,33 +68,32 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         max_backlog: int = 100_000,
         backlog_timeout: float = 5.0,
     ) -> None:
-        """Put a saver in front of another. Both stay the caller's.
+        """Put a saver in front of another. Both stay yours.
 
         Args:
-            hot: A saver of ours of the same flavour; give it a TTL. With its `min_replicas` what is written behind waits for replicas; what is written
-                through cold has, and need not wait.
-            cold: Any saver with the methods that are used, such as a `PostgresSaver` that was set up. Its `serde` is replaced by one that bears values
-                which other OS threads change (`serializer.safe`). It decides what can be stored, and
-                how metadata come back. Where its serializer is to be made safe, as `serde` of `RedisSaver`, it is used by a shallow copy.
-            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: when hot has it; until cold has it too, the thread
-                does not expire.
-            on_hot_error: With write-through, what to do where hot cannot be reached: `"raise"` its error, or `"bypass"` it: read from cold alone, and
-                end in cold alone the writes that are under way. A write that hot could not even be told of raises in any case,
-                and cold has not got it: another process may still see hot, and would go on believing it.
-            verify: Whether a newest checkpoint that hot answers is compared with cold's, for writers that go straight to cold:
-                `"never"`, `"on_open"` (once for each thread and namespace in this process), `"always"`.
-            flusher: With write-behind, as are all that follow: whether this process brings to cold what only hot has, its own and what
-                others left. False: others do (`redis-saver flush`).
-            flush_interval: Seconds that a thread's records are gathered before they are brought to cold.
-            flush_workers: How many threads (conversations) are brought there at once.
-            cold_history: `"all"` checkpoints go to cold, or `"latest"`: of those that were gathered only the newest of each namespace, with its
-                pending writes. (All go where a `DeltaChannel` needs them.)
-            max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait, over all processes. What a process
-                knows of the others is some seconds old.
-            backlog_timeout: Seconds that a write waits while it is more, before it raises `BacklogFull`.
+            hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`, writes that are
+                acknowledged before cold has them wait for replicas.
+            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what can be stored, and
+                how metadata come back. Its `serde` is replaced by a copy that bears values which other OS threads change meanwhile.
+            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it, and the thread does
+                not expire until cold has it, too.
+            on_hot_error: Write-through, where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone,
+                and so do writes that are under way. A new write raises in any case, and cold does not get it: other processes may still
+                see hot, and would believe it.
+            verify: Compare a newest checkpoint that hot answers with cold's, for writers that go straight to cold: `"never"`, `"on_open"`
+                (once for each thread and namespace in this process), `"always"`.
+            flusher: Write-behind, as all that follow: whether this process flushes, its own records and those that others left. False:
+                others do (`redis-saver flush`).
+            flush_interval: Seconds for which records of a thread are gathered before they are flushed.
+            flush_workers: How many threads (conversations) are flushed at once.
+            cold_history: Flush `"all"` checkpoints, or the `"latest"`: of those that were gathered the newest of each namespace, with its
+                pending writes. (All, where a `DeltaChannel` needs them.)
+            max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait for cold, over all processes. A
+                process counts those of others every few seconds.
+            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was written.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense.
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         if not isinstance(hot, self._hot_class):
             raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}, and is to be of {self._hot_class.__name__}")

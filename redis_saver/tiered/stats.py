@@ -7,42 +7,42 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Stats:
-    """What happened between the tiers, in this process; the last four are as the last look at hot found them."""
+    """What happened between the tiers, in this process. The backlog (`dirty_threads` to `set_aside`) is that of all processes, as last seen in hot."""
 
     hits: int = 0
     """Reads that hot answered."""
     misses: int = 0
-    """Reads that cold was asked for, as hot had nothing."""
+    """Reads that cold answered, as hot had nothing."""
     rehydrations: int = 0
-    """Checkpoints that were brought back to hot."""
+    """Checkpoints that filled hot."""
     intents: int = 0
-    """Reads that cold was asked for, as the thread was being written, or its writer was gone."""
+    """Reads that cold answered, as the thread had a write intent."""
     bypasses: int = 0
-    """Reads and writes that were done without hot, which failed."""
+    """Reads and writes that went on without hot, as it failed."""
     enrolled: int = 0
-    """Threads that only hot had, and that were brought to cold."""
+    """Threads that only hot had, and that cold got."""
     written_through: int = 0
-    """Write-behind: writes that went to cold first all the same, as hot did not have enough of the thread."""
+    """Write-behind: writes that went to cold first, as hot did not have enough of the thread."""
     flushed: int = 0
-    """Records (checkpoints, pending writes of a task, deletions) that were brought to cold."""
+    """Records (checkpoints, pending writes of a task, deletions) that cold got."""
     coalesced: int = 0
-    """Checkpoints and pending writes that cold need not get, with `cold_history="latest"`."""
+    """Records that were skipped for newer ones, with `cold_history="latest"`."""
     flushes: int = 0
-    """Times that a thread was brought to cold."""
+    """Times that a thread was flushed."""
     flush_seconds: float = 0.0
-    """How long those took in all."""
+    """Seconds that those took in all."""
     refused: int = 0
-    """Records that cold would not take, each time."""
+    """Records that cold refused, each time."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
     backlog: int = 0
     """Records that cold does not have."""
     oldest_seconds: float = 0.0
-    """Age of the oldest of them."""
+    """Age of the oldest of them, in seconds."""
     set_aside: int = 0
-    """Those of them that cold would not take, and that are tried again with growing pauses."""
+    """Those of them that cold refused, and that are tried again with pauses."""
     last_error: str = ""
-    """What the flusher met last."""
+    """The last error of the flusher."""
     _look: str = field(default="", repr=False)
 
     def after_fork(self) -> None:
