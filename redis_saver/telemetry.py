@@ -168,6 +168,8 @@ class _Exported:
         def observe(_: Any) -> Iterable[Any]:
             found: dict[Any, tuple[float, dict[str, Any]]] = {}
             for counts, attributes in self._living():
+                if of.is_gauge and not counts.knows_backlog:  # it would tell 0 while others wait
+                    continue
                 for field, result in of.fields.items():
                     said = {**attributes, RESULT: result} if result else attributes
                     key, value = _key(said), getattr(counts, field)

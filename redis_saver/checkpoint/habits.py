@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _INSTEAD = {
     "redis_url": "for a URL write {name}.from_conn_string(url)",
@@ -16,6 +20,12 @@ _INSTEAD = {
     "checkpoint_write_prefix": "write prefix=, the beginning of all keys",
     "conn": "write {name}(client)",
     "conn_string": "for a URL write {name}.from_conn_string(url)",
+}
+_OF_METHODS = {
+    ("threads", "prefix"): "write thread_prefix=; prefix= is the beginning of a saver's keys",
+    ("athreads", "prefix"): "write thread_prefix=; prefix= is the beginning of a saver's keys",
+    ("prune", "keep"): "write keep_last=",
+    ("aprune", "keep"): "write keep_last=",
 }
 
 
@@ -31,13 +41,38 @@ def check(kind: type, given: Mapping[str, object], takes: str) -> None:
         TypeError: It has no such argument. No value is shown: one may hold a password.
     """
     known = _keywords(kind)
-    for name in given:
-        if known and name not in known:
-            said = f"{kind.__name__} has no argument {name!r}"
-            if name in _INSTEAD:
-                raise TypeError(f"{said}: {_INSTEAD[name].format(name=kind.__name__)}. It takes {takes}")
-            close = get_close_matches(name, known, 1)
-            raise TypeError(f"{said}{f'; did you mean {close[0]!r}?' if close else ''}")
+    if known:
+        _check(kind.__name__, kind.__name__, known, given, takes)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A method of a saver that refuses such keywords, too."""
+    known = frozenset(inspect.signature(function).parameters)
+    method = function.__name__
+
+    @wraps(function)
+    def call(*arguments: P.args, **settings: P.kwargs) -> R:
+        if not known.issuperset(settings):
+            of: Any = arguments[0]
+            name = of.__name__ if isinstance(of, type) else type(of).__name__
+            _check(name, f"{name}.{method}", known, settings, "", method)
+        return function(*arguments, **settings)
+
+    return call
+
+
+def _check(
+    name: str, what: str, known: Collection[str], given: Mapping[str, object], takes: str, method: str = ""
+) -> None:
+    for argument in given:
+        if argument in known:
+            continue
+        said = f"{what} has no argument {argument!r}"
+        if instead := _OF_METHODS.get((method, argument)) or _INSTEAD.get(argument):
+            behind = f". It takes {takes}" if takes else ""
+            raise TypeError(f"{said}: {instead.format(name=name)}{behind}")
+        close = get_close_matches(argument, known, 1)
+        raise TypeError(f"{said}{f'; did you mean {close[0]!r}?' if close else ''}")
 
 
 @lru_cache(maxsize=64)

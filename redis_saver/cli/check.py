@@ -28,7 +28,9 @@ def add(commands: Any) -> None:
         "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at fault. "
         "With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
     )
-    check = commands.add_parser("check", help="check whether threads are whole", description=about, epilog=code)
+    check = commands.add_parser(
+        "check", allow_abbrev=False, help="check whether threads are whole", description=about, epilog=code
+    )
     check.add_argument("threads", metavar="THREAD", nargs="*", help="the names of the threads")
     check.add_argument("--all", action="store_true", help="check all threads; those that are sound are only counted")
     check.add_argument(
@@ -69,9 +71,10 @@ def _report(saver: Any, thread: str) -> CheckReport:
     """What is seen of a thread; of one that cannot be looked at, why."""
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
-    except ThreadNotFound as error:
+    except ThreadNotFound:
         remedy = "see whether its name and --prefix are right"
-        return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
+        what = "it is not there: it was never written, was deleted, or has expired"
+        return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", what, remedy),))
     except ThreadBusy as error:
         remedy = "check it again when it is not in use"
         return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))

@@ -43,7 +43,11 @@ def add(commands: Any) -> None:
         "fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
     )
     flush = commands.add_parser(
-        "flush", help="flush to Postgres what write-behind savers left in Redis", description=about, epilog=code
+        "flush",
+        allow_abbrev=False,
+        help="flush to Postgres what write-behind savers left in Redis",
+        description=about,
+        epilog=code,
     )
     flush.add_argument(
         "--redis",

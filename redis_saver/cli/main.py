@@ -56,11 +56,13 @@ def _complain(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="redis-saver", description="LangGraph checkpoints on plain Redis or Valkey.")
+    parser = argparse.ArgumentParser(
+        prog="redis-saver", allow_abbrev=False, description="LangGraph checkpoints on plain Redis or Valkey."
+    )
     parser.add_argument("--version", action="version", version=f"redis-saver {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     about = "Watch an agent chat, wait for a human, be resumed by another worker, and go back in time."
-    demo = commands.add_parser("demo", help=about, description=about)
+    demo = commands.add_parser("demo", allow_abbrev=False, help=about, description=about)
     _add_url(demo, _DEMO_URL)
     demo.add_argument(
         "--ttl",

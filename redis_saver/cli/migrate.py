@@ -26,19 +26,25 @@ def add(commands: Any) -> None:
         "goes on where it ended. A thread that differs in the target is left alone and named."
     )
     endpoints = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
-    moving = commands.add_parser("migrate", help="copy threads between savers", description=about, epilog=endpoints)
+    moving = commands.add_parser(
+        "migrate", allow_abbrev=False, help="copy threads between savers", description=about, epilog=endpoints
+    )
     moving.add_argument("source", metavar="SOURCE", help="where the threads are (it is only read)")
     moving.add_argument("target", metavar="TARGET", help="where to copy them")
     _add_options(moving, source=True, target=True)
 
     about = "Write threads with all their history to a file. The file appears under its name when it is complete."
-    saving = commands.add_parser("export", help="write threads to a file", description=about, epilog=endpoints)
+    saving = commands.add_parser(
+        "export", allow_abbrev=False, help="write threads to a file", description=about, epilog=endpoints
+    )
     saving.add_argument("source", metavar="SOURCE", help="where the threads are")
     saving.add_argument("target", metavar="FILE", help="a file that is not there yet", type=_file)
     _add_options(saving, source=True, target=False)
 
     about = "Read threads from a file that export wrote. The whole file is checked before anything is written."
-    loading = commands.add_parser("import", help="read threads from a file", description=about, epilog=endpoints)
+    loading = commands.add_parser(
+        "import", allow_abbrev=False, help="read threads from a file", description=about, epilog=endpoints
+    )
     loading.add_argument("source", metavar="FILE", help="a file that export wrote", type=_file)
     loading.add_argument("target", metavar="TARGET", help="where to copy the threads")
     _add_options(loading, source=False, target=True)
@@ -96,6 +102,8 @@ def _run(given: argparse.Namespace) -> int:
         settings: Any = {"thread_prefix": given.thread_prefix, "sample": given.sample, "dry_run": given.dry_run}
         report = migrate(source, target, progress=progress, **settings)
     _tell(report, dry_run=given.dry_run)
+    if given.thread_prefix and not report.total:
+        sys.stderr.write(f"no thread's name begins with {shown(given.thread_prefix)}\n")
     return 1 if report.conflicts or report.failed else 0
 
 

@@ -52,12 +52,12 @@ def ending(url: str, thread: str, *, kept: bool) -> str:
     return (
         f"Kept: {thread}. What to do with it next:\n"
         f"  redis-saver check {thread} --redis {server}\n"
-        f"  redis-cli --scan --pattern '*{thread}*'\n"
+        f"  redis-cli -u {server} --scan --pattern '*{thread}*'\n"
         "Or in Python:\n"
         "  from redis_saver import RedisSaver\n\n"
         f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
         f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
-        "          print(found.metadata, found.checkpoint['channel_values'])"
+        "          print(found.metadata['step'], found.metadata['source'], len(found.checkpoint['channel_values'].get('messages', ())))"
     )
 
 

@@ -19,7 +19,7 @@ from redis_saver.checkpoint import listing
 from redis_saver.checkpoint.references import read_references, write_members
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.config import Address
-from redis_saver.display import shown
+from redis_saver.display import kind_of, shown
 from redis_saver.engine.requests import Command, Operation
 from redis_saver.errors import ThreadMigrationError
 from redis_saver.limits import Allowance
@@ -40,6 +40,24 @@ def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoin
     if ("langgraph.checkpoint.sqlite", "SqliteSaver") in classes:
         return SqliteEndpoint(saver, name)
     return SaverEndpoint(saver, name)
+
+
+def as_endpoint(name: str, given: Any) -> Any:
+    """What `migrate` was given.
+
+    Raises:
+        TypeError: It is neither a saver nor an endpoint.
+    """
+    if isinstance(given, BaseCheckpointSaver):
+        return endpoint_of(given)
+    if callable(getattr(given, "threads", None)) and callable(getattr(given, "outline", None)):
+        return given
+    hint = (
+        "a URL is opened by `with opened(url, target=...) as ...`"
+        if isinstance(given, str)
+        else "enter its `with` first"
+    )
+    raise TypeError(f"{name}: {kind_of(given)}; migrate takes a checkpoint saver, or what opened() gives: {hint}")
 
 
 class OurEndpoint(SaverEndpoint):

@@ -22,7 +22,7 @@ def age(key: Key) -> tuple[str, str]:
 def conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
     """What a target has otherwise, in words with the names of both; nothing if it has a part of what the source has."""
     if more := sorted(has.keys() - there.keys(), key=age):
-        return f"{target} has {len(more)} checkpoints that {source} has not, the newest {shown(more[-1][1])}"
+        return f"{target} has {len(more)} checkpoints that {source} has not, the newest {shown(more[-1][1])}; to copy the thread anew, delete it in the target first"
     for key, entry in has.items():
         if entry.parent != there[key].parent:
             return f"the parent of checkpoint {shown(key[1])} is {shown(there[key].parent)} in {source}, {shown(entry.parent)} in {target}"

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis_saver.display import shown
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 from redis_saver.migrate import diff
-from redis_saver.migrate.adapters import endpoint_of
+from redis_saver.migrate.adapters import as_endpoint
 from redis_saver.migrate.diff import Lacking
 from redis_saver.migrate.endpoints import Source, Target
 from redis_saver.migrate.records import Entry, Key, Record, ThreadOutline
@@ -87,12 +87,12 @@ def migrate(
 
     Raises:
         ValueError: `sample` is negative. Nothing was read.
+        TypeError: Source or target is neither a saver nor what `opened` gives.
         EndpointError: Source or target failed. What was moved so far stays; run it again.
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
-    there = endpoint_of(source) if isinstance(source, BaseCheckpointSaver) else source
-    here = endpoint_of(target) if isinstance(target, BaseCheckpointSaver) else target
+    there, here = as_endpoint("source", source), as_endpoint("target", target)
     threads = sorted({thread for thread in there.threads() if thread.startswith(thread_prefix)})
     report, started = Report(total=len(threads)), time.monotonic()
     for thread in threads:

@@ -135,7 +135,9 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
     path = wanted.local
     if not wanted.target and not path.is_file():
-        raise EndpointError(f"{urls.without_login(wanted.url)}: there is no such file")
+        raise EndpointError(
+            f"{urls.without_login(wanted.url)}: there is no such file as {printable(str(path))}; write sqlite:PATH"
+        )
     if wanted.target:
         new_files.make_empty(path)
     where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"

@@ -49,6 +49,11 @@ class Stats:
         """Begin anew: what the parent counted is the parent's."""
         vars(self).update(vars(Stats()))
 
+    @property
+    def knows_backlog(self) -> bool:
+        """Whether this process has scanned for the backlog, or learned what another one found; else it counts only what it wrote itself."""
+        return bool(self._look)
+
     def learn(self, found: str) -> None:
         """Take over what a look at hot found, as `flush/queue.py`'s `scan` publishes it, once."""
         which, *numbers = found.split()

@@ -210,8 +210,13 @@ def test_fastapi_with_interrupts_and_a_ttl(tmp_path: Path, environment: dict[str
             assert asked("POST", f"{user}/approval", "yes") == {"answer": "You said: book it, approved: yes"}
             assert not asked("GET", user)["interrupted"]
             asked("DELETE", user)
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                asked("GET", user)
+            for refused in (("GET", user), ("POST", f"{user}/approval", "yes")):
+                with pytest.raises(urllib.error.HTTPError, match="404"):
+                    asked(*refused)
+        assert asked("POST", "vip/messages?vip=true", "hello") == {"answer": "You said: hello"}
+        assert asked("GET", "vip")["expires_in"] > 29 * 86400
+        with pytest.raises(urllib.error.HTTPError, match="409"):
+            asked("POST", "vip/approval", "yes")
 
 
 def test_each_command_of_the_page_is_run_here() -> None:

@@ -54,7 +54,10 @@ def meters() -> Any:
 
 
 def tiered(**settings: Any) -> TieredSaver:
-    return TieredSaver(RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver(), **settings)
+    saver = TieredSaver(RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver(), **settings)
+    if not settings:
+        saver.counts.learn("scan 0 0 0 0")  # as if it had looked
+    return saver
 
 
 def exported() -> dict[str, tuple[str, dict[str, str]]]:
@@ -112,7 +115,7 @@ async def test_what_really_happens(meters: Meters) -> None:
         await written(uniform)
         await uniform.get_tuple(config())
         kind = ("kind", name)
-        assert meters.points("redis_saver.tier.backlog.records")[(kind,)] == 6
+        assert (kind,) not in meters.points("redis_saver.tier.backlog.records"), "nobody has scanned"
         await uniform.flush()
         reads = meters.points("redis_saver.tier.reads")
         assert {key[1][1]: value for key, value in reads.items() if kind in key} == {"hit": 1, "miss": 1, "intent": 0}

@@ -419,7 +419,8 @@ def test_a_dry_run_writes_nothing(places: Places, lived: dict[str, str]) -> None
 def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
     for prefix, count in (("user-", 4), ("user-*", 1), ("user-_", 0), ("%", 0), ("o", 1)):
         ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--thread-prefix", prefix)
-        assert ran.all_well and ran.out.startswith(f"{count} threads: {count} copied")
+        assert ran.code == 0 and ran.out.startswith(f"{count} threads: {count} copied")
+        assert ran.err == ("" if count else f"no thread's name begins with {prefix!r}\n")
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
