@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import io
+from contextlib import redirect_stderr
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +19,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 import redis_saver
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors, times
 from redis_saver.client.clients import described
+from redis_saver.cli.main import main
+from redis_saver.migrate import migrate
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "url": (lambda: RedisSaver("redis://:secret@host"), TypeError, "RedisSaver.from_conn_string(url)"),
@@ -42,6 +46,36 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         lambda: RedisSaver(redis.Redis(), compresion="zstd"),
         TypeError,
         "RedisSaver has no argument 'compresion'; did you mean 'compression'?",
+    ),
+    "redis_url by URL": (
+        lambda: RedisSaver.from_conn_string(redis_url="redis://:secret@h"),
+        TypeError,
+        "RedisSaver.from_conn_string has no argument 'redis_url'",
+    ),
+    "connection_args by URL": (
+        lambda: AsyncRedisSaver.from_conn_string("redis://h", connection_args={}),
+        TypeError,
+        "AsyncRedisSaver.from_conn_string has no argument 'connection_args': write AsyncRedisSaver.from_conn_string(url, client_options={...})",
+    ),
+    "threads": (
+        lambda: RedisSaver(redis.Redis()).threads(prefix="user-"),
+        TypeError,
+        "RedisSaver.threads has no argument 'prefix': write thread_prefix=",
+    ),
+    "prune": (
+        lambda: RedisSaver(redis.Redis()).prune(["a"], keep_lasst=3),
+        TypeError,
+        "RedisSaver.prune has no argument 'keep_lasst'; did you mean 'keep_last'?",
+    ),
+    "migrate a URL": (
+        lambda: migrate("redis://:secret@h", InMemorySaver()),
+        TypeError,
+        "source: a str; migrate takes a checkpoint saver",
+    ),
+    "migrate to what was not entered": (
+        lambda: migrate(InMemorySaver(), RedisSaver.from_conn_string("memory://")),
+        TypeError,
+        "enter its `with` first",
     ),
     "compression": (
         lambda: RedisSaver(redis.Redis(), compression="gzip"),
@@ -184,3 +218,9 @@ def test_schemes_of_valkey(scheme: str, shown: str) -> None:
         assert repr(saver) == f"RedisSaver({shown}, prefix='langgraph', ttl=none)"
     with RedisSaver.from_conn_string(f"{scheme}+sentinel://:secret@h:7/mine") as saver:
         assert "redis+sentinel://h:7/mine/0" in repr(saver)
+
+
+def test_an_option_that_is_cut_short_is_not_another_one() -> None:
+    """`--thread user-1` would be taken for `--thread-prefix user-1`, and move the threads of user-10, too."""
+    with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()):
+        main(["export", "redis://h", "f", "--thread", "user-1"])
