@@ -45,6 +45,11 @@ def is_known(saver: Any) -> bool:
     return _known[kind]
 
 
+def has_history(saver: Any) -> bool:
+    """Whether this is one of LangGraph's Postgres savers with a row for each checkpoint, which its shallow ones do not have."""
+    return is_known(saver) and not any(base.__module__.endswith(".shallow") for base in type(saver).__mro__)
+
+
 def cursor(saver: Any) -> Any:
     """A context with a cursor of a saver that is known: its connection, and its lock."""
     return saver._cursor()  # noqa: SLF001

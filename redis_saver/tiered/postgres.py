@@ -210,7 +210,7 @@ _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
     """A method, where the saver's tables are known, and it has no such method by its own name."""
-    if method not in _METHODS or not postgres.is_known(saver):
+    if method not in _METHODS or not postgres.has_history(saver):
         return None
     has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
     return None if has_own else _METHODS[method]

@@ -122,7 +122,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self.verify: Verify = verify
         self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
         self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self.cold_is_postgres: bool = postgres.is_known(cold)
+        self.cold_is_postgres: bool = postgres.has_history(cold)
         modules = [kind.__module__ for kind in type(cold).__mro__]
         self.lists_by_id: bool = any(
             one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules

@@ -9,6 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.postgres.shallow import ShallowPostgresSaver
 
 from redis_saver import postgres
 from redis_saver.tiered import postgres as statements
@@ -28,6 +29,9 @@ def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone
         assert statements.method_of(known, method) and statements.amethod_of(object.__new__(AsyncPostgresSaver), method)
         assert statements.method_of(changed, method) is statements.amethod_of(changed, method) is None
     assert statements.method_of(known, "delete_thread") is None, "it has that itself"
+    shallow = object.__new__(ShallowPostgresSaver)
+    assert postgres.is_known(shallow) and not postgres.has_history(shallow)
+    assert statements.method_of(shallow, "prune_thread") is None, "its tables are others"
     assert not postgres.is_known(changed)
     assert not postgres.is_renewable(changed)
     assert "langgraph-checkpoint-postgres" in caplog.text
