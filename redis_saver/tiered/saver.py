@@ -96,10 +96,10 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         if not isinstance(hot, self._hot_class):
-            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}, and is to be of {self._hot_class.__name__}")
+            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
         if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
             raise TypeError(
-                f"{type(self).__name__}: cold is {kind_of(cold)}: it takes another checkpoint saver, such as PostgresSaver"
+                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as PostgresSaver"
             )
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         configs.one_of(type(self), "verify", verify, "never", "on_open", "always")

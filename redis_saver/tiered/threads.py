@@ -107,16 +107,17 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
     """Prune by a saver of which no more is known than LangGraph's interface."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
-            "prune with keep_last, older_than or dry_run: the cold saver has strategy='keep_latest' and 'delete' alone; only over LangGraph's "
-            "Postgres savers there is more"
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold; over this one there are strategy='keep_latest', "
+            "if it can prune, and 'delete'. Nothing was removed"
         )
-    strategy = "delete" if kept is None else "keep_latest"
-    yield ColdCall("prune", ([],), {"strategy": strategy})  # so that one that cannot says so before anything is done
-    for thread in thread_ids:
-        if kept is None:
+    if kept is None:
+        for thread in thread_ids:
             yield from delete_thread(tiers, thread)
-        else:
-            yield from change(tiers, thread, ColdCall("prune", ([thread],), {"strategy": strategy}))
+        return
+    latest = {"strategy": "keep_latest"}
+    yield ColdCall("prune", ([],), latest)  # so that one that cannot says so before anything is done
+    for thread in thread_ids:
+        yield from change(tiers, thread, ColdCall("prune", ([thread],), latest))
 
 
 def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:

@@ -96,12 +96,12 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "hot": (
         lambda: AsyncTieredSaver(RedisSaver(redis.Redis()), InMemorySaver()),
         TypeError,
-        "AsyncTieredSaver: hot is a redis_saver.checkpoint.sync.RedisSaver, and is to be of AsyncRedisSaver",
+        "AsyncTieredSaver: hot is a redis_saver.checkpoint.sync.RedisSaver; it has to be of AsyncRedisSaver",
     ),
     "cold": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), "postgresql://:secret@h"),
         TypeError,
-        "TieredSaver: cold is a str: it takes another checkpoint saver",
+        "TieredSaver: cold is a str; it has to be another checkpoint saver",
     ),
 }
 

@@ -78,6 +78,8 @@ async def test_another_cold_saver_is_asked_by_its_interface(tiers: Tiers) -> Non
     for more in ({"keep_last": 2}, {"older_than": "1d"}, {"dry_run": True}):
         with pytest.raises(NotImplementedError, match="Postgres"):
             await uniform.prune(["both"], **more)
+    await uniform.prune(["both"], strategy="delete")
+    assert await where(uniform) == {"cold": ("cold", 0)}
 
 
 @pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
