@@ -70,8 +70,7 @@ class TieredThreadInfo(NamedTuple):
 
 def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     """Describe one thread."""
-    infos = yield from _in_cold(tiers, [thread])
-    found = yield from _joined(tiers, [thread], infos)
+    found = yield from _joined(tiers, [thread], None)
     return found[0] if found else None
 
 
@@ -87,8 +86,7 @@ def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThrea
             continue
         names = [name for name in step.items if name.startswith(thread_prefix)]
         seen.update(names)
-        infos = everything if everything is not None else (yield from _in_cold(tiers, names))
-        yield Page((yield from _joined(tiers, names, infos)))
+        yield Page((yield from _joined(tiers, names, everything)))
     after, pages = "", iter([sorted(everything)] if everything is not None else ())
     while True:
         page = next(pages, []) if everything is not None else (yield ColdCall("thread_names", (after, NAMES_PER_PAGE)))
@@ -96,12 +94,19 @@ def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThrea
             return
         after = page[-1]
         names = [name for name in page if name.startswith(thread_prefix) and name not in seen]
-        infos = everything if everything is not None else (yield from _in_cold(tiers, names))
-        yield Page((yield from _joined(tiers, names, infos)))
+        yield Page((yield from _joined(tiers, names, everything)))
 
 
-def _joined(tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo]) -> Tiered[list[TieredThreadInfo]]:
-    """What both have of some threads. Cold is not believed where it is still to delete the thread."""
+def _joined(
+    tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
+) -> Tiered[list[TieredThreadInfo]]:
+    """What both have of some threads. Cold is not believed where it is still to delete the thread.
+
+    Args:
+        tiers: The saver.
+        names: The threads.
+        in_cold: What cold has, if that is known. Else cold is asked behind hot, so that what is flushed in between is seen twice, not never.
+    """
     if not names:
         return []
     asked: list[Call | Command] = []
@@ -109,6 +114,8 @@ def _joined(tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo
         dirty = tiers.hot.keyspace.tier_keys(name).dirty
         asked += (threads.described(tiers.hot, name), Command(("ZCARD", dirty)), Command(("ZSCORE", dirty, "d")))
     answers = yield Batch(asked)
+    if in_cold is None:
+        in_cold = yield from _in_cold(tiers, names)
     found = []
     for at, name in enumerate(names):
         answer, lacking, tombstone = answers[3 * at : 3 * at + 3]
@@ -121,8 +128,6 @@ def _joined(tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo
 
 def _in_cold(tiers: Tiers, names: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]:
     """What cold has of some threads."""
-    if not names:
-        return {}
     if tiers.cold_is_postgres:
         found = yield ColdCall("describe_threads", (names,))
         return {one.thread_id: one for one in found}
