@@ -14,6 +14,7 @@ from factories import checkpoint, config, put
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
+from servers import url_of
 from uniform import Uniform
 
 from redis_saver import Limits, RedisSaver, TieredSaver, display
@@ -138,8 +139,9 @@ def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixtu
 
 
 def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"memory://{uuid4()}"
-    with RedisSaver.from_conn_string(url, limits=Limits(name_bytes=2**21)) as saver:
+    url, prefix = url_of("redis"), uuid4().hex
+    ours = [url, "--source-prefix", prefix]
+    with RedisSaver.from_conn_string(url, prefix=prefix, limits=Limits(name_bytes=2**21)) as saver:
         asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
     argument = (
         name.replace("\x00", "")
@@ -147,13 +149,13 @@ def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         .decode()[:100_000]
     )
     for command in (
-        ["export", url, str(tmp_path / "file")],
-        ["migrate", url, f"inmem:{tmp_path}"],
+        ["export", *ours, str(tmp_path / "file")],
+        ["migrate", *ours, f"inmem:{tmp_path}"],
         ["migrate", f"redis://{argument}", f"inmem:{tmp_path}"],
         ["migrate", f"file:{argument}", f"inmem:{tmp_path}"],
-        ["migrate", url, f"sqlite:{tmp_path}/{argument}/x"],
+        ["migrate", *ours, f"sqlite:{tmp_path}/{argument}/x"],
         ["flush", "--redis", f"redis://{argument}", "--postgres", "postgresql://x"],
-        ["demo", "--url", f"redis://{argument}"],
+        ["demo", "--redis", f"redis://{argument}"],
     ):
         try:
             main(command)
@@ -161,6 +163,8 @@ def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
             raise AssertionError(command) from error
         out, err = capsys.readouterr()
         assert all(map(is_fit, f"{out}\n{err}".split("\n"))), (command[0], out, err)
+    with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
+        saver.delete_thread(name)
 
 
 @given(st.text(max_size=50) | st.text(min_size=250, max_size=5000), st.sampled_from([display.shown, display.printable]))
