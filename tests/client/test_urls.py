@@ -130,9 +130,9 @@ def test_no_piece_of_a_password_is_said_on_the_command_line(form: str) -> None:
             password = password.replace("@", "")
         for spelled in (password, quote(password, safe="")):
             url = form.replace("{}", spelled)
-            commands = [["migrate", url, "memory://x"], ["import", url, "memory://x"]]
+            commands = [["migrate", url, f"redis://{HERE}"], ["import", url, f"redis://{HERE}"]]
             if form not in POSTGRES and spelled == password:
-                commands += [["demo", "--url", url], ["flush", "--redis", url, "--postgres", "x"]]
+                commands += [["demo", "--redis", url], ["flush", "--redis", url, "--postgres", "x"]]
             elif form in POSTGRES:
                 commands = commands[:1] if "host=" not in form else []
                 commands += [["flush", "--redis", f"redis://{HERE}", "--postgres", url, "--once", "--timeout", "0"]]
