@@ -53,6 +53,16 @@ class TieredThreadInfo(NamedTuple):
         return self.newest.updated_at
 
     @property
+    def checkpoints(self) -> int:
+        """How many the tier has that has more of them."""
+        return max(one.checkpoints for one in (self.hot, self.cold) if one is not None)
+
+    @property
+    def bytes(self) -> int:
+        """What both store of it, in all."""
+        return sum(one.bytes for one in (self.hot, self.cold) if one is not None)
+
+    @property
     def interrupted(self) -> bool:
         """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
         return self.newest.interrupted

@@ -37,7 +37,8 @@ async def test_where_threads_are(tiers: Tiers) -> None:
         assert (found.thread_id, found.tier, found.lacking) == (thread, tier, lacking)
         assert found.interrupted and found.checkpoint_id == (await behind.get_tuple(config(thread))).checkpoint["id"]
         assert found.updated_at == datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
-        assert {one.checkpoints for one in (found.hot, found.cold) if one} == {3}
+        assert {one.checkpoints for one in (found.hot, found.cold) if one} == {3} == {found.checkpoints}
+        assert found.bytes == sum(one.bytes for one in (found.hot, found.cold) if one) > 0
     assert await where(behind) == {"both": ("both", 0), "cold": ("both", 0), "hot": ("hot", 6)}, (
         "reading brought it back"
     )
