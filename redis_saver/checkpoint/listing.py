@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -142,6 +142,19 @@ def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]
             stored = [first, *others]
         yield Page(_tuples(context, thread, stored, chunks))
         wanted = wanted[len(stored) :]
+
+
+def mapped(
+    found: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
+) -> Generator[Any, Any, None]:
+    """A stream of what an operation makes of each page of another stream."""
+    pump = Pump(found)
+    for step in pump:
+        if not isinstance(step, Page):
+            with pump:
+                pump.reply = yield step
+        elif made := (yield from each(step.items)):
+            yield Page(made)
 
 
 def scan_threads(context: Context) -> Stream[str]:

@@ -10,11 +10,10 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver import names, times
-from redis_saver.checkpoint.listing import scan_threads
+from redis_saver.checkpoint.listing import mapped, scan_threads
 from redis_saver.display import shown
 from redis_saver.engine import scripts
-from redis_saver.engine.requests import Argument, Batch, Call, Operation, Page, Stream
-from redis_saver.engine.runner import Pump
+from redis_saver.engine.requests import Argument, Batch, Call, Operation, Stream
 from redis_saver.errors import ThreadNotFound, decoding
 from redis_saver.storage import header as headers
 from redis_saver.storage.context import Context, default_ttl
@@ -50,17 +49,14 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
 
 def stream_threads(context: Context, thread_prefix: str) -> Stream[ThreadInfo]:
     """Describe the threads there are whose names begin with a prefix."""
-    pump = Pump(scan_threads(context))
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-            continue
-        threads = [thread for thread in step.items if thread.startswith(thread_prefix)]
-        if threads:
-            answers = yield Batch([described(context, thread) for thread in threads])
-            pairs = zip(threads, answers, strict=True)
-            yield Page([info(thread, answer) for thread, answer in pairs if answer is not None])
+
+    def describe(found: Sequence[str]) -> Operation[list[ThreadInfo]]:
+        threads = [thread for thread in found if thread.startswith(thread_prefix)]
+        answers = (yield Batch([described(context, thread) for thread in threads])) if threads else []
+        pairs = zip(threads, answers, strict=True)
+        return [info(thread, answer) for thread, answer in pairs if answer is not None]
+
+    return mapped(scan_threads(context), describe)
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:

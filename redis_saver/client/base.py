@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from redis_saver import config as configs
-from redis_saver.client import clients, clusters
+from redis_saver.client import clients, clusters, servers
 from redis_saver.engine import scripts, wire
 from redis_saver.engine.requests import Call, R, Replicated, Request
 from redis_saver.engine.runner import Driver
@@ -46,7 +46,7 @@ class RedisDriver(Driver[Request]):
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)
-        self.server: str = clients.described(client)
+        self.server: str = servers.described(client)
         """The server as a URL without login and options, for messages."""
         self._cluster_timeout = cluster_timeout
         self._min_replicas, self._replica_timeout = min_replicas, replica_timeout

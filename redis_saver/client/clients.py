@@ -25,7 +25,7 @@ from redis.backoff import ExponentialBackoff
 from redis_saver import forks
 from redis_saver.client import sentinels, urls
 from redis_saver.client.urls import Url
-from redis_saver.display import MAX_NAME, kind_of, printable, shown
+from redis_saver.display import kind_of, shown
 from redis_saver.errors import UnsupportedServer
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -220,37 +220,6 @@ def check(client: Any, *, asynchronous: bool) -> None:
         raise TypeError(
             f"client: {kind_of(client)}; {wanted} takes a client of {package}. For this one there is {other}"
         )
-
-
-def described(client: Any) -> str:
-    """The server of a client as a URL, without user, password and options; of another kind of client, its class."""
-    if type(client).__module__.startswith("fakeredis"):
-        return "memory://"
-    if is_cluster(client):
-        manager = getattr(client, "nodes_manager", client)
-        nodes = sorted(map(str, getattr(manager, "startup_nodes", ())))
-        return f"redis+cluster://{','.join(nodes)}"
-    pool = getattr(client, "connection_pool", None)
-    options = getattr(pool, "connection_kwargs", {})
-    if manager := getattr(pool, "sentinel_manager", None):
-        sentinels = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
-        return printable(
-            f"redis+sentinel://{sentinels}/{getattr(pool, 'service_name', '')}{_database(options)}", MAX_NAME
-        )
-    if "path" in options:
-        return printable(f"unix://{options['path']}?db={options.get('db', 0)}", MAX_NAME)
-    if "host" in options:
-        tls = "s" if "SSL" in getattr(pool, "connection_class", type).__name__ else ""
-        return printable(f"redis{tls}://{_address(options)}{_database(options)}", MAX_NAME)
-    return kind_of(client)
-
-
-def _address(options: Mapping[str, Any]) -> str:
-    return f"{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
-
-
-def _database(options: Mapping[str, Any]) -> str:
-    return f"/{options.get('db') or 0}"
 
 
 def is_cluster(client: Any) -> bool:

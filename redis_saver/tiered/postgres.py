@@ -18,6 +18,7 @@ from redis_saver.checkpoint.retention import CheckpointKey, Retention, finished_
 from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.display import shown
 from redis_saver.engine.requests import T
+from redis_saver.engine.runner import Pump
 
 Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
 
@@ -225,14 +226,12 @@ def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any
         if pipe := getattr(saver, "pipe", None):
             pipe.sync()  # what ran before is not part of this transaction
         with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
-            statements, rows = made(*arguments), None
-            while True:
-                try:
-                    statement, parameters = statements.send(rows)  # type: ignore[arg-type]
-                except StopIteration as end:
-                    return end.value
-                cursor.execute(statement, parameters, prepare=False)
-                rows = cursor.fetchall() if cursor.description else []
+            pump = Pump(made(*arguments))
+            for statement, parameters in pump:
+                with pump:
+                    cursor.execute(statement, parameters, prepare=False)
+                    pump.reply = cursor.fetchall() if cursor.description else []
+            return pump.result
 
     return run
 
@@ -246,13 +245,11 @@ def amethod_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Co
         if pipe := getattr(saver, "pipe", None):
             await pipe.sync()  # what ran before is not part of this transaction
         async with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
-            statements, rows = made(*arguments), None
-            while True:
-                try:
-                    statement, parameters = statements.send(rows)  # type: ignore[arg-type]
-                except StopIteration as end:
-                    return end.value
-                await cursor.execute(statement, parameters, prepare=False)
-                rows = await cursor.fetchall() if cursor.description else []
+            pump = Pump(made(*arguments))
+            for statement, parameters in pump:
+                with pump:
+                    await cursor.execute(statement, parameters, prepare=False)
+                    pump.reply = await cursor.fetchall() if cursor.description else []
+            return pump.result
 
     return run

@@ -13,7 +13,6 @@ from redis_saver import config, times
 from redis_saver.checkpoint import listing, threads
 from redis_saver.checkpoint.threads import ThreadInfo
 from redis_saver.engine.requests import Batch, Call, Command, Page
-from redis_saver.engine.runner import Pump
 from redis_saver.tiered.context import Tiers
 from redis_saver.tiered.requests import ColdCall, Tiered, TieredStream
 
@@ -88,15 +87,13 @@ def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThrea
     """Describe all threads whose names begin with a prefix: those of hot, then those that only cold has."""
     everything = None if tiers.cold_is_postgres else (yield from _gathered())
     seen = set[str]()
-    pump = Pump(listing.scan_threads(tiers.hot))
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-            continue
-        names = [name for name in step.items if name.startswith(thread_prefix)]
+
+    def describe(found: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
+        names = [name for name in found if name.startswith(thread_prefix)]
         seen.update(names)
-        yield Page((yield from _joined(tiers, names, everything)))
+        return (yield from _joined(tiers, names, everything))
+
+    yield from listing.mapped(listing.scan_threads(tiers.hot), describe)
     after, pages = "", iter([sorted(everything)] if everything is not None else ())
     while True:
         page = next(pages, []) if everything is not None else (yield ColdCall("thread_names", (after, NAMES_PER_PAGE)))

@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import redis_saver
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors, times
-from redis_saver.client.clients import described
+from redis_saver.client.servers import described
 from redis_saver.cli.main import main
 from redis_saver.migrate import migrate
 
