@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver.checkpoint import habits
+from redis_saver.checkpoint import keywords
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.client import clients, clusters
 from redis_saver.client.aio import AsyncDriver
@@ -36,7 +36,7 @@ class AsyncRedisSaver(Saver[AsyncClient]):
     _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
 
     @classmethod
-    @habits.checked
+    @keywords.checked
     @asynccontextmanager
     async def from_conn_string(
         cls,

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
 
 from redis_saver import config as configs
 from redis_saver import versions
-from redis_saver.checkpoint import habits
+from redis_saver.checkpoint import keywords
 from redis_saver.checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver.engine.requests import T
 from redis_saver.engine.runner import Driver
@@ -55,8 +55,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     if not TYPE_CHECKING:  # a type checker looks at `__init__`
 
         def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
-            """Refuse arguments that other savers take, and slips of the pen, by their names."""
-            habits.check(cls, settings, cls._takes)
+            """Refuse arguments that other savers take, and typing errors, by their names."""
+            keywords.check(cls, settings, cls._takes)
             return super().__new__(cls)
 
     def _run(self, operation: Generator[Any, Any, T]) -> T:

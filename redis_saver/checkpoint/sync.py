@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver.checkpoint import habits
+from redis_saver.checkpoint import keywords
 from redis_saver.checkpoint.saver import Saver
 from redis_saver.client import clients, clusters
 from redis_saver.client.protocols import SyncClient
@@ -35,7 +35,7 @@ class RedisSaver(Saver[SyncClient]):
     _takes = "a blocking client, such as redis.Redis or redis.RedisCluster"
 
     @classmethod
-    @habits.checked
+    @keywords.checked
     @contextmanager
     def from_conn_string(
         cls,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from redis_saver import config as configs
 from redis_saver import ttl as ttls
-from redis_saver.checkpoint import habits
+from redis_saver.checkpoint import keywords
 from redis_saver.checkpoint.pruning import Pruned
 from redis_saver.checkpoint.retention import retention
 from redis_saver.engine.requests import T
@@ -48,7 +48,7 @@ class ThreadInterface(Generic[InfoT]):
     @abstractmethod
     def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]: ...
 
-    @habits.checked
+    @keywords.checked
     def prune(
         self,
         thread_ids: Sequence[str],
@@ -87,7 +87,7 @@ class ThreadInterface(Generic[InfoT]):
         kept = retention(strategy, keep_last, older_than)
         return self._run(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
-    @habits.checked
+    @keywords.checked
     async def aprune(
         self,
         thread_ids: Sequence[str],
@@ -101,7 +101,7 @@ class ThreadInterface(Generic[InfoT]):
         kept = retention(strategy, keep_last, older_than)
         return await self._arun(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
-    @habits.checked
+    @keywords.checked
     def threads(self, thread_prefix: str = "") -> Iterator[InfoT]:
         """The threads there are, in no order, found with SCAN while you draw from the iterator.
 
@@ -117,7 +117,7 @@ class ThreadInterface(Generic[InfoT]):
         """
         return self._stream(self._operations.stream_threads(self, thread_prefix))
 
-    @habits.checked
+    @keywords.checked
     def athreads(self, thread_prefix: str = "") -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
         return self._astream(self._operations.stream_threads(self, thread_prefix))

@@ -1,4 +1,4 @@
-"""What a user meets who writes what other savers take, or a slip of the pen: an error that names the argument and the public class."""
+"""What a user meets who writes what other savers take, or makes a typing error: an error that names the argument and the public class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "client_options={...}",
     ),
-    "slip": (
+    "typing error": (
         lambda: RedisSaver(redis.Redis(), compresion="zstd"),
         TypeError,
         "RedisSaver has no argument 'compresion'; did you mean 'compression'?",
@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "TieredSaver: mode='write-behnd': write 'write-through' or 'write-behind'",
     ),
-    "tiers' slip": (
+    "typing error of tiers": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flush_intervall=1),
         TypeError,
         "TieredSaver has no argument 'flush_intervall'; did you mean 'flush_interval'?",

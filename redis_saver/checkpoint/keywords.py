@@ -1,4 +1,4 @@
-"""Arguments that a saver does not have: those that users of other savers are used to, and slips of the pen."""
+"""Keywords that a method does not have: those of other savers, and typing errors."""
 
 from __future__ import annotations
 
