@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from redis_saver import times
 from redis_saver.cli.arguments import add_prefix
 from redis_saver.cli.health import Cold, Hot, Reachable, Refused
 from redis_saver.cli.progress import Teller, warn
@@ -64,10 +65,10 @@ def add(commands: Any) -> None:
     add_prefix(flush)
     flush.add_argument(
         "--interval",
-        metavar="SECONDS",
+        metavar="DURATION",
         type=_above_zero,
         default=1.0,
-        help="how often to look for records that others left; one flusher at a time looks, at least 5 s apart (default: %(default)s)",
+        help="how often to look for records that others left; one flusher at a time looks, at least 5s apart (default: %(default)gs)",
     )
     flush.add_argument(
         "--cold-history",
@@ -85,9 +86,9 @@ def add(commands: Any) -> None:
     flush.add_argument("--once", action="store_true", help="flush what is there now, and end")
     flush.add_argument(
         "--timeout",
-        metavar="SECONDS",
+        metavar="DURATION",
         type=_seconds,
-        help=f"how long to flush after a signal (default: {TO_STOP:.0f}); with --once, how long in all (default: {AT_ONCE:.0f})",
+        help=f"how long to flush after a signal (default: {TO_STOP:.0f}s); with --once, how long in all (default: {AT_ONCE:.0f}s)",
     )
     flush.add_argument("--setup", action="store_true", help="create LangGraph's tables first, or bring them up to date")
     flush.add_argument("--quiet", action="store_true", help="print errors only")
@@ -95,12 +96,13 @@ def add(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
+    """Read a number of seconds, or a duration such as `90s` or `10m`."""
     try:
-        seconds = float(text)
+        seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of seconds, and no duration such as 90s or 10m")
     return seconds
 
 

@@ -324,7 +324,7 @@ async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
     """It waits for both; ended before that, or with the time up, it says so."""
     ports = [free_port(), free_port()]
     redis_url, url = f"redis://:hunter2@127.0.0.1:{ports[0]}", f"postgresql://bench:hunter2@127.0.0.1:{ports[1]}/flush"
-    done = place.once("--redis", redis_url, "--postgres", url, "--timeout", "2")
+    done = place.once("--redis", redis_url, "--postgres", url, "--timeout", "2s")
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 3
     with running("--redis", redis_url, "--postgres", url) as flusher:
@@ -420,6 +420,8 @@ def test_wrong_passwords(place: Place, capsys: Any) -> None:
         ["--workers", "0"],
         ["--timeout", "-1"],
         ["--timeout", "nan"],
+        ["--timeout", "10x"],
+        ["--interval", "0s"],
         ["--cold-history", "some"],
     ],
 )
