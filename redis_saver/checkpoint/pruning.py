@@ -239,7 +239,9 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
 def _plan(
     seen: References, reachable: ReachableChunks, victims: set[CheckpointKey], writes: Sequence[bytes]
 ) -> list[list[bytes]]:
-    """What to remove for each victim, oldest first, and subgraph calls before the root checkpoint that says they are over: the header, and the values and the run it is the last to hold.
+    """What to remove for each victim: the header, and the values and the run it is the last to hold.
+
+    The oldest come first, and subgraph calls before the root checkpoints that say they are over.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.

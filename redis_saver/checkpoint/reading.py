@@ -132,10 +132,10 @@ def walk(
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             for raw_id, raw_seeds, raw_writes in page:
-                if (
-                    raw_id in seen
-                ):  # a caller put an ancestor again, below its own descendant; what is behind was collected
-                    position = b""
+                if raw_id in seen:
+                    position = (
+                        b""  # a caller put an ancestor again, below its own descendant: all behind it was collected
+                    )
                     break
                 seen.add(raw_id)
                 pairs = zip(raw_seeds[::2], raw_seeds[1::2], strict=True)
