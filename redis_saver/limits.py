@@ -25,9 +25,9 @@ class Limits:
     """
 
     name_bytes: int = 16_384
-    """Bytes of a name in UTF-8: of a thread, namespace, checkpoint, parent, task, task path, run, node; of a channel with its version."""
+    """Bytes of a name in UTF-8, of a thread, namespace, checkpoint, parent, task, task path, run, node; of a channel with its version."""
     value_bytes: int = 64 * 2**20
-    """Bytes of a value, or of a pending write, as the serializer gives it: before compression, and when it is read after that."""
+    """Bytes of a value, or of a pending write, as the serializer gives it, before compression, and when it is read after that."""
     channels: int = 10_000
     """Channels of a checkpoint."""
     writes: int = 10_000

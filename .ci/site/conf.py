@@ -22,6 +22,7 @@ autodoc_default_options = {
     "inherited-members": "BaseCheckpointSaver, Exception, tuple",
     "member-order": "bysource",
 }
+autoclass_content = "both"  # what a class is, and what its constructor takes
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_use_rtype = False

@@ -26,10 +26,15 @@ class CheckReport(NamedTuple):
     """What `check` saw of a thread."""
 
     thread_id: str
+    """Its name."""
     checkpoints: int = 0
+    """How many checkpoints it has."""
     values: int = 0
+    """How many values of channels."""
     chunks: int = 0
+    """How many chunks of long values."""
     writes: int = 0
+    """How many pending writes."""
     bytes: int = 0
     """Of headers, values, chunks and writes as stored."""
     compared: int = 0
@@ -37,6 +42,7 @@ class CheckReport(NamedTuple):
     lacking: int = 0
     """How many records (checkpoints, pending writes of a task) cold does not have yet: then nothing was compared."""
     findings: tuple[Finding, ...] = ()
+    """What is wrong, 100 at the most."""
     more: int = 0
     """How many findings there are beside those."""
 

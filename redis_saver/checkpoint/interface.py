@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -48,6 +49,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     _operations: ClassVar[Operations]
     _takes: ClassVar[str] = ""
     """What its constructor takes, for messages."""
+    __signature__: ClassVar[inspect.Signature]
 
     driver: Driver[Any]
     """What runs the operations."""
@@ -58,6 +60,12 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             """Refuse arguments that other savers take, and typing errors, by their names."""
             keywords.check(cls, settings, cls._takes)
             return super().__new__(cls)
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Have `help` and notebooks show the constructor's settings, and not those of `__new__`."""
+        super().__init_subclass__(**settings)
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def _run(self, operation: Generator[Any, Any, T]) -> T:
         return self.driver.run(operation)

@@ -57,7 +57,9 @@ class Finding(NamedTuple):
     where: str
     """What it is about; names are written as `repr` does."""
     what: str
+    """What is wrong with it."""
     remedy: str
+    """What to do."""
 
 
 class Findings(list[Finding]):

@@ -46,12 +46,16 @@ ATTEMPTS = 20
 
 
 class Pruned(NamedTuple):
-    """What prune removed (or, with dry_run, would remove). `bytes` counts headers, values and writes as stored."""
+    """What prune removed (or, with dry_run, would remove)."""
 
     checkpoints: int = 0
+    """How many checkpoints."""
     writes: int = 0
+    """How many pending writes."""
     blobs: int = 0
+    """How many values of channels."""
     bytes: int = 0
+    """What these took: headers, values and writes as stored."""
 
     def plus(self, other: Iterable[int]) -> Pruned:
         """The sum."""

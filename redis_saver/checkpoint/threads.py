@@ -26,16 +26,19 @@ class ThreadInfo(NamedTuple):
     """A thread, as `threads()` tells of it."""
 
     thread_id: str
+    """Its name."""
     checkpoint_id: str | None
     """The newest checkpoint over all namespaces; None where there are only writes of one that is not there yet."""
     updated_at: datetime | None
     """That checkpoint's `ts`; None where it has none, or one that is no time."""
     checkpoints: int
+    """How many it has, in all namespaces."""
     bytes: int
     """Headers, values and writes as stored; Redis's own overhead comes on top."""
     ttl: timedelta | None
-    """Time left; None: does not expire."""
+    """Time left, or None where it does not expire."""
     pinned: bool
+    """Whether it stays until `unpin`."""
     interrupted: bool
     """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
 

@@ -23,6 +23,7 @@ class TieredThreadInfo(NamedTuple):
     """A thread in two tiers: what each of them has of it."""
 
     thread_id: str
+    """Its name."""
     hot: ThreadInfo | None
     """What Redis has; None where it has nothing: the next read brings the thread back."""
     cold: ThreadInfo | None

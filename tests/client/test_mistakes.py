@@ -137,6 +137,8 @@ def test_the_ways_to_make_a_saver_have_the_same_settings() -> None:
         for each in made
     ]
     assert settings[0] == settings[1] == settings[2] and len(settings[0]) > 10
+    shown = inspect.signature(RedisSaver).parameters
+    assert list(shown) == [name for name in made[0].parameters if name != "self"], "what help() and notebooks show"
     assert inspect.signature(AsyncTieredSaver.__init__) == inspect.signature(TieredSaver.__init__)
     assert not any(
         one.kind is inspect.Parameter.VAR_KEYWORD for one in inspect.signature(TieredSaver.__init__).parameters.values()
