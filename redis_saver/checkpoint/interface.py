@@ -57,7 +57,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     if not TYPE_CHECKING:  # a type checker looks at `__init__`
 
         def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
-            """Refuse arguments that other savers take, and typing errors, by their names."""
+            """Refuse arguments that other savers take, and misspelled ones, by their names."""
             keywords.check(cls, settings, cls._takes)
             return super().__new__(cls)
 

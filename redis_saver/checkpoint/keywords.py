@@ -1,4 +1,4 @@
-"""Keywords that a method does not have: those of other savers, and typing errors."""
+"""Keywords that a method does not have: those of other savers, and misspelled ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,12 +50,24 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     known = frozenset(inspect.signature(function).parameters)
     method = function.__name__
 
-    @wraps(function)
-    def call(*arguments: P.args, **settings: P.kwargs) -> R:
+    def look_at(arguments: tuple[Any, ...], settings: Mapping[str, object]) -> None:
         if not known.issuperset(settings):
-            of: Any = arguments[0]
+            of = arguments[0]
             name = of.__name__ if isinstance(of, type) else type(of).__name__
             _check(name, f"{name}.{method}", known, settings, "", method)
+
+    if inspect.iscoroutinefunction(function):  # and so it has to stay, for those who ask
+
+        @wraps(function)
+        async def acall(*arguments: P.args, **settings: P.kwargs) -> Any:
+            look_at(arguments, settings)
+            return await function(*arguments, **settings)
+
+        return cast("Callable[P, R]", acall)
+
+    @wraps(function)
+    def call(*arguments: P.args, **settings: P.kwargs) -> R:
+        look_at(arguments, settings)
         return function(*arguments, **settings)
 
     return call

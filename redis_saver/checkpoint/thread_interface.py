@@ -76,13 +76,15 @@ class ThreadInterface(Generic[InfoT]):
 
         Returns:
             How many checkpoints, writes, values (blobs) and bytes were removed, over all threads. Too low where the client
-            had to send a step again after a lost reply.
+            had to send a step again after a lost reply. Over two tiers, what cold removed; zeros where cold is not LangGraph's Postgres
+            saver, as others do not tell.
 
         Raises:
             ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.
             ThreadBusy: A thread was written to during each of many attempts; what was removed so far is whole checkpoints.
             NotImplementedError: Over two tiers, where the cold saver cannot do it: a `DeltaChannel` in Postgres, or `keep_last`, `older_than` or
-                `dry_run` with another saver. Nothing was removed.
+                `dry_run` with another saver. Nothing was removed, unless a thread began to use a `DeltaChannel` meanwhile: then those before it
+                were pruned.
         """
         kept = retention(strategy, keep_last, older_than)
         return self._run(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
@@ -123,7 +125,10 @@ class ThreadInterface(Generic[InfoT]):
         return self._astream(self._operations.stream_threads(self, thread_prefix))
 
     def get_thread(self, thread_id: str) -> InfoT | None:
-        """One thread, as `threads()` describes it; None: there is no such thread. One round trip; over two tiers one to each."""
+        """One thread, as `threads()` describes it; None: there is no such thread.
+
+        Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver is asked for all checkpoints of the thread.
+        """
         found: InfoT | None = self._run(self._operations.get_thread(self, configs.name(thread_id, "thread_id")))
         return found
 

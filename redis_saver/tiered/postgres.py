@@ -162,7 +162,7 @@ def uses_delta_channel(thread_id: str) -> NotImplementedError:
     """Why a thread is not pruned in Postgres, as `PostgresSaver.prune` has it."""
     return NotImplementedError(
         f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does not prune such threads. "
-        "Nothing was removed"
+        "The thread was not changed"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a user meets who writes what other savers take, or makes a typing error: an error that names the argument and the public class."""
+"""What a user meets who writes what other savers take, or misspells an argument: an error that names the argument and the public class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "client_options={...}",
     ),
-    "typing error": (
+    "misspelled": (
         lambda: RedisSaver(redis.Redis(), compresion="zstd"),
         TypeError,
         "RedisSaver has no argument 'compresion'; did you mean 'compression'?",
@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "TieredSaver: mode='write-behnd': write 'write-through' or 'write-behind'",
     ),
-    "typing error of tiers": (
+    "misspelled, of tiers": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flush_intervall=1),
         TypeError,
         "TieredSaver has no argument 'flush_intervall'; did you mean 'flush_interval'?",
@@ -112,6 +112,12 @@ def test_a_mistake_is_named_with_what_to_write(mistake: str) -> None:
     with pytest.raises(kind) as caught:
         make()
     assert said in str(caught.value) and "secret" not in str(caught.value)
+
+
+async def test_a_coroutine_stays_one_that_names_what_to_write() -> None:
+    assert inspect.iscoroutinefunction(RedisSaver.aprune) and inspect.iscoroutinefunction(AsyncTieredSaver.aprune)
+    with pytest.raises(TypeError, match="AsyncRedisSaver.aprune has no argument 'keep': write keep_last="):
+        await AsyncRedisSaver(redis.asyncio.Redis()).aprune(["a"], keep=3)
 
 
 def test_a_subclass_with_settings_of_its_own_is_made(  # which `__new__` must not refuse
