@@ -124,7 +124,7 @@ class ThreadMigrationError(RedisSaverError):
 
 
 class CalledOnEventLoop(RedisSaverError, RuntimeError):
-    """A synchronous method was called on a thread whose event loop it would block."""
+    """A synchronous method was called on an OS thread whose event loop it would block."""
 
 
 class LoopEnded(RedisSaverError, RuntimeError):

@@ -117,7 +117,7 @@ def instrument(
     """Export a saver's `stats()` as metrics, as long as the saver is used.
 
     It is not kept alive by that. Calling it again for one saver replaces its attributes. Savers with the same attributes are taken together: their
-    counters are added up, and of gauges the greatest is told.
+    counters are added up, and of gauges the greatest is told. A saver that has not scanned for the backlog (`flusher=False`) has no gauges of it.
 
     Args:
         saver: The saver.

@@ -25,10 +25,9 @@ from redis_saver.ttl import TTL
 class AsyncRedisSaver(Saver[AsyncClient]):
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
-    It can be built where no event loop runs, and used by any number of loops and OS threads at once, before and after a fork
-    (`connections.LoopClients` tells which loop has connections of its own). Its methods without an `a` work from any OS thread that runs no event loop, such
-    as the worker threads of `graph.invoke`; on a loop's own thread they raise `CalledOnEventLoop`, as they would block that loop. In a program without
-    asyncio they work too, on a loop in the background; there `RedisSaver` is faster.
+    Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its
+    methods without an `a` work on any OS thread that runs no event loop, such as the worker threads of `graph.invoke`. On the OS thread of a
+    running loop they would block that loop, and raise `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
     """
 
     driver: AsyncDriver | DriverWrapper[Request]

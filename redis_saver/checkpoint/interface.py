@@ -246,7 +246,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
-        What `copy_thread` made stays: a copy is not the work of its source's runs.
+        What `copy_thread` made stays: a copy is not the work of its source's runs. A checkpoint that stays may name a parent that is gone.
 
         Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
         index over threads in different cluster slots; then, in the threads that have the runs, their links are read and some hundred names removed a step.

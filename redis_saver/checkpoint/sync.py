@@ -25,9 +25,9 @@ from redis_saver.ttl import TTL
 class RedisSaver(Saver[SyncClient]):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
-    Its `a...` methods work too: each runs in a worker thread, so the event loop is never blocked. For a service on
-    asyncio, `AsyncRedisSaver` does without the threads. Safe to share between threads, as its client is, and fit for use before
-    and after a fork: the child has a client of its own, with the same settings.
+    Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisSaver` does without
+    these. Any number of OS threads may share a saver, as they may share its client. It works before and after a fork: the child makes a
+    client of its own, with the same settings.
     """
 
     driver: SyncDriver | DriverWrapper[Request]

@@ -20,12 +20,13 @@ from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
 
-    Used by any number of loops and OS threads, before and after a fork, as far as `cold` can be. One that is bound to a loop (it has a `loop`, as an
-    `AsyncPostgresSaver`) answers the calls of that loop. All other calls, and those of a child, run on the background loop (`redis_saver.client.loops`), with connections of their
-    own to Postgres, with the same settings. A cold saver of another kind answers them on its loop, and they raise `LoopEnded` where that does not run.
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresSaver`
+    is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and children run on a loop in the
+    background, with connections of their own to Postgres. Another cold saver that is bound to a loop answers them there; where that loop
+    does not run, they raise `LoopEnded`.
 
-    With write-behind the flusher is a few tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`. In the child of a fork
-    it starts with the first call on the saver.
+    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`.
+    Flushers start in a forked child with its first call on the saver.
     """
 
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver

@@ -23,10 +23,10 @@ from redis_saver.tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 class TieredSaver(TwoTiers[RedisSaver]):
     """A `RedisSaver` in front of any saver. Its `a...` methods run in worker threads.
 
-    With write-behind, `close` it at the end, or use it in a `with`.
+    With write-behind, call `close()` at the end, or use it in a `with`.
 
-    It is fit for use before and after a fork, if `cold` is. A `PostgresSaver` is: in the child it gets connections of its own, with the settings of those it
-    had. The flusher starts with the first call on the saver in the child.
+    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own, with the same
+    settings. Flushers start in the child with its first call on the saver.
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
@@ -38,7 +38,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
             self._flusher.start()
 
     def flush(self, timeout: float | None = None) -> int:
-        """Bring to cold all that only hot has, of all processes.
+        """Flush: bring to cold all that only hot has, of all processes.
 
         Args:
             timeout: Seconds; None: as long as it takes, also while cold is down.
@@ -53,9 +53,10 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return await asyncio.to_thread(self.flush, timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
-        """Stop the flusher, after it has brought to cold what it can in so many seconds. Answers what is left, as `flush`.
+        """Stop the flusher of this process, and flush what it can in so many seconds. Answers how many records are left, as `flush`.
 
-        What is left is in hot, and any other process, or the next one, brings it to cold. How much that is is logged (`redis_saver`, WARNING).
+        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver`, WARNING).
+        With `flusher=False`, or write-through, it flushes nothing and answers 0.
         """
         deadline = time.monotonic() + timeout
         self._flusher.stop(timeout)
