@@ -146,9 +146,17 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
 
 
 def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
-    """Change a thread in cold, and give it up in hot. Answers what cold did."""
+    """Change a thread in cold, and give it up in hot. Answers what cold did.
+
+    Raises:
+        NotImplementedError: Cold cannot, and has done nothing: the intent is released.
+    """
     intent = yield from begin_intent(tiers, thread, ALL)
-    answer = (yield cold) if cold else None
+    try:
+        answer = (yield cold) if cold else None
+    except NotImplementedError:
+        yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+        raise
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
     return answer
 

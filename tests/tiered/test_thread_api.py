@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from uniform import Uniform
 
 from redis_saver import Pruned, ThreadNotFound
+from redis_saver.tiered import postgres as statements
 
 HOUR = timedelta(hours=1)
 
@@ -173,7 +174,7 @@ class State(TypedDict):
     ]
 
 
-async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tiers) -> None:
+async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tiers, monkeypatch: Any) -> None:
     uniform = await tiers.uniform()
     await chain(uniform, "plain", 3)
     builder: Any = StateGraph(State)
@@ -187,6 +188,15 @@ async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tier
     with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
         await uniform.prune(["plain", "delta"], keep_last=1)
     assert len(await uniform.list(config("plain"))) == 3
+    assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
+
+    def none(_: Any) -> Any:
+        return []
+        yield
+
+    monkeypatch.setitem(statements._METHODS, "threads_with_delta_channels", none)
+    with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
+        await uniform.prune(["delta"])  # as where the thread began to use one only behind the first look
     assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
     state = (
         await graph.aget_state(config("delta", None))
