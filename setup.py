@@ -16,7 +16,7 @@ PURE = (
     or sys.implementation.name != "cpython"
     or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 )
-NATIVE = Extension("redis_saver.serde.native", ["redis_saver/serde/native.c"], py_limited_api=True, optional=True)
+NATIVE = Extension("redis_saver._serde.native", ["redis_saver/_serde/native.c"], py_limited_api=True, optional=True)
 
 setup(
     ext_modules=[] if PURE else [NATIVE],

@@ -18,8 +18,8 @@ import redis
 import redis.asyncio
 
 from redis_saver import AsyncRedisSaver, RedisSaver
-from redis_saver.checkpoint import reading, writing
-from redis_saver.engine import wire
+from redis_saver._checkpoint import reading, writing
+from redis_saver._engine import wire
 
 THREAD: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
 CALLERS = (1, 10, 50, 100, 500)

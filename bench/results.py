@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.budgets import judge
 from bench.measuring import Run
-from redis_saver.serde import native_bridge
+from redis_saver._serde import native_bridge
 
 FOLDER = Path(__file__).parent / "results"
 Result = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from redis_saver import RedisSaver
-from redis_saver.engine import scripts
+from redis_saver._engine import scripts
 
 CHECKPOINTS, CHANNELS = 2000, 12
 NAMES = {value.sha: value.name for value in vars(scripts).values() if isinstance(value, scripts.Script)}

@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver.serde.serializer import FastSerializer
+from redis_saver._serde.serializer import FastSerializer
 
 ROUNDS, BUDGET = 25, 0.01
 

@@ -2,12 +2,19 @@
 
 from importlib.metadata import version
 
-from redis_saver.checkpoint.aio import AsyncRedisSaver
-from redis_saver.checkpoint.checking import CheckReport
-from redis_saver.checkpoint.inventory import Finding
-from redis_saver.checkpoint.pruning import Pruned
-from redis_saver.checkpoint.sync import RedisSaver
-from redis_saver.checkpoint.threads import ThreadInfo
+from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.inventory import Finding
+from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._common.limits import Limits
+from redis_saver._common.ttl import TTL
+from redis_saver._serde.serializer import FastSerializer, StrictSerializer
+from redis_saver._tiered.aio import AsyncTieredSaver
+from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.sync import TieredSaver
+from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
@@ -31,13 +38,6 @@ from redis_saver.errors import (
     UnsupportedFormat,
     UnsupportedServer,
 )
-from redis_saver.limits import Limits
-from redis_saver.serde.serializer import FastSerializer, StrictSerializer
-from redis_saver.tiered.aio import AsyncTieredSaver
-from redis_saver.tiered.stats import Stats
-from redis_saver.tiered.sync import TieredSaver
-from redis_saver.tiered.thread_info import TieredThreadInfo
-from redis_saver.ttl import TTL
 
 __version__ = version("redis-saver")
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from redis_saver.cli.main import main
+from redis_saver._cli.main import main
 
 sys.exit(main())

@@ -25,9 +25,9 @@ from typing import Any
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from redis_saver import ttl as ttls
-from redis_saver.checkpoint.aio import AsyncRedisSaver
-from redis_saver.display import shown
+from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import shown
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ from typing import Any
 
 import redis
 
-from redis_saver.display import error_text, printable, sentence, shown
+from redis_saver._common.display import error_text, printable, sentence, shown
 
 
 class RedisSaverError(Exception):

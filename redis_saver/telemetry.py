@@ -13,10 +13,10 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from redis_saver.display import kind_of
-from redis_saver.tiered.aio import AsyncTieredSaver
-from redis_saver.tiered.stats import Stats
-from redis_saver.tiered.sync import TieredSaver
+from redis_saver._common.display import kind_of
+from redis_saver._tiered.aio import AsyncTieredSaver
+from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.sync import TieredSaver
 
 SCOPE = "redis_saver"
 """The name of the meter."""

@@ -1,4 +1,4 @@
--- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/storage/framing.py.
+-- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/_storage/framing.py.
 
 local reading = 'a packed record' -- what to name where one cannot be read
 

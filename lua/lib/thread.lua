@@ -1,4 +1,4 @@
--- Shared by the scripts (included, see redis_saver/engine/scripts.py): opening a thread, its deadline, its counters.
+-- Shared by the scripts (included, see redis_saver/_engine/scripts.py): opening a thread, its deadline, its counters.
 
 -- The format of what is stored, the first number of @state. docs/storage-format.md says when it is raised, and by whom it is read here and in Python.
 local FORMAT = 1

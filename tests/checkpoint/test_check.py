@@ -40,13 +40,13 @@ from redis_saver import (
     ThreadDamaged,
     ThreadNotFound,
     TieredSaver,
-    names,
 )
-from redis_saver.cli.main import main
-from redis_saver.engine import requests
-from redis_saver.names import Keyspace
-from redis_saver.storage import framing
-from redis_saver.storage.chunks import digest
+from redis_saver._common import names
+from redis_saver._cli.main import main
+from redis_saver._engine import requests
+from redis_saver._common.names import Keyspace
+from redis_saver._storage import framing
+from redis_saver._storage.chunks import digest
 
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 

@@ -17,8 +17,9 @@ from proxy import Proxy, proxy, through
 from raw import check_sound, without_revision
 from uniform import Target, Uniform
 
-from redis_saver import Pruned, ThreadBusy, names
-from redis_saver.engine import scripts
+from redis_saver import Pruned, ThreadBusy
+from redis_saver._common import names
+from redis_saver._engine import scripts
 
 WRITERS = 64
 

@@ -12,11 +12,11 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver import DecodeError, Limits
-from redis_saver.limits import Allowance
-from redis_saver.serde import fallback
-from redis_saver.serde.serializer import FastSerializer
-from redis_saver.storage import codec
-from redis_saver.storage.framing import pack
+from redis_saver._common.limits import Allowance
+from redis_saver._serde import fallback
+from redis_saver._serde.serializer import FastSerializer
+from redis_saver._storage import codec
+from redis_saver._storage.framing import pack
 
 SIZE = 4_000_000
 LONG = "x" * SIZE

@@ -12,7 +12,7 @@ from factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from uniform import Target, Uniform
 
-from redis_saver.engine import scripts as all_scripts
+from redis_saver._engine import scripts as all_scripts
 
 
 @pytest.fixture

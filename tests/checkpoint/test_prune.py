@@ -16,11 +16,11 @@ from uniform import Target, Uniform
 from wrappers import Around
 
 from redis_saver import Pruned, RedisSaver
-from redis_saver.checkpoint import pruning
-from redis_saver.checkpoint.retention import Retention
-from redis_saver.checkpoint.copying import copy_thread
-from redis_saver.engine import scripts
-from redis_saver.engine.requests import Call
+from redis_saver._checkpoint import pruning
+from redis_saver._checkpoint.retention import Retention
+from redis_saver._checkpoint.copying import copy_thread
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
 
 
 def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:

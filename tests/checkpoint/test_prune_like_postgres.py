@@ -13,7 +13,7 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from redis_saver import RedisSaver
-from redis_saver.migrate.engine import migrate
+from redis_saver._migrate.engine import migrate
 
 
 class State(TypedDict, total=False):

@@ -64,10 +64,10 @@ from wrappers import Around
 from bench import graphs
 from bench.history import history, message
 from redis_saver import PlainValueRefused, Pruned, RedisSaver, ThreadBusy, ThreadDamaged
-from redis_saver.checkpoint import pruning
-from redis_saver.checkpoint.retention import Retention
-from redis_saver.engine.requests import Call
-from redis_saver.names import Keyspace
+from redis_saver._checkpoint import pruning
+from redis_saver._checkpoint.retention import Retention
+from redis_saver._engine.requests import Call
+from redis_saver._common.names import Keyspace
 
 BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
 
@@ -1285,7 +1285,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
                     asyncio.run(told.put(other, 1, v=after))
                 return (yield request)
 
-            from redis_saver.checkpoint.copying import copy_thread
+            from redis_saver._checkpoint.copying import copy_thread
 
             Around(saver, around)
             saver.driver.run(copy_thread(saver, THREAD, "copy"))

@@ -16,8 +16,8 @@ from uniform import Target, Uniform
 from values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, PlainValueRefused
-from redis_saver.serde.serializer import FastSerializer, StrictSerializer
-from redis_saver.storage import codec, compression, framing
+from redis_saver._serde.serializer import FastSerializer, StrictSerializer
+from redis_saver._storage import codec, compression, framing
 
 ran: list[str] = []
 

@@ -67,9 +67,10 @@ from servers import url_of
 from uniform import Target, Uniform
 from values import KEY, Point
 
-from redis_saver import DecodeError, EncodeError, Limits, TieredSaver, names
-from redis_saver.names import Keyspace
-from redis_saver.storage import codec
+from redis_saver import DecodeError, EncodeError, Limits, TieredSaver
+from redis_saver._common import names
+from redis_saver._common.names import Keyspace
+from redis_saver._storage import codec
 
 # -- values
 

@@ -18,10 +18,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from servers import Server, url_of
 
-from redis_saver import RedisSaver, times
-from redis_saver.cli.demo import build_agent
-from redis_saver.cli.main import main
-from redis_saver.client.clients import connect
+from redis_saver import RedisSaver
+from redis_saver._common import times
+from redis_saver._cli.demo import build_agent
+from redis_saver._cli.main import main
+from redis_saver._client.clients import connect
 
 ROW = re.compile(
     r"^(?P<lane>[├└│─ ]*)(?P<mark>[●◆◇]) (?P<id>[0-9a-f]{6}) +(?P<step>-?\d+)  (?P<source>\w+) +"
@@ -171,17 +172,17 @@ def test_a_bad_server_is_one_line(url: str) -> None:
 
 @pytest.mark.parametrize("module", ["rich.console", "langgraph.prebuilt", "fakeredis"])
 def test_missing_packages_are_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "redis_saver.cli.demo")
+    monkeypatch.delitem(sys.modules, "redis_saver._cli.demo")
     monkeypatch.setitem(sys.modules, module, None)
     assert one_line(run := Run("memory://"), "pip install 'redis-saver[cli]'"), run.err
 
 
 def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
-    monkeypatch.setattr("redis_saver.cli.demo.time.sleep", lambda _: server.kill())
+    monkeypatch.setattr("redis_saver._cli.demo.time.sleep", lambda _: server.kill())
     assert one_line(run := Run(server.url), "onnection"), run.err
     client = connect("memory://vanishing", asynchronous=False)
-    monkeypatch.setattr("redis_saver.cli.demo.time.sleep", lambda _: client.flushall())
+    monkeypatch.setattr("redis_saver._cli.demo.time.sleep", lambda _: client.flushall())
     assert one_line(run := Run("memory://vanishing"), "is not there"), run.err
 
 

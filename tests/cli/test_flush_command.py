@@ -27,8 +27,8 @@ from uniform import Uniform
 import redis_saver
 from bench.servers import free_port, postgres_server
 from redis_saver import RedisSaver, TieredSaver
-from redis_saver.cli.main import main
-from redis_saver.names import Keyspace
+from redis_saver._cli.main import main
+from redis_saver._common.names import Keyspace
 
 pytestmark = pytest.mark.xdist_group("flush")
 _numbers = itertools.count()
@@ -444,14 +444,14 @@ async def test_numbers_are_exported_where_opentelemetry_is_loaded(place: Place, 
     await written(place.uniform)
     text = f"""
 import sys
-from redis_saver.cli.main import main
+from redis_saver._cli.main import main
 if {loaded}:
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    from redis_saver.cli import flush
+    from redis_saver._cli import flush
     end = flush.Teller.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics

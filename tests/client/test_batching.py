@@ -25,9 +25,9 @@ from servers import Cluster, Server, url_of
 from uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, KeyConflict
-from redis_saver.client import clusters, connections, pending
-from redis_saver.engine.requests import Batch, Call, Command
-from redis_saver.engine.scripts import Script
+from redis_saver._client import clusters, connections, pending
+from redis_saver._engine.requests import Batch, Call, Command
+from redis_saver._engine.scripts import Script
 
 EACH = pending.REQUESTS_PER_PIPELINE
 

@@ -27,8 +27,8 @@ from redis_saver import (
     RedisSaver,
     UnsupportedServer,
 )
-from redis_saver.client import clients
-from redis_saver.client.sentinels import SSLPrimaryConnection
+from redis_saver._client import clients
+from redis_saver.sentinels import SSLPrimaryConnection
 
 
 def port() -> int:

@@ -31,15 +31,10 @@ from sentinels import sentinel  # noqa: F401
 from servers import url_of
 from uniform import Uniform
 
-from redis_saver import (
-    AsyncRedisSaver,
-    AsyncTieredSaver,
-    RedisSaver,
-    TieredSaver,
-    forks,
-)
-from redis_saver.client import connections, loops, twins
-from redis_saver.client.clients import connect
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver._common import forks
+from redis_saver._client import connections, loops, twins
+from redis_saver._client.clients import connect
 from redis_saver.errors import LoopEnded
 
 PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"

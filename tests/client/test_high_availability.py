@@ -40,7 +40,7 @@ from redis_saver import (
     ReplicationTimeout,
     TieredSaver,
 )
-from redis_saver.names import Keyspace
+from redis_saver._common.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
 WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async") for program in PROGRAMS[1:])]

@@ -17,9 +17,10 @@ import valkey
 from langgraph.checkpoint.memory import InMemorySaver
 
 import redis_saver
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors, times
-from redis_saver.client.servers import described
-from redis_saver.cli.main import main
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors
+from redis_saver._common import times
+from redis_saver._client.servers import described
+from redis_saver._cli.main import main
 from redis_saver.migrate import migrate
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
@@ -96,7 +97,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "hot": (
         lambda: AsyncTieredSaver(RedisSaver(redis.Redis()), InMemorySaver()),
         TypeError,
-        "AsyncTieredSaver: hot is a redis_saver.checkpoint.sync.RedisSaver; it has to be of AsyncRedisSaver",
+        "AsyncTieredSaver: hot is a redis_saver._checkpoint.sync.RedisSaver; it has to be of AsyncRedisSaver",
     ),
     "cold": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), "postgresql://:secret@h"),

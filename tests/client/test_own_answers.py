@@ -29,8 +29,8 @@ from uniform import Target
 from wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
-from redis_saver.client.batching import Batcher
-from redis_saver.names import Keyspace
+from redis_saver._client.batching import Batcher
+from redis_saver._common.names import Keyspace
 
 pytestmark = pytest.mark.random
 

@@ -20,7 +20,7 @@ from sentinels import roundtrip
 from servers import Cluster, Server, binary, free_port, valkey_binary
 
 from redis_saver import AsyncRedisSaver, RedisSaver
-from redis_saver.client import clients, twins
+from redis_saver._client import clients, twins
 
 KINDS = ["one", "sentinel", "cluster"]
 

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
-from redis_saver.cli.health import Cold, Hot
-from redis_saver.cli.main import main
-from redis_saver.client import clients, urls
+from redis_saver._cli.health import Cold, Hot
+from redis_saver._cli.main import main
+from redis_saver._client import clients, urls
 from redis_saver.errors import RedisSaverError
 from redis_saver.migrate import opened
 

@@ -25,7 +25,7 @@ from servers import free_port, url_of
 
 from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer
 from redis_saver.agent_server import checkpointer
-from redis_saver.client import clients
+from redis_saver._client import clients
 
 pytestmark = pytest.mark.xdist_group("agent")
 needs_agent_server = pytest.mark.skipif(sys.version_info < (3, 11), reason="langgraph dev needs Python 3.11")

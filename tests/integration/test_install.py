@@ -24,7 +24,7 @@ from uniform import Target, Uniform
 
 from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
-from redis_saver.serde import native_bridge
+from redis_saver._serde import native_bridge
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
-        "from redis_saver.serde import native_bridge\n"
+        "from redis_saver._serde import native_bridge\n"
         f"assert (native_bridge.native is not None) == {native}\n"
         f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
         "    saver.setup()\n"

@@ -16,9 +16,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tiering import written
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.client.clients import connect
+from redis_saver._client.clients import connect
 from redis_saver.telemetry import INSTRUMENTS, LAST_ERROR, RESULT, instrument
-from redis_saver.tiered.stats import Stats
+from redis_saver._tiered.stats import Stats
 
 
 class Meters:
@@ -197,7 +197,7 @@ def process(text: str) -> str:
 MADE = """
 from langgraph.checkpoint.memory import InMemorySaver
 from redis_saver import RedisSaver, TieredSaver, telemetry
-from redis_saver.client.clients import connect
+from redis_saver._client.clients import connect
 def tiered():
     return TieredSaver(RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver())
 """

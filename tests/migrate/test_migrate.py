@@ -46,11 +46,12 @@ from typing_extensions import TypedDict
 
 from bench.servers import postgres_server
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
-from redis_saver.cli.main import main
-from redis_saver.migrate import dumpfile, langgraph_dev, migrate, opened
-from redis_saver.migrate import engine as engine_module
-from redis_saver.migrate.records import with_text_versions
-from redis_saver.storage.opaque import OpaqueSerializer
+from redis_saver._cli.main import main
+from redis_saver._migrate import dumpfile, langgraph_dev
+from redis_saver.migrate import migrate, opened
+from redis_saver._migrate import engine as engine_module
+from redis_saver._migrate.records import with_text_versions
+from redis_saver._storage.opaque import OpaqueSerializer
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
 HOSTILE = "user-*%_'\"{a}|\\ü\n"

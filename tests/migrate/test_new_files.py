@@ -16,7 +16,7 @@ from uniform import Uniform
 
 import redis_saver
 from redis_saver import RedisSaver
-from redis_saver.cli.main import main
+from redis_saver._cli.main import main
 from redis_saver.errors import EndpointError
 from redis_saver.migrate import opened
 
@@ -72,8 +72,8 @@ def test_only_the_owner_may_read_it_while_it_is_written(
 ) -> None:
     """With every record that is packed, and every value that is pickled."""
     seen: list[str] = []
-    add = redis_saver.migrate.dumpfile_target.FileTarget._add
-    dump, put = redis_saver.migrate.langgraph_dev.pickle.dump, redis_saver.migrate.endpoints.SaverEndpoint.write
+    add = redis_saver._migrate.dumpfile_target.FileTarget._add
+    dump, put = redis_saver._migrate.langgraph_dev.pickle.dump, redis_saver._migrate.endpoints.SaverEndpoint.write
 
     def looking(do):
         def looked(*given, **named):
@@ -82,9 +82,9 @@ def test_only_the_owner_may_read_it_while_it_is_written(
 
         return looked
 
-    monkeypatch.setattr(redis_saver.migrate.dumpfile_target.FileTarget, "_add", looking(add))
-    monkeypatch.setattr(redis_saver.migrate.langgraph_dev.pickle, "dump", looking(dump))
-    monkeypatch.setattr(redis_saver.migrate.endpoints.SaverEndpoint, "write", looking(put))
+    monkeypatch.setattr(redis_saver._migrate.dumpfile_target.FileTarget, "_add", looking(add))
+    monkeypatch.setattr(redis_saver._migrate.langgraph_dev.pickle, "dump", looking(dump))
+    monkeypatch.setattr(redis_saver._migrate.endpoints.SaverEndpoint, "write", looking(put))
     assert write(source, kind, tmp_path / KINDS[kind]) == 0
     assert set(seen) == {"0o600"}
 
@@ -108,7 +108,7 @@ def test_links_at_names_that_can_be_foreseen_are_not_followed(source: str, tmp_p
     places = [tmp_path / f"threads{end}" for end in (".part", ".tmp", "~")]
     places += [
         folder / f"{name}{end}"
-        for name in redis_saver.migrate.langgraph_dev._FILES.values()
+        for name in redis_saver._migrate.langgraph_dev._FILES.values()
         for end in (".part", ".tmp")
     ]
     for place in places:
@@ -123,7 +123,7 @@ def test_links_at_names_that_can_be_foreseen_are_not_followed(source: str, tmp_p
 def test_a_file_that_all_may_read_is_replaced_not_written_to(source: str, tmp_path: Path) -> None:
     """Who has it open reads nothing new; and a link in its place is replaced, too."""
     assert write(source, "inmem", tmp_path) == 0
-    names = sorted(redis_saver.migrate.langgraph_dev._FILES.values())
+    names = sorted(redis_saver._migrate.langgraph_dev._FILES.values())
     held = []
     for name in names:
         (tmp_path / name).chmod(0o644)

@@ -11,9 +11,9 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.postgres.shallow import ShallowPostgresSaver
 
-from redis_saver import postgres
-from redis_saver.tiered import postgres as statements
-from redis_saver.serde import message_codec, pydantic_models
+from redis_saver._common import postgres
+from redis_saver._tiered import postgres as statements
+from redis_saver._serde import message_codec, pydantic_models
 
 
 class Changed(PostgresSaver):

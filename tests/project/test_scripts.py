@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redis_saver import errors
-from redis_saver.engine import replies, scripts
+from redis_saver._engine import replies, scripts
 
 FOLDER = scripts._folder()
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.lua") if path.parent.name != "lib")

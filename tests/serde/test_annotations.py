@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from redis_saver.serde.annotations import (
+from redis_saver._serde.annotations import (
     DICT,
     LIST,
     NONE,

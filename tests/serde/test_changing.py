@@ -19,8 +19,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from uniform import Target
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
-from redis_saver.serde import native_bridge
-from redis_saver.serde.serializer import FastSerializer, SafeSerializer, safe
+from redis_saver._serde import native_bridge
+from redis_saver._serde.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
 
@@ -47,7 +47,7 @@ def run(*arguments: str) -> None:
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     """`python tests/support/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
     if packed_by == "native" and native_bridge.native is None:
-        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
+        pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
     run("serializer", packed_by)
 
 
@@ -237,8 +237,8 @@ def test_what_holds_itself_is_an_error_and_no_crash() -> None:
     """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
     code = """
 from collections import deque
-from redis_saver.serde import native_bridge
-from redis_saver.serde.serializer import FastSerializer, safe
+from redis_saver._serde import native_bridge
+from redis_saver._serde.serializer import FastSerializer, safe
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 def outcomes():
     for depth in (1, 200, 2000):

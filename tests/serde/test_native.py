@@ -28,14 +28,14 @@ from message_strategies import (
     outcome,
 )
 
-from redis_saver.serde import message_codec as single
-from redis_saver.serde import message_fields, message_list, native_bridge
-from redis_saver.serde import msgpack as heads
+from redis_saver._serde import message_codec as single
+from redis_saver._serde import message_fields, message_list, native_bridge
+from redis_saver._serde import msgpack as heads
 
 native: Any = native_bridge.native
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.skipif(native is None, reason="redis_saver.serde.native was not built: there was no C compiler"),
+    pytest.mark.skipif(native is None, reason="redis_saver._serde.native was not built: there was no C compiler"),
 ]
 
 
@@ -394,12 +394,12 @@ import sys, logging
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 class Broken:
     def find_spec(self, name, path, target=None):
-        if name == "redis_saver.serde.native":
+        if name == "redis_saver._serde.native":
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage
-from redis_saver.serde import native_bridge
-from redis_saver.serde.serializer import FastSerializer
+from redis_saver._serde import native_bridge
+from redis_saver._serde.serializer import FastSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 assert native_bridge.native is None and not native_bridge.CLASSES
 value = [HumanMessage("x")] * 99

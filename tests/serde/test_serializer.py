@@ -68,12 +68,12 @@ from message_strategies import (
 )
 from pydantic import BaseModel, SecretStr
 
-from redis_saver.serde import elements as element_codec
-from redis_saver.serde import message_codec as fast
-from redis_saver.serde import message_fields, message_list, native_bridge
-from redis_saver.serde import msgpack as heads
-from redis_saver.serde.elements import EncodedElements
-from redis_saver.serde.serializer import FastSerializer
+from redis_saver._serde import elements as element_codec
+from redis_saver._serde import message_codec as fast
+from redis_saver._serde import message_fields, message_list, native_bridge
+from redis_saver._serde import msgpack as heads
+from redis_saver._serde.elements import EncodedElements
+from redis_saver._serde.serializer import FastSerializer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -83,7 +83,7 @@ def _native(request: Any) -> Any:
     """With the compiled module, and without."""
     kept = native_bridge.native
     if request.param == "native" and kept is None:
-        pytest.skip("redis_saver.serde.native was not built: there was no C compiler when redis_saver was installed")
+        pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
     native_bridge.native = kept if request.param == "native" else None
     yield
     native_bridge.native = kept
@@ -967,8 +967,8 @@ if {name!r} == "Interior":
     kept, wrong = jsonplus._msgpack_enc, None
 else:
     vars(jsonplus).pop({name!r})
-from redis_saver.serde.serializer import FastSerializer
-from redis_saver.serde import fallback
+from redis_saver._serde.serializer import FastSerializer
+from redis_saver._serde import fallback
 assert not fallback.KNOWN
 if {name!r} != "Interior":
     vars(jsonplus)[{name!r}] = kept

@@ -18,13 +18,13 @@ from seeds import seeds
 
 from bench.history import history, message
 from redis_saver import Limits
-from redis_saver.limits import Allowance
-from redis_saver.serde import native_bridge
-from redis_saver.serde.message_codec import state
-from redis_saver.serde.serializer import FastSerializer
-from redis_saver.storage import chunking, chunks, codec
-from redis_saver.storage.chunk_cache import ChunkCache, Version
-from redis_saver.storage.chunks import Stored
+from redis_saver._common.limits import Allowance
+from redis_saver._serde import native_bridge
+from redis_saver._serde.message_codec import state
+from redis_saver._serde.serializer import FastSerializer
+from redis_saver._storage import chunking, chunks, codec
+from redis_saver._storage.chunk_cache import ChunkCache, Version
+from redis_saver._storage.chunks import Stored
 
 
 class Bare:

@@ -25,7 +25,7 @@ from sharing import (
 from uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
-from redis_saver.storage import compression
+from redis_saver._storage import compression
 
 WORDS = "the account is open and the balance is what it was before "
 REPETITIVE = [f"{n}: {WORDS * 6}" for n in range(300)]

@@ -39,29 +39,21 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from servers import url_of
 from uniform import Target, Uniform
 
-from redis_saver import (
-    EncodeError,
-    KeyConflict,
-    LimitExceeded,
-    Limits,
-    RedisSaver,
-    ThreadDamaged,
-    TieredSaver,
-    names,
-)
-from redis_saver.checkpoint import reading
+from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver
+from redis_saver._common import names
+from redis_saver._checkpoint import reading
 from redis_saver.errors import FileDamaged
-from redis_saver.limits import Allowance
-from redis_saver.migrate.dumpfile import FIRST_LINE, FRAME, checksum
-from redis_saver.migrate.engine import migrate
-from redis_saver.migrate.opening import opened
-from redis_saver.names import Keyspace
-from redis_saver.serde.serializer import FastSerializer
-from redis_saver.storage import compression, framing
-from redis_saver.storage.chunks import digest
-from redis_saver.storage.framing import pack
-from redis_saver.tiered import context
-from redis_saver.tiered.flush import run as flushing
+from redis_saver._common.limits import Allowance
+from redis_saver._migrate.dumpfile import FIRST_LINE, FRAME, checksum
+from redis_saver._migrate.engine import migrate
+from redis_saver._migrate.opening import opened
+from redis_saver._common.names import Keyspace
+from redis_saver._serde.serializer import FastSerializer
+from redis_saver._storage import compression, framing
+from redis_saver._storage.chunks import digest
+from redis_saver._storage.framing import pack
+from redis_saver._tiered import context
+from redis_saver._tiered.flush import run as flushing
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""

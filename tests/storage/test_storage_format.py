@@ -28,9 +28,9 @@ from uniform import Target, Uniform
 from wrappers import ran
 
 from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
-from redis_saver.engine import scripts
-from redis_saver.names import Keyspace
-from redis_saver.tiered.flush import run as flushing
+from redis_saver._engine import scripts
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered.flush import run as flushing
 
 GOLDEN = Path(__file__).with_name("golden.json")
 NEWER = scripts.FORMAT + 1

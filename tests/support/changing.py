@@ -38,8 +38,8 @@ from redis_saver import (
     RedisSaver,
     TieredSaver,
 )
-from redis_saver.serde import native_bridge
-from redis_saver.serde.serializer import FastSerializer, safe
+from redis_saver._serde import native_bridge
+from redis_saver._serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)
 ROUNDS = 2

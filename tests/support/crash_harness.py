@@ -26,8 +26,8 @@ from tiering import plain
 import redis_saver
 from bench.servers import Postgres
 from redis_saver import RedisSaver, TieredSaver
-from redis_saver.names import Keyspace
-from redis_saver.tiered import context
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered import context
 
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")

@@ -33,8 +33,8 @@ from redis_saver import (
     ThreadDamaged,
     TieredSaver,
 )
-from redis_saver.client.clients import connect
-from redis_saver.names import Keyspace
+from redis_saver._client.clients import connect
+from redis_saver._common.names import Keyspace
 
 KINDS = [f"{kind}-{program}" for kind in ("sentinel", "cluster") for program in PROGRAMS]
 MODES = ("plain", "through", "behind")

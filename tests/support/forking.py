@@ -22,8 +22,8 @@ import traceback
 from typing import Any
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.client import connections
-from redis_saver.client.clients import connect
+from redis_saver._client import connections
+from redis_saver._client.clients import connect
 
 DEADLINE = 20.0
 """Seconds that a call may take on a machine that is busy with other tests; one that hangs takes for ever."""

@@ -14,7 +14,7 @@ from typing import Any
 from factories import checkpoint, config
 from uniform import Target, Uniform
 
-from redis_saver.names import Keyspace
+from redis_saver._common.names import Keyspace
 
 Step = Callable[[Uniform], Awaitable[Any]]
 

@@ -22,11 +22,11 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from tiering import Clock, Tiers, plain
 from uniform import Uniform
 
-from redis_saver.engine.runner import DriverWrapper
-from redis_saver.names import Keyspace
-from redis_saver.tiered import context
-from redis_saver.tiered.flush import run as flushing
-from redis_saver.tiered.requests import Attempt, ColdCall, Outcome, Sleep
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered import context
+from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.requests import Attempt, ColdCall, Outcome, Sleep
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)

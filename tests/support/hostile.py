@@ -21,8 +21,8 @@ from redis_saver import (
     ThreadDamaged,
     ThreadNotFound,
 )
-from redis_saver.storage.chunks import DIGEST, digest
-from redis_saver.storage.framing import pack
+from redis_saver._storage.chunks import DIGEST, digest
+from redis_saver._storage.framing import pack
 
 ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
 """What a call may raise; anything else fails the test."""

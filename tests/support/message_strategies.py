@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel, SecretStr
 
-from redis_saver.serde import message_codec as fast
-from redis_saver.serde.serializer import FastSerializer
+from redis_saver._serde import message_codec as fast
+from redis_saver._serde.serializer import FastSerializer
 
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
 

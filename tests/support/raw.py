@@ -6,13 +6,14 @@ from typing import Any
 
 from uniform import Target
 
-from redis_saver import Limits, names
-from redis_saver.engine import scripts
-from redis_saver.limits import Allowance
-from redis_saver.names import Keyspace
-from redis_saver.storage import chunks as chunked
-from redis_saver.storage import framing
-from redis_saver.storage import header as headers
+from redis_saver import Limits
+from redis_saver._common import names
+from redis_saver._engine import scripts
+from redis_saver._common.limits import Allowance
+from redis_saver._common.names import Keyspace
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import framing
+from redis_saver._storage import header as headers
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:

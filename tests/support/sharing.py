@@ -18,7 +18,7 @@ from raw import (
 from uniform import Target, Uniform
 
 from bench.history import history, message
-from redis_saver.names import Keyspace
+from redis_saver._common.names import Keyspace
 
 THREAD = "thread"
 

@@ -20,9 +20,9 @@ from redis_saver import (
     AsyncTieredSaver,
     TieredSaver,
 )
-from redis_saver.names import Keyspace
-from redis_saver.tiered.flush import run as flushing
-from redis_saver.tiered.requests import Attempt
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.requests import Attempt
 
 
 class FlakySaver:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver.client.clients import connect
+from redis_saver._client.clients import connect
 
 
 class Uniform:

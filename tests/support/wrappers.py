@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from redis_saver.engine.runner import DriverWrapper
+from redis_saver._engine.runner import DriverWrapper
 
 
 class Around(DriverWrapper[Any]):

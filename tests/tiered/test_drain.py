@@ -22,13 +22,13 @@ from uniform import Target, Uniform
 from wrappers import Around, asked, ran
 
 from redis_saver import BacklogWarning, KeyConflict
-from redis_saver.engine import scripts
-from redis_saver.engine.requests import Call
-from redis_saver.engine.runner import Driver
-from redis_saver.tiered import context
-from redis_saver.tiered.flush import queue as flush_queue
-from redis_saver.tiered.flush import run as flushing
-from redis_saver.tiered.requests import Attempt, Outcome
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._engine.runner import Driver
+from redis_saver._tiered import context
+from redis_saver._tiered.flush import queue as flush_queue
+from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.requests import Attempt, Outcome
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 

@@ -28,10 +28,10 @@ from tiering import (
 from uniform import Uniform
 from wrappers import Around, Meanwhile
 
-from redis_saver.checkpoint import listing
-from redis_saver.engine import scripts
-from redis_saver.tiered import context, operations
-from redis_saver.tiered.flush import run as flushing
+from redis_saver._checkpoint import listing
+from redis_saver._engine import scripts
+from redis_saver._tiered import context, operations
+from redis_saver._tiered.flush import run as flushing
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 

@@ -16,8 +16,8 @@ from uniform import Uniform
 from wrappers import Around
 
 from redis_saver import TieredSaver
-from redis_saver.checkpoint import listing
-from redis_saver.tiered import reading
+from redis_saver._checkpoint import listing
+from redis_saver._tiered import reading
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 CHEAP = {"n": "1"}

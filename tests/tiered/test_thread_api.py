@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from uniform import Uniform
 
 from redis_saver import Pruned, ThreadNotFound
-from redis_saver.tiered import postgres as statements
+from redis_saver._tiered import postgres as statements
 
 HOUR = timedelta(hours=1)
 

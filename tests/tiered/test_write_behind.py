@@ -50,13 +50,13 @@ from redis_saver import (
     ThreadDamaged,
     TieredSaver,
 )
-from redis_saver.engine import scripts
-from redis_saver.names import Keyspace
-from redis_saver.serde.serializer import FastSerializer
-from redis_saver.tiered import context
-from redis_saver.tiered.flush import queue as flush_queue
-from redis_saver.tiered.flush import run as flushing
-from redis_saver.tiered.requests import Attempt
+from redis_saver._engine import scripts
+from redis_saver._common.names import Keyspace
+from redis_saver._serde.serializer import FastSerializer
+from redis_saver._tiered import context
+from redis_saver._tiered.flush import queue as flush_queue
+from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.requests import Attempt
 
 
 def all_plain(found: list[Any]) -> list[Any]:

@@ -1,0 +1,174 @@
+"""Looking whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+
+What seems wrong is believed only if nothing was written meanwhile; else it is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from redis_saver._checkpoint.inventory import MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
+from redis_saver._common import names
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Operation
+from redis_saver._storage.context import Context
+from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound
+
+ATTEMPTS = 5
+APART = 100
+"""Milliseconds by which the two deadlines may seem to differ: older servers look at the clock for each."""
+WRITER_GONE = 300_000
+"""Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
+
+
+class CheckReport(NamedTuple):
+    """What `check` saw of a thread."""
+
+    thread_id: str
+    """Its name."""
+    checkpoints: int = 0
+    """How many checkpoints it has."""
+    values: int = 0
+    """How many values of channels."""
+    chunks: int = 0
+    """How many chunks of long values."""
+    writes: int = 0
+    """How many pending writes."""
+    bytes: int = 0
+    """Of headers, values, chunks and writes as stored."""
+    compared: int = 0
+    """How many checkpoints were compared with cold."""
+    lacking: int = 0
+    """How many records (checkpoints, pending writes of a task) cold does not have yet: then nothing was compared."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong, 100 at the most."""
+    more: int = 0
+    """How many findings there are beside those."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong, or what is repairs itself."""
+        return not self.more and all(finding.severity == "info" for finding in self.findings)
+
+
+class State(NamedTuple):
+    """A thread as a whole, as `lua/checkpoint/check.lua` answers it."""
+
+    counters: bytes
+    index_deadline: int
+    data_deadline: int
+    members: int
+    fields: int
+    lacking: int
+    note_deadline: int
+    oldest_writer: int
+    marks: Sequence[bytes]
+    refused: Sequence[bytes]
+
+    @property
+    def has_cold(self) -> bool:
+        """Whether it says that a cold saver has all that it does not call lacking."""
+        return bool(self.marks[0])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says that all that cold has is here."""
+        return bool(self.marks[1])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether checkpoints were coalesced, so that cold lacks them."""
+        return bool(self.marks[2])
+
+    def like(self, other: State | None) -> bool:
+        """Whether nothing was written between these two."""
+        return other is not None and _lasting(self) == _lasting(other)
+
+
+def _lasting(now: State) -> tuple[Any, ...]:
+    """What of it changes with writes alone."""
+    return now.counters, now.members, now.fields, now.lacking, now.oldest_writer < 0, now.marks
+
+
+Compare: TypeAlias = Callable[[State, Inventory, Findings], Generator[Any, Any, int]]
+"""Compares the checkpoints of a thread with another saver; answers how many."""
+
+
+def _nothing_to_compare(_: State, __: Inventory, ___: Findings) -> Operation[int]:
+    """There is no cold saver."""
+    yield from ()
+    return 0
+
+
+def check(
+    context: Context, thread: str, *, values: bool, compare: Compare = _nothing_to_compare
+) -> Generator[Any, Any, CheckReport]:
+    """Look at everything a thread holds.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        values: Whether values, writes and metadata are decoded, too.
+        compare: Compares with the cold saver.
+
+    Raises:
+        ThreadNotFound: There is no such thread.
+        ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            before = yield from _state(context, thread)
+        except (ThreadDamaged, KeyConflict) as error:
+            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), RESTORE),))
+        if before is None:
+            raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
+        found = Findings()
+        _check_state(thread, before, found)
+        held = Inventory(context, thread, found, values=values)
+        yield from held.take()
+        yield from held.compare(before.counters)
+        compared = yield from compare(before, held, found)
+        try:
+            after = yield from _state(context, thread)
+        except (ThreadDamaged, KeyConflict):
+            continue  # it was damaged just now; the next attempt says so
+        if not found or before.like(after):
+            counts = len(held.headers), len(held.roots), len(held.chunks), sum(held.records.values()), held.bytes
+            return CheckReport(thread, *counts, compared, before.lacking, tuple(found), found.more)
+    raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
+
+
+def _state(context: Context, thread: str) -> Operation[State | None]:
+    """The thread as a whole; None where there is none."""
+    keys = context.keyspace.tier_keys(thread)
+    wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
+    found = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
+    return None if found is None else State(*found)
+
+
+def _check_state(thread: str, now: State, found: Findings) -> None:
+    """Check what of the thread as a whole has to agree."""
+    where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
+    if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
+        index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
+        remedy = "set_thread_ttl(), or pin() and unpin(), give both the same"
+        found.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
+    if now.lacking and max(*deadlines, now.note_deadline) >= 0:
+        remedy = "bring it to cold before: flush(), or redis-saver flush"
+        found.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
+    if now.lacking and not now.marks[3]:
+        remedy = "flush(), or redis-saver flush, brings it there"
+        found.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
+    if now.marks[3] and not now.lacking:
+        text = "its data say that cold lacks some of it, and the list of what is gone"
+        remedy = "redis-saver migrate from Redis to cold brings there what it lacks; after the next write the thread expires again"
+        found.add("error", where, text, remedy)
+    if now.oldest_writer >= WRITER_GONE:
+        text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
+        found.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
+    for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
+        with found.reading(describe(member)):
+            tries, _, error = noted.split(b" ", 2)
+            text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
+            found.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")

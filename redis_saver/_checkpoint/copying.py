@@ -1,0 +1,152 @@
+"""Copying a thread, between cluster slots too.
+
+Page by page through the client into a place beside the target, then one step that puts the copy in the target's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import uuid4
+
+from redis_saver._checkpoint.pruning import ATTEMPTS
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint.references import (
+    ReachableChunks,
+    References,
+    reachable_chunks,
+    read_references,
+    write_members,
+)
+from redis_saver._common import names
+from redis_saver._common.display import shown
+from redis_saver._common.names import Keys
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Argument, Call, Command, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec
+from redis_saver._storage import header as headers
+from redis_saver._storage.context import Context, default_ttl
+from redis_saver.errors import ThreadBusy, decoding
+
+FIELDS_PER_PAGE = 500
+ABANDONED_AFTER = 3_600_000
+"""Milliseconds after which a copy whose maker died goes by itself."""
+
+
+def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
+    """Make the target what the source is now."""
+    if source == target:
+        return
+    context.limits.check_name(target, "a thread")
+    for _ in range(ATTEMPTS):
+        token = uuid4().hex
+        staged = context.keyspace.keys(target, token)
+        if (seen := (yield from read_references(context, source))) is None:
+            return
+        reachable = yield from reachable_chunks(context, source, seen)
+        writes = yield from write_members(context, source)
+        with decoding("what thread {!r} holds", source):
+            fields = _fields(seen, reachable, writes)
+        counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
+        if counted is not None:
+            keys = (*context.keyspace.keys(target), *staged)
+            if (yield Call(scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
+                context.chunk_cache.forget(keys[1])  # the target is another thread now
+                return
+        yield Command(("UNLINK", *staged))
+    raise ThreadBusy(f"thread {shown(source)} kept changing while it was copied ({ATTEMPTS} attempts); try again")
+
+
+class Counted(NamedTuple):
+    """What is in a copy."""
+
+    pages: int = 0
+    bytes: int = 0
+    blobs: int = 0
+    writes: int = 0
+
+
+def _fields(seen: References, reachable: ReachableChunks, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+    """The fields to copy, each with its members of the index."""
+    fields: dict[bytes, list[bytes]] = {}
+    for place, links in seen.links.items():
+        header = names.checkpoint(*place)
+        fields[header] = [header, names.by_age(*place)] if place[0] else [header]
+        fields[links.names_chunk] = []
+        fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
+    fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
+    fields.update((member, [member]) for member in writes)
+    return fields
+
+
+def _stage(
+    context: Context,
+    source: str,
+    target: str,
+    seen: References,
+    reachable: ReachableChunks,
+    fields: dict[bytes, list[bytes]],
+    staged: Keys,
+) -> Operation[Counted | None]:
+    """Copy the fields beside the target; None where it has to be begun anew."""
+    left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
+    required = {
+        names.blob(ns, entry[1:])
+        for (ns, _), links in seen.links.items()
+        for entry in links.entries
+        if entry[:1] != headers.ABSENT
+    }
+    data = context.keyspace.keys(source).data_key
+    while left:
+        values = yield Call(scripts.READ_FIELDS, (data,), (BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
+        pairs: list[Argument] = []
+        members: list[bytes] = []
+        lost: bytes | None = None
+        with decoding("what thread {!r} holds", source):
+            if not values:
+                raise ValueError("a page of no values")
+            for field, stored in zip(left, values, strict=False):
+                if stored is None and field[:1] == b"b" and field not in required:
+                    continue  # a channel that has no value
+                if stored is None:
+                    lost = field
+                    break
+                if not isinstance(stored, bytes):
+                    raise TypeError(f"{shown(stored)} in the field {shown(field)}")
+                if not _is_as_planned(field, stored, seen, reachable):
+                    return None
+                value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored
+                blobs += field[:1] == b"b"
+                writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
+                size += len(value)
+                pairs += (field, value)
+                members += fields[field]
+        if lost is not None:
+            yield from _check_lost(context, source, seen, reachable, lost)
+            return None
+        pages += 1
+        left = left[len(values) :]
+        if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
+            return None
+    return Counted(pages, size, blobs, writes)
+
+
+def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
+    """Whether a field holds what it did when the copy was planned: no checkpoint with other values, no value with other chunks."""
+    if field[:1] == b"c":
+        ns, checkpoint_id = names.components(field[1:])
+        return stored.startswith(seen.links[ns, checkpoint_id].raw)
+    return field[:1] != b"b" or reachable.roots.get(field) == (stored if chunked.in_chunks(stored) else None)
+
+
+def _check_lost(
+    context: Context, source: str, seen: References, reachable: ReachableChunks, field: bytes
+) -> Operation[None]:
+    """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
+    for (ns, checkpoint_id), links in seen.links.items():
+        holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
+        blobs = {names.blob(ns, entry[1:]) for entry in links.entries}
+        if holds or field in blobs or field == links.names_chunk or field in reachable.chunks(blobs):
+            wanted = (BYTES_PER_PAGE, names.component(ns), names.component(checkpoint_id))
+            yield Call(scripts.GET_MANY, context.keyspace.keys(source), wanted)

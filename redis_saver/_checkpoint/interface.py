@@ -1,0 +1,287 @@
+"""The interface of all our savers: each method is one operation, which the saver's driver runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+
+from redis_saver._checkpoint import keywords
+from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
+from redis_saver._common import config as configs
+from redis_saver._common import versions
+from redis_saver._engine.requests import T
+from redis_saver._engine.runner import Driver
+
+
+class Operations(ThreadOperations, Protocol):
+    """What the methods are made of: a module of generators (`operations.py`, `tiered/operations.py`), each given the saver first."""
+
+    get_tuple: Made[CheckpointTuple | None]
+    list_checkpoints: Made[Any]
+    """A stream. Raises when it is called where an argument makes no sense."""
+    put: Made[RunnableConfig]
+    put_writes: Made[None]
+    get_delta_channel_history: Made[Mapping[str, DeltaChannelHistory]]
+    delete_thread: Made[None]
+    delete_for_runs: Made[None]
+    copy_thread: Made[None]
+
+
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
+    """What all our savers share. Every method has a twin with an `a` in front, for asyncio.
+
+    Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
+    namespace it means the root. Every method raises the client's own errors where the server cannot be reached or refuses,
+    and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
+    """
+
+    _operations: ClassVar[Operations]
+    _takes: ClassVar[str] = ""
+    """What its constructor takes, for messages."""
+    __signature__: ClassVar[inspect.Signature]
+
+    driver: Driver[Any]
+    """What runs the operations."""
+
+    if not TYPE_CHECKING:  # a type checker looks at `__init__`
+
+        def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
+            """Refuse arguments that other savers take, and misspelled ones, by their names."""
+            keywords.check(cls, settings, cls._takes)
+            return super().__new__(cls)
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Have `help` and notebooks show the constructor's settings, and not those of `__new__`."""
+        super().__init_subclass__(**settings)
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def _run(self, operation: Generator[Any, Any, T]) -> T:
+        return self.driver.run(operation)
+
+    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]:
+        return self.driver.arun(operation)
+
+    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]:
+        return self.driver.stream(operation)
+
+    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
+        return self.driver.astream(operation)
+
+    # -- checkpoints
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read the newest checkpoint of a namespace (the one with the greatest id), or the one with `checkpoint_id`.
+
+        Returns:
+            The checkpoint with its values, metadata, parent and pending writes (in `writes_sort_key` order); its config
+            always carries the `checkpoint_id`. None where there is no such checkpoint.
+
+        Raises:
+            ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
+        """
+        return self._run(self._operations.get_tuple(self, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple` for asyncio."""
+        return await self._arun(self._operations.get_tuple(self, config))
+
+    async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
+        """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
+        found = await self.aget_tuple(config)
+
+        async def iterate() -> AsyncIterator[CheckpointTuple]:
+            if found is not None:
+                yield found
+
+        return iterate()
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, newest (greatest id) first. Reads in pages, as the iterator is drawn from.
+
+        Args:
+            config: A thread, and maybe a namespace (`""` is the root; without `checkpoint_ns`: all) and a checkpoint id.
+                None: all threads; then all keys of the server are looked at (SCAN), at one step per thread.
+            filter: Metadata keys with the value they must have, or with operators: `{"step": {"$gte": 2}}`. Known are
+                `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of what does not match are not loaded.
+            before: Only checkpoints with an id below this config's.
+            limit: How many at the most; 0 gives none.
+
+        Raises:
+            ValueError, TypeError: An argument makes no sense. Raised by the call itself.
+            ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
+                message names it.
+        """
+        return self._stream(self._operations.list_checkpoints(self, config, filter, before, limit))
+
+    def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list` for asyncio."""
+        return self._astream(self._operations.list_checkpoints(self, config, filter, before, limit))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
+
+        Only the values of `new_versions` are sent. Where the server turns out not to have one of the others (the thread
+        expired or was deleted while the run went on), they are sent too: a checkpoint is never stored with less than it had.
+
+        Args:
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, or
+                `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on.
+            checkpoint: The checkpoint with its values.
+            metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
+            new_versions: The channels that changed since the parent.
+
+        Returns:
+            The config of the stored checkpoint.
+
+        Raises:
+            EncodeError: The serializer does not know a value. Nothing was written.
+        """
+        return self._run(self._operations.put(self, config, checkpoint, metadata, new_versions))
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put` for asyncio."""
+        return await self._arun(self._operations.put(self, config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store pending writes of a task on a checkpoint, which need not be there yet; all or nothing.
+
+        A write is known by its task and its index in `writes`. Sent again, it keeps its first value; those to the special
+        channels of `WRITES_IDX_MAP` take the newest.
+
+        Raises:
+            EncodeError: The serializer does not know a value. Nothing was written.
+            ValueError: The config has no `checkpoint_id`.
+        """
+        return self._run(self._operations.put_writes(self, config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`put_writes` for asyncio."""
+        return await self._arun(self._operations.put_writes(self, config, writes, task_id, task_path))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Collect what rebuilds the value of `DeltaChannel` channels: writes of the ancestors, and the nearest stored value.
+
+        One round trip for chains of up to 200 ancestors and 4 MB, then one for each so many more.
+
+        Args:
+            config: The checkpoint to rebuild the channels for; without an id, the newest.
+            channels: Their names.
+
+        Returns:
+            For each channel `writes`, oldest first, and `seed` where an ancestor has a value.
+        """
+        return self._run(self._operations.get_delta_channel_history(self, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history` for asyncio."""
+        return await self._arun(self._operations.get_delta_channel_history(self, config, channels))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
+        """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
+
+        What makes it unlike any other comes from the operating system: `random.seed()` in a graph, or a fork of the process,
+        repeats nothing.
+        """
+        return versions.following(current)
+
+    # -- threads
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread: its checkpoints, values and writes in all namespaces, at once.
+
+        A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens.
+        """
+        return self._run(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread` for asyncio."""
+        return await self._arun(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
+
+        What `copy_thread` made stays: a copy is not the work of its source's runs. A checkpoint that stays may name a parent that is gone.
+
+        Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
+        index over threads in different cluster slots; then, in the threads that have the runs, their links are read and some hundred names removed a step.
+
+        Raises:
+            TypeError: `run_ids` is one str instead of a list.
+            ThreadBusy: A thread was written to during each of many attempts.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
+        """
+        return self._run(self._operations.delete_for_runs(self, configs.names(run_ids, "run_id")))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs` for asyncio."""
+        return await self._arun(self._operations.delete_for_runs(self, configs.names(run_ids, "run_id")))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
+
+        What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
+        that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
+        the target instead. Metadata keep their `run_id`, but `delete_for_runs` of a run that wrote the source (a rollback)
+        does not reach into copies. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
+        does not exist, or is the target itself, changes nothing.
+
+        Checkpoints that are put while the copy is made may be in it or not, but never in part.
+
+        Cost: the whole thread travels to this process and back, in pages of some 4 MB.
+
+        Raises:
+            ThreadBusy: Checkpoints of the source were removed during each of many attempts.
+        """
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return self._run(self._operations.copy_thread(self, source, target))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread` for asyncio."""
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return await self._arun(self._operations.copy_thread(self, source, target))

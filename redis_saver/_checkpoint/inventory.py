@@ -1,0 +1,369 @@
+"""What a thread holds, taken down by name, and whether it agrees: `check` is made of this.
+
+All fields of the data are read once, page by page (HSCAN), and each is looked at when it comes. What is kept is names and links, as `prune` keeps
+them, and no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from redis_saver._checkpoint.references import STRAY
+from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._common import names
+from redis_saver._common.config import Address
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec, compression
+from redis_saver._storage import header as headers
+from redis_saver._storage.context import Context
+from redis_saver._storage.framing import first, take, unpack
+from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+MAX_FINDINGS = 100
+"""How many findings of a thread are told; the others are counted."""
+MEMBERS_PER_PAGE = 500
+FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
+"""How many fields HSCAN is asked for, first and at the most; fewer where they are long."""
+BYTES_PER_PAGE = 500_000
+"""How many bytes a page of fields should have, about."""
+NAMES_PER_PAGE = 20
+"""How many chunks with names of channels are read at once."""
+CHUNKS_PER_PAGE = 500
+
+RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+_READ = f"read it with the serializer, key and limits that wrote it; if you did, {RESTORE}"
+_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
+_COUNT = "only threads() and prune() tell it; copy_thread() counts anew"
+_FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
+_INDEX = "copy_thread() makes a copy with a new index"
+_MARKS = (
+    *(b"@state", b"@ttl", b"@gc_roots", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+)
+
+
+class Finding(NamedTuple):
+    """Something that is wrong with a thread."""
+
+    severity: Severity
+    """`error`: something is lost, cannot be read, or is answered wrongly. `warning`: something is left over or counted wrong, and all can
+    be read. `info`: it repairs itself."""
+    where: str
+    """What it is about; names are written as `repr` does."""
+    what: str
+    """What is wrong with it."""
+    remedy: str
+    """What to do."""
+
+
+class Findings(list[Finding]):
+    """Findings, of which so many are kept."""
+
+    more: int = 0
+    """How many there are beside those."""
+
+    def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
+        """Note one."""
+        if len(self) < MAX_FINDINGS:
+            self.append(Finding(severity, where, what, remedy))
+        else:
+            self.more += 1
+
+    @contextmanager
+    def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
+        """A context in which an error means: the bytes of this cannot be read."""
+        try:
+            with decoding("{}", where):
+                yield
+        except (ThreadDamaged, LimitExceeded) as error:
+            cause = error.__cause__
+            why = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+            self.add("error", where, f"it cannot be read: {why}", remedy)
+
+
+class Inventory:
+    """What a thread holds."""
+
+    def __init__(self, context: Context, thread: str, found: Findings, *, values: bool) -> None:
+        """Prepare to take it down.
+
+        Args:
+            context: The saver.
+            thread: The thread.
+            found: Takes what is wrong.
+            values: Whether values, writes and metadata are decoded, too.
+        """
+        self._context, self._thread, self._found, self._decodes = context, thread, found, values
+        self._keys = context.keyspace.keys(thread)
+        self.headers: dict[CheckpointKey, bytes] = {}
+        """Of each checkpoint the links, as they are stored."""
+        self.roots: dict[bytes, bytes] = {}
+        """Of each value, by its field, the root; nothing where it is not in chunks."""
+        self.records: dict[bytes, int] = {}
+        """Of each record of pending writes, by its field, how many there are."""
+        self.chunks: set[bytes] = set()
+        self.marks: set[bytes] = set()
+        """Fields that say something about the thread as a whole."""
+        self.bytes: int = 0
+        self._members: set[bytes] = set()
+        self._lists: dict[bytes, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
+        """The chunks with the names of channels."""
+        self._asked: set[bytes] = set()
+        self._strays: Sequence[bytes] = ()
+
+    def take(self) -> Operation[None]:
+        """Read the names in the index and all fields of the data, and look at each by itself."""
+        lower = b"-"
+        while True:
+            page = yield Command(("ZRANGEBYLEX", self._keys.index_key, lower, "+", "LIMIT", 0, MEMBERS_PER_PAGE))
+            self._members.update(page)
+            if len(page) < MEMBERS_PER_PAGE:
+                break
+            lower = b"(" + page[-1]
+        cursor, count, seen = 0, FIRST_PAGE, set[bytes]()
+        while True:
+            reply = yield Command(("HSCAN", self._keys.data_key, cursor, "COUNT", count))
+            cursor, fields = int(reply[0]), _pairs(reply[1])
+            new = {
+                field: stored for field, stored in fields.items() if field not in seen
+            }  # HSCAN may tell of one twice
+            seen.update(new)
+            yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
+            for field, stored in new.items():
+                with self._found.reading(describe(field)):
+                    self._look_at(field, stored)
+            if not cursor:
+                return
+            size = sum(map(len, fields.values())) + 1
+            count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
+
+    def _read_names(self, some: Iterable[bytes]) -> Operation[None]:
+        """Read the chunks with the names of these headers' channels that were not read yet."""
+        wanted = {field for header in some if (field := _named(header))} - self._asked
+        self._asked |= wanted
+        for page in _pages(wanted, NAMES_PER_PAGE):
+            stored = yield Command(("HMGET", self._keys.data_key, *page))
+            pairs = zip(page, stored, strict=True)
+            self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
+
+    def _look_at(self, field: bytes, stored: bytes) -> None:
+        """Look at a field by itself, and keep what others are compared with."""
+        kind = field[:1]
+        self.bytes += len(stored) if kind != b"@" else 0
+        if kind == b"c":
+            self._look_at_header(field, stored)
+        elif kind == b"b":
+            self._look_at_value(field, stored)
+        elif kind == b"w":
+            self._look_at_writes(field, stored)
+        elif kind in chunked.KINDS and len(field) == 1 + chunked.DIGEST:
+            self.chunks.add(field)
+            chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
+                raise ValueError("its bytes are not what its name says")
+            if kind == chunked.LIST:
+                self._lists[field] = chunk
+                chunked.children(chunk[:1], chunk[1:])
+        elif field.startswith(_MARKS):
+            self.marks.add(field)
+            if field == STRAY:
+                self._strays = unpack(stored)
+        else:
+            self._found.add("warning", describe(field), "it is no field of redis_saver", _FOREIGN)
+
+    def _look_at_header(self, field: bytes, stored: bytes) -> None:
+        ns, checkpoint_id = names.components(field[1:])
+        self.headers[ns, checkpoint_id] = stored[: take(stored, 0, 8)[1]]
+        if (count := len(unpack(stored))) != headers.FRAMES:
+            raise ValueError(f"a header has {headers.FRAMES} frames, and this {count}")
+        if self._decodes and _named(stored) in self._names:
+            with self._found.reading(describe(field), _READ):
+                headers.decode(self._context, stored, checkpoint_id, self._names, self._at(ns, checkpoint_id))
+
+    def _look_at_value(self, field: bytes, stored: bytes) -> None:
+        self.roots[field] = b""
+        if chunked.in_chunks(stored):
+            chunked.check(stored)
+            self.roots[field] = stored
+        elif self._decodes:
+            self._decode(field, stored, {})
+        else:
+            first(stored)
+
+    def _look_at_writes(self, field: bytes, stored: bytes) -> None:
+        self.records[field] = 0
+        head = field[1:].rpartition(b"\0")[0] + b"\0"
+        ns, checkpoint_id, task = names.components(head)
+        where = self._at(ns, checkpoint_id)
+        writes = codec.decode_writes((names.component(task), stored), where)
+        self.records[field] = len(writes)
+        if self._decodes:
+            with self._found.reading(describe(field), _READ):
+                for write in writes:
+                    codec.load_write(self._context, write, where, self._allowance())
+
+    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
+        """Decode a value."""
+        with self._found.reading(describe(field), _READ):
+            channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
+            codec.decode_value(self._context, stored, chunks, channel, f"thread {self._thread!r}", self._allowance())
+
+    def _allowance(self) -> Allowance:
+        return Allowance(self._context.limits, f"thread {self._thread!r}")
+
+    def _at(self, ns: str, checkpoint_id: str) -> Address:
+        return Address(self._thread, ns, checkpoint_id)
+
+    # -- what has to agree
+
+    def compare(self, counters: bytes) -> Operation[None]:
+        """Compare what refers to something with what is there.
+
+        Args:
+            counters: What `@state` says.
+        """
+        self._check_index()
+        referred = self._check_headers()
+        for field in sorted(self.roots.keys() - referred):
+            self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
+        yield from self._check_chunks()
+        _format, _revision, *said = map(int, counters.split())
+        there = self.bytes, len(self.roots), sum(self.records.values())
+        for what, count, wanted in zip(("bytes", "values", "pending writes"), said, there, strict=True):
+            if count != wanted:
+                text = f"its counter says {count} {what}, and there are {wanted}"
+                self._found.add("warning", f"thread {self._thread!r}", text, _COUNT)
+
+    def _check_index(self) -> None:
+        checkpoints = {names.checkpoint(*place) for place in self.headers}
+        stored = checkpoints | self.records.keys()
+        listed = {member for member in self._members if member[:1] in (b"c", b"w")}
+        for member in sorted(listed - stored):
+            self._found.add("error", describe(member), "the index names it, and it is gone from the data", RESTORE)
+        for field in sorted(stored - listed):
+            text = "it is in the data, and the index does not name it, so nothing lists it"
+            self._found.add("warning", describe(field), text, _LEFT_OVER)
+        ages = {names.by_age(*place): names.checkpoint(*place) for place in self.headers if place[0]}
+        there = {member for member in self._members if member[:1] == b"i"}
+        for member in sorted(ages.keys() - there):
+            text = "the order by age does not name it, so list() over all namespaces leaves it out"
+            self._found.add("error", describe(ages[member]), text, _INDEX)
+        for member in sorted(there - ages.keys()):
+            text = "the order by age names it, and it is not there, so list() over all namespaces fails"
+            self._found.add("error", describe(member), text, _INDEX)
+        for member in sorted(self._members):
+            if member and member[:1] not in (b"c", b"w", b"i", b"r"):
+                self._found.add("warning", describe(member), "it is no member of redis_saver", _FOREIGN)
+
+    def _check_headers(self) -> set[bytes]:
+        """Look at what headers refer to. Answers the fields of all values that some header names."""
+        referred, runs = set[bytes](), set[bytes]()
+        for place, raw in self.headers.items():
+            where, named = describe(names.checkpoint(*place)), _named(raw)
+            if named not in self._names:
+                said = "cannot be read" if named in self.chunks else "are gone"
+                self._found.add("error", where, f"the names of its channels {said}", RESTORE)
+                continue
+            with self._found.reading(where):
+                links = headers.decode_links(raw, self._names, self._thread, self._allowance())
+                runs |= {links.run} - {b""}
+                for entry in links.entries:
+                    field = names.blob(place[0], entry[1:])
+                    referred.add(field)
+                    if entry[:1] != headers.ABSENT and field not in self.roots:
+                        self._found.add("error", where, f"it has lost the {describe(field)}", RESTORE)
+        for run in sorted(runs - self._members):
+            text = "the index does not name it, so delete_for_runs() misses it"
+            self._found.add("warning", describe(run), text, _INDEX)
+        return referred
+
+    def _check_chunks(self) -> Operation[None]:
+        """Look whether values have all their chunks, and chunks a value; read the values that have."""
+        used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
+        for field, root in sorted(self.roots.items()):
+            wanted = set[bytes]()
+            with self._found.reading(describe(field)):
+                wanted = chunked.reachable([root], self._lists)
+            used |= wanted
+            if gone := wanted - self.chunks:
+                text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
+                self._found.add("error", describe(field), text, RESTORE)
+            elif self._decodes and wanted:
+                last = yield from self._read_chunks(field, wanted, last)
+                if wanted <= last.keys():
+                    self._decode(field, root, last)
+        for root in self._strays:
+            with self._found.reading("@gc_roots"):
+                used |= chunked.reachable([root], self._lists)
+        for field in sorted(self.chunks - used):
+            text = "no value holds it, and it is not noted for prune(), which does not sweep it"
+            self._found.add("warning", describe(field), text, _LEFT_OVER)
+
+    def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
+        """The chunks of a value; those that the value before has, too, are not read again."""
+        chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
+        for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
+            stored = yield Command(("HMGET", self._keys.data_key, *page))
+            flat = [one for pair in zip(page, stored, strict=True) if pair[1] is not None for one in pair]
+            with self._found.reading(describe(field)):
+                chunks |= codec.as_chunks(self._context, flat, self._thread)
+        return chunks
+
+
+def _named(header: bytes) -> bytes:
+    """The field of the chunk with the names of a header's channels; nothing where the header is damaged."""
+    try:
+        return take(header, 0, 4)[0][3]
+    except ValueError:
+        return b""
+
+
+def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    ordered = sorted(fields)
+    return (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+def _pairs(reply: Any) -> Mapping[bytes, bytes]:
+    """The fields of a page of HSCAN: some clients answer a dict, others a flat list."""
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def describe(name: bytes) -> str:
+    """A field of the data or a member of the index, in words."""
+    try:
+        return _described(name[:1], name[1:])
+    except (ValueError, IndexError):
+        return f"field {name!r}"
+
+
+def _described(kind: bytes, rest: bytes) -> str:
+    if kind == b"c":
+        ns, checkpoint_id = names.components(rest)
+        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"i":
+        checkpoint_id, ns = names.components(rest)
+        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"w":
+        head, _, index = rest.rpartition(b"\0")
+        ns, checkpoint_id, task = names.components(head + b"\0")
+        special = f" to the special channel {int(index)}" if index else ""
+        return f"writes of task {task!r}{special} on checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"b":
+        (ns, channel), version = names.components(rest)[:2], rest.split(b"\0", 2)[2]
+        return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
+    if kind == b"r":
+        return f"run {names.decode(rest)!r}"
+    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
+        return f"chunk {kind.decode()}:{rest.hex()}"
+    raise ValueError
+
+
+def _of(ns: str) -> str:
+    return f" of namespace {ns!r}" if ns else ""

@@ -1,0 +1,251 @@
+"""Listing checkpoints: of a namespace, of a thread, of all threads."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._common import config, names
+from redis_saver._common.config import Address
+from redis_saver._common.display import shown
+from redis_saver._common.filters import compile_filter
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
+from redis_saver._engine.runner import Pump
+from redis_saver._storage import codec
+from redis_saver._storage import header as headers
+from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver.errors import decoding
+
+CHECKPOINTS_PER_PAGE = 50
+HEADERS_PER_PAGE = 200
+THREADS_PER_BATCH = 500
+
+Predicate = Callable[[Mapping[str, Any]], bool]
+
+
+class Query(NamedTuple):
+    """What a `list` call asks for, checked."""
+
+    config: RunnableConfig | None
+    matches: Predicate | None
+    before: str | None
+    limit: int | None
+
+
+def query(
+    given: RunnableConfig | None,
+    filter: Mapping[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> Query:
+    """Check the arguments of a `list` call.
+
+    Raises:
+        TypeError, ValueError: an argument makes no sense; the message says which and why.
+    """
+    if given is not None:
+        config.thread_id(given)
+        config.namespace(given)
+    before_id = config.checkpoint_id(before) if before is not None else None
+    return Query(given, compile_filter(filter), before_id, config.limit(limit))
+
+
+def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
+    """The checkpoints of a query, newest first, page after page."""
+    if asked.limit == 0:
+        return
+    if asked.config is None:
+        yield from _all_threads(context, asked)
+    else:
+        yield from _one_thread(context, asked, asked.config)
+
+
+def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
+    """The range of the index, as ZREVRANGEBYLEX takes it, in which a thread's matching checkpoints lie."""
+    order = b"i" if ns is None else b"c" + names.component(ns)
+    lower, upper = order, (b"i\xff" if ns is None else names.after(order))
+    if checkpoint_id is not None:
+        lower = order + names.component(checkpoint_id)
+        upper = names.after(lower)
+    if asked.before is not None:
+        upper = min(upper, order + names.component(asked.before))
+    return b"(" + upper, b"[" + lower
+
+
+def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream[CheckpointTuple]:
+    thread, left = config.thread_id(given), asked.limit
+    upper, lower = bounds(asked, config.namespace(given), config.checkpoint_id(given))
+    keys = context.keyspace.keys(thread)
+    size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
+    while upper > b"(":
+        if left is not None and not asked.matches:
+            size = min(left, size)
+        arguments = (upper, lower, size, BYTES_PER_PAGE, what, *refresh_arguments(context))
+        following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
+        if asked.matches:
+            chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
+            yield from load(context, chosen[:left])
+            found = len(chosen)
+        else:
+            yield Page(_tuples(context, thread, stored, chunks))
+            found = len(stored)
+        if left is not None and (left := left - found) <= 0:
+            return
+        upper = b"(" + following
+
+
+def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
+    """A page as `lua/checkpoint/list.lua` answers it: where to go on below (nothing at the end), the chunks, the checkpoints.
+
+    Raises:
+        DecodeError: It is none, or does not go on below `upper`, where it began.
+    """
+    with decoding("a page of the checkpoints of thread {!r}", thread):
+        following, chunks, *stored = answer
+        if not isinstance(following, bytes) or (following and b"(" + following >= upper):
+            raise ValueError(f"the checkpoints below {shown(upper)} go on at {shown(following)}")
+        if following and not stored:
+            raise ValueError("a page of no checkpoints, and another behind it")
+        return following, chunks, stored
+
+
+def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
+    """The address of a checkpoint that `list` answered, if its metadata match."""
+    with decoding("a checkpoint of thread {!r}", thread):
+        where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
+        metadata = None if matches is None else headers.metadata(context, stored[2], where)
+    return where if matches is None or metadata is None or matches(metadata) else None
+
+
+def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
+    chunks = codec.as_chunks(context, flat, thread)
+    return [codec.decode_tuple(context, thread, one, chunks) for one in stored if one is not None]
+
+
+def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
+    """The checkpoints with these addresses, which are of one thread, in this order; those that are gone by now are left out."""
+    while wanted:
+        arguments: list[Argument] = [BYTES_PER_PAGE]
+        for _, ns, checkpoint_id in wanted:
+            arguments += (names.component(ns), names.component(checkpoint_id or ""))
+        thread = wanted[0].thread_id
+        answer = yield Call(scripts.GET_MANY, context.keyspace.keys(thread), arguments)
+        with decoding("checkpoints of thread {!r}", thread):
+            chunks, first, *others = answer
+            stored = [first, *others]
+        yield Page(_tuples(context, thread, stored, chunks))
+        wanted = wanted[len(stored) :]
+
+
+def mapped(
+    found: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
+) -> Generator[Any, Any, None]:
+    """A stream of what an operation makes of each page of another stream."""
+    pump = Pump(found)
+    for step in pump:
+        if not isinstance(step, Page):
+            with pump:
+                pump.reply = yield step
+        elif made := (yield from each(step.items)):
+            yield Page(made)
+
+
+def scan_threads(context: Context) -> Stream[str]:
+    """The threads there are, found by SCAN: each at least once, and twice at times.
+
+    A thread is found by its index; one whose index was evicted by its data, so that the next step says what happened.
+    """
+    position: Any = None
+    keyspace = context.keyspace
+    while True:
+        position, keys = yield Scan(keyspace.pattern, position)
+        found = {thread for key in keys if (thread := keyspace.thread_of(key, names.INDEX)) is not None}
+        halves = {thread for key in keys if (thread := keyspace.thread_of(key, names.DATA)) is not None} - found
+        if halves:
+            there = yield Batch([Command(("EXISTS", keyspace.keys(thread).index_key)) for thread in halves])
+            found |= {thread for thread, exists in zip(halves, there, strict=True) if not exists}
+        yield Page(sorted(found))
+        if position is None:
+            return
+
+
+def collect(stream: Stream[T]) -> Operation[list[T]]:
+    """All results of a stream."""
+    items, pump = list[T](), Pump(stream)
+    for asked in pump:
+        if isinstance(asked, Page):
+            items += asked.items
+            continue
+        with pump:
+            pump.reply = yield asked
+    return items
+
+
+class _Newest:
+    """A thread in the merge of all threads: its checkpoints, newest first, fetched in growing pages."""
+
+    def __init__(self, thread: str, upper: bytes) -> None:
+        self.thread, self.upper = thread, upper
+        self.stored: list[Any] = []
+        self.size = 1
+
+    def request(self, context: Context, lower: bytes, what: bytes) -> Call:
+        arguments = (self.upper, lower, self.size, BYTES_PER_PAGE, what, b"0", b"")
+        return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
+
+    def fill(self, page: list[Any]) -> None:
+        following, _, stored = _page(page, self.thread, self.upper)
+        with decoding("a page of the checkpoints of thread {!r}", self.thread):
+            if not all(isinstance(name, bytes) for one in stored for name in one[:2]):
+                raise TypeError("a checkpoint without a name")
+            self.stored = stored[::-1]
+        self.upper = b"(" + following
+        self.size = CHECKPOINTS_PER_PAGE
+
+    def __lt__(self, other: _Newest) -> bool:
+        return bool(self.stored[-1][:2] > other.stored[-1][:2])
+
+
+def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
+    """Merge all threads by id. Holds a checkpoint's name a thread in memory, and a page of names of those it has drawn from."""
+    upper, lower = bounds(asked, None, None)
+    what = b"headers" if asked.matches else b"names"
+    heap: list[_Newest] = []
+    threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
+    while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_PER_BATCH)]:
+        replies = yield Batch([one.request(context, lower, what) for one in batch])
+        for one, page in zip(batch, replies, strict=True):
+            one.fill(page)
+        heap += [one for one in batch if one.stored]
+    heapq.heapify(heap)
+
+    left = asked.limit
+    while heap and (left is None or left > 0):
+        drawn: list[Address] = []
+        for _ in range(CHECKPOINTS_PER_PAGE):
+            if not heap or len(drawn) == left:
+                break
+            one = heap[0]
+            if where := _passes(context, asked.matches, one.thread, one.stored.pop()):
+                drawn.append(where)
+            if not one.stored and one.upper > b"(":
+                one.fill((yield one.request(context, lower, what)))
+            if one.stored:
+                heapq.heapreplace(heap, one)
+            else:
+                heapq.heappop(heap)
+        by_address: dict[Address, CheckpointTuple] = {}
+        for thread in dict.fromkeys(address.thread_id for address in drawn):
+            wanted = [address for address in drawn if address.thread_id == thread]
+            for found in (yield from collect(load(context, wanted))):
+                by_address[config.address(found.config)] = found
+        yield Page([by_address[address] for address in drawn if address in by_address])
+        if left is not None:
+            left -= len(drawn)

@@ -1,0 +1,118 @@
+"""What there is in a thread, by name: what prune, delete_for_runs and copy_thread make their plans with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._common import names
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Argument, Call, Command, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec
+from redis_saver._storage import header as headers
+from redis_saver._storage.context import Context
+from redis_saver._storage.framing import unpack
+from redis_saver.errors import decoding
+
+LINKS_PER_PAGE = 200
+WRITES_PER_PAGE = 500
+VALUES_PER_PAGE = 500
+
+STRAY = b"@gc_roots"
+"""The field with the roots of values whose chunks may be nobody's by now."""
+
+
+class References(NamedTuple):
+    """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
+
+    revision: bytes
+    links: dict[CheckpointKey, headers.Links]
+
+
+def read_references(context: Context, thread: str) -> Operation[References | None]:
+    """Read the links of a thread; None where there is no such thread."""
+    keys = context.keyspace.keys(thread)
+    links: dict[CheckpointKey, headers.Links] = {}
+    lower, revision = b"[c", None
+    while True:
+        page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
+        if page is None:
+            return None
+        with decoding("the checkpoints of thread {!r}", thread):
+            if not isinstance(page[0], bytes):
+                raise TypeError(f"{shown(page[0])} is no revision")
+            revision = revision or page[0]
+            chunks, allowance = (
+                codec.as_chunks(context, page[1], thread),
+                Allowance(context.limits, f"thread {shown(thread)}"),
+            )
+            for member, head in zip(page[2::2], page[3::2], strict=True):
+                ns, checkpoint_id = names.components(member[1:])
+                links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
+            is_last = len(page) < 2 + 2 * LINKS_PER_PAGE
+            lower = lower if is_last else _behind(lower, page[-2])
+        if is_last:
+            return References(revision, links)
+
+
+def _behind(lower: bytes, member: bytes) -> bytes:
+    """The lower bound of the page behind one that began at `lower` and ends with a member."""
+    if member < lower[1:] or b"(" + member == lower:
+        raise ValueError(f"the members above {shown(lower)} end with {shown(member)}")
+    return b"(" + member
+
+
+def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
+    """The members of all pending writes of a thread."""
+    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
+    while True:
+        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, WRITES_PER_PAGE))
+        with decoding("the names of pending writes of thread {!r}", thread):
+            for member in page:
+                if len(names.components(member[1:])) != 3:
+                    raise ValueError(f"{shown(member)} names no task")
+            found += page
+            is_last = len(page) < WRITES_PER_PAGE
+            lower = lower if is_last else _behind(lower, page[-1])
+        if is_last:
+            return found
+
+
+class ReachableChunks(NamedTuple):
+    """What the values of a thread that are in chunks are made of."""
+
+    roots: dict[bytes, bytes]
+    """By the value's field, what it holds."""
+    strays: list[bytes]
+    """Roots of values that were overwritten or removed; others may hold their chunks too."""
+    lists: dict[bytes, bytes]
+    """The lists of chunks below all of these, by field."""
+
+    def chunks(self, values: Iterable[bytes]) -> set[bytes]:
+        """All chunks of some values, by the values' fields."""
+        return chunked.reachable((self.roots[field] for field in values if field in self.roots), self.lists)
+
+
+def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
+    """Find out which chunks the values of a thread are made of."""
+    values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
+    left, found = [STRAY, *values], ReachableChunks({}, [], {})
+    while left:
+        arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
+        answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
+        with decoding("the chunks of values of thread {!r}", thread):
+            flat, first, *others = answer
+            roots = [first, *others]
+            found.lists.update(codec.as_chunks(context, flat, thread))
+            for field, root in zip(left, roots, strict=False):
+                if field == STRAY:
+                    found.strays.extend(unpack(root))
+                elif root:
+                    found.roots[field] = root
+        left = left[len(roots) :]
+    return found

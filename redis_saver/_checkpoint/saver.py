@@ -1,0 +1,158 @@
+"""What `RedisSaver` and `AsyncRedisSaver` share: the settings, LangGraph's interface over one server, and what we do beyond it with threads."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, TypeVar
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver._checkpoint import checking, operations
+from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._client import clusters
+from redis_saver._client.base import RedisDriver
+from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._common import config as configs
+from redis_saver._common import times
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Limits
+from redis_saver._common.names import Keyspace
+from redis_saver._common.ttl import TTL
+from redis_saver._engine.requests import Request
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
+from redis_saver._storage import compression as compressions
+from redis_saver._storage import encryption
+from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
+from redis_saver._storage.compression import Compression
+
+ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+
+
+class Saver(Interface[ThreadInfo], Generic[ClientT]):
+    """A saver on one Redis or Valkey. Every method has a twin with an `a` in front, for asyncio."""
+
+    serde: SerializerProtocol = FastSerializer()
+    driver: RedisDriver | DriverWrapper[Request]
+    """What talks to the server."""
+    _driver_class: ClassVar[type[Any]]
+    _operations: ClassVar[Operations] = operations
+
+    def __init__(
+        self,
+        client: ClientT,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: TTL = None,
+        compression: Compression | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
+        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        require_primary: bool = False,
+        min_replicas: int = 0,
+        replica_timeout: float = 1.0,
+    ) -> None:
+        """Use a client of yours. The saver does not close it.
+
+        Args:
+            client: `RedisSaver` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
+                `AsyncRedisSaver` takes those of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`. With another one,
+                values are stored whole: versions share no chunks. A `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is
+                copied, and the copy bears values that other OS threads change meanwhile (`docs/changing-state.md`).
+            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
+            ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
+                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
+            compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
+                whatever its own setting.
+            cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
+                in either direction. 0: remember nothing.
+            limits: The longest names, the largest values, the most channels and writes. More raises `LimitExceeded`.
+            require_encryption: Refuse values that are not encrypted: reading one raises `PlainValueRefused` before it is decoded. None:
+                yes, where `serde` is an `EncryptedSerializer`. Set False while threads that were written plain are still read.
+            strict: Decode with a `StrictSerializer`: it makes objects only of classes that LangGraph calls safe, and of those given to
+                `with_allowlist`. False: as with LangGraph's serializer, whoever can write to Redis can run code here
+                (`docs/security.md`).
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is replaced. Then it
+                raises `ClusterMoving`. The last try may take as long as the client's timeouts allow (`docs/high-availability.md`).
+            require_primary: Reads from a server that is a replica raise the client's `ReadOnlyError`, as writes do in any case. Costs no
+                round trip. (A cluster's replicas redirect by themselves.)
+            min_replicas: How many replicas must have a write before it is acknowledged (WAIT, in the same round trip): checkpoints,
+                pending writes, deletions of threads, copies, TTLs. `docs/high-availability.md` says how many to choose.
+            replica_timeout: Seconds to wait for them. Then the write raises `ReplicationTimeout`. Keep it below the client's
+                `socket_timeout`.
+
+        Raises:
+            ImportError: `compression` without its extra.
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        self.keyspace: Keyspace = Keyspace(prefix)
+        self.driver = self._driver_class(
+            client,
+            prefix=prefix,
+            cluster_timeout=cluster_timeout,
+            require_primary=require_primary,
+            min_replicas=min_replicas,
+            replica_timeout=replica_timeout,
+        )
+        if strict:
+            if serde is not None:
+                raise ValueError(
+                    f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
+                    "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver._serde.serializer.StrictSerializer())"
+                )
+            serde = StrictSerializer()
+        super().__init__(serde=None if serde is None else safe(serde))
+        self.require_encryption: bool = encryption.check(require_encryption, self.serde)
+        self.compression = compressions.check(compression, type(self))
+        self.chunk_cache: ChunkCache = ChunkCache(cache_bytes)
+        self.limits = limits
+        self.expiry: ttls.Expiry = ttls.parse(ttl)
+
+    def __repr__(self) -> str:
+        """The class, the server without its login, the prefix and the TTL."""
+        amount = self.expiry.milliseconds
+        ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
+        return f"{type(self).__name__}({self.driver.server}, prefix={shown(self.keyspace.prefix)}, ttl={ttl})"
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self.driver.check_version()
+
+    async def asetup(self) -> None:
+        """`setup` for asyncio."""
+        await self.driver.acheck_version()
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+
+        Cost: all of the thread is read once, in pages of about half a megabyte (a longer value is a page by itself), and once more what is in chunks.
+        Names and links are held in memory, and one value at a time.
+
+        Args:
+            thread_id: The thread.
+            values: Whether values, writes and metadata are decoded, too, as a reader does. False: no serializer is needed, and
+                what is stored in chunks is read once.
+
+        Returns:
+            What was seen; `findings` names what is wrong, where, and how it is repaired.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        """
+        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))

@@ -1,0 +1,343 @@
+"""Operations that write a checkpoint or its pending writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+
+from redis_saver._common import config, names
+from redis_saver._common.config import Address
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import PutReply
+from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._engine.scripts import Script
+from redis_saver._storage import codec, compression
+from redis_saver._storage import header as headers
+from redis_saver._storage.chunk_cache import Cached, ChannelKey, Update, Version, names_version
+from redis_saver._storage.chunks import DIGEST, LIST, ZSTD, Stored
+from redis_saver._storage.context import Context, default_ttl
+from redis_saver._storage.framing import pack, unpack
+from redis_saver.errors import decoding
+
+
+class Variant(NamedTuple):
+    """A script that does what an operation's own does, and then more; for who runs the operation by it."""
+
+    script: Script
+    keys: Sequence[bytes]
+    more: Sequence[Argument] = ()
+    """What it takes behind the arguments of the operation's own."""
+
+    def call(self, arguments: Sequence[Argument]) -> Call:
+        """The call with the operation's arguments."""
+        return Call(self.script, self.keys, (*arguments, *self.more))
+
+
+def put(
+    context: Context,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Operation[RunnableConfig]:
+    """Store a checkpoint."""
+    where = config.address(given)
+    yield from store(context, where, given, checkpoint, metadata, new_versions)
+    return config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+
+
+def store(
+    context: Context,
+    where: Address,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+    variant: Variant | None = None,
+) -> Operation[bool]:
+    """Store a checkpoint; sends again, with them, the values and chunks that the server turns out not to have.
+
+    Args:
+        context: The saver.
+        where: The parent, as the config says.
+        given: The config.
+        checkpoint: The checkpoint.
+        metadata: Its metadata.
+        new_versions: The versions of the channels that were written.
+        variant: What stores it, in place of `lua/checkpoint/put.lua`.
+
+    Returns:
+        False where the variant refused that.
+    """
+    check_names(context, where, str(checkpoint["id"]))
+    keys = context.keyspace.keys(where.thread_id)
+    cached = context.chunk_cache.of(keys.data_key)
+    request = PutRequest(context, where, given, checkpoint, metadata, new_versions, cached)
+    by = variant or Variant(scripts.PUT, keys)
+    while missing := (yield by.call(request.arguments())):
+        if missing == PutReply.REFUSED:
+            return False
+        context.chunk_cache.forget(keys.data_key)
+        with decoding("what put lacks of thread {!r}", where.thread_id):
+            request.include(missing)
+    context.chunk_cache.remember(keys.data_key, request.stored())
+    return True
+
+
+def check_names(context: Context, where: Address, checkpoint_id: str = "") -> None:
+    """Check where something is to be written.
+
+    Raises:
+        LimitExceeded: A name is too long.
+    """
+    limits = context.limits
+    limits.check_name(where.thread_id, "a thread")
+    limits.check_name(where.checkpoint_ns, "a namespace")
+    for one in (where.checkpoint_id or "", checkpoint_id):
+        limits.check_name(one, "a checkpoint")
+
+
+def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
+    """What `lua/checkpoint/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
+    where = config.address(found.config)
+    given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
+    values, versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
+    new = {channel: version for channel, version in versions.items() if channel in values}
+    parent = where._replace(checkpoint_id=config.checkpoint_id(given))
+    return PutRequest(context, parent, given, found.checkpoint, found.metadata, new, {}, knows_all=True).arguments()
+
+
+class PutRequest:
+    """A checkpoint that is put, as `lua/checkpoint/put.lua` takes it: its names, its header, and of its values what is to be sent."""
+
+    def __init__(
+        self,
+        context: Context,
+        where: Address,
+        given: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        cached: Cached,
+        *,
+        knows_all: bool = False,
+    ) -> None:
+        """Look at a checkpoint.
+
+        Args:
+            context: The saver.
+            where: The parent.
+            given: The config, for what it adds to the metadata, and for a TTL.
+            checkpoint: The checkpoint.
+            metadata: Its metadata.
+            new_versions: The versions of the channels that were written.
+            cached: What the chunk cache has of the thread.
+            knows_all: Whether nothing else is to be expected on the server.
+
+        Raises:
+            LimitExceeded: A name is too long, or there are too many channels.
+            EncodeError: The serializer does not know a value.
+        """
+        self._context, self._ns, self._cached = context, where.checkpoint_ns, cached
+        self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        context.limits.check("channels", len(versions), "checkpoint {!r} has {} channels", checkpoint["id"])
+        self._table = headers.version_table(checkpoint)
+        _check_table(context, self._table)
+        # Without a parent the thread has nothing yet, most likely.
+        self._knows_all, self._was_wrong = knows_all or not where.checkpoint_id or (self._ns, None) in cached, False
+        prefix = names.blob(self._ns)
+        self._fields: dict[str, bytes] = {}
+        """Where each channel's version is stored, in the order of the entries."""
+        self._flags: list[bytes] = []
+        """What the script is told of each of them."""
+        for (channel, version), entry in zip(versions.items(), self._table.entries, strict=True):
+            self._fields[channel] = prefix + entry
+            new = channel in new_versions and new_versions[channel] == version
+            self._flags.append((b"v" if new else b"u") if channel in self._values else (b"e" if new else b"x"))
+        retained: dict[str, bytes] = {}
+        if not new_versions.items() <= versions.items():
+            retained = {
+                channel: names.entry(channel, version)
+                for channel, version in new_versions.items()
+                if channel in self._values and versions.get(channel) != version
+            }
+        self._retained = {channel: prefix + entry for channel, entry in retained.items()}
+        """Values that are stored without being the checkpoint's."""
+        self._encoded: dict[str, Stored] = {}
+        self._in_full: set[str] = set()
+        """Channels all of whose chunks are to be sent."""
+        self._wanted: set[bytes] = set()
+        """Chunks to be sent whatever the cache says."""
+        checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
+        merged = get_checkpoint_metadata(given, metadata)
+        merged.pop("thread_ttl", None)  # type: ignore[typeddict-item]  # which is about the thread; LangGraph takes texts along
+        run_id = merged.get("run_id")
+        run = b"" if run_id is None else names.run(str(run_id))
+        context.limits.check_names([run], "a run")
+        by_age = names.by_age(self._ns, checkpoint_id) if self._ns else b""
+        header = headers.encode(
+            context, where.checkpoint_id, run, checkpoint, merged, self._table, pack(retained.values())
+        )
+        self._names = (names.checkpoint(self._ns, checkpoint_id), by_age, run, header, self._table.names_chunk)
+        self._ttls = (default_ttl(context), config.thread_ttl(given) or b"")
+
+    def arguments(self) -> list[Argument]:
+        """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
+        sent, others, unchanged = list[tuple[str, bytes]](), list[bytes](), list[bytes]()
+        for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
+            if flag == b"v":
+                sent.append((channel, field))
+            else:
+                (unchanged if flag == b"u" else others).append(field)
+        sent += self._retained.items()
+        values, bases, fingerprints, chunks = list[bytes](), list[bytes](), list[bytes](), dict[bytes, bytes]()
+        for channel, _ in sent:
+            stored = self._encode(channel)
+            values.append(stored.value)
+            if stored.chunks:
+                last = self._cached.get((self._ns, channel)) if channel not in self._in_full else None
+                bases.append(last.field if last else b"")
+                fingerprints.append(last.stored.value[1 : 1 + DIGEST] if last else b"")
+                for chunk in self._chunks_to_send(channel, stored):
+                    chunks[chunk] = stored.chunks[chunk]
+        names_chunk = self._table.names_chunk
+        chunks.pop(names_chunk, None)
+        is_cached = names_chunk in self._cached_chunks(None) and names_chunk not in self._wanted
+        fields = [field for _, field in sent]
+        packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
+        counts = (len(values), len(bases), len(chunks))
+        lists = (fields, bases, chunks, others, unchanged, values, fingerprints, packed)
+        listed = b"" if is_cached else self._table.names
+        return [*self._names, listed, b"".join(self._flags), *self._ttls, *counts, *chain.from_iterable(lists)]
+
+    def _encode(self, channel: str) -> Stored:
+        if (stored := self._encoded.get(channel)) is None:
+            last = self._cached.get((self._ns, channel))
+            before = last.stored if last else None
+            stored = codec.encode_value(self._context, self._values[channel], channel, before)
+            self._encoded[channel] = stored
+        return stored
+
+    def _cached_chunks(self, channel: str | None) -> Mapping[bytes, bytes]:
+        """The chunks that the server is believed to have, of the last version seen."""
+        last = self._cached.get((self._ns, channel))
+        return last.stored.chunks if last else {}
+
+    def _chunks_to_send(self, channel: str, stored: Stored) -> Iterable[bytes]:
+        """The chunks to send of a value: those the server is not believed to have.
+
+        Where nothing is known of a thread that has checkpoints, because another process wrote them, the guess is that a
+        value has grown by its last chunk. The lists above are sent, so that the server can tell in one answer what it lacks.
+        """
+        if channel in self._in_full:
+            return stored.chunks
+        cached = self._cached_chunks(channel)
+        if cached or self._knows_all:
+            fields = stored.chunks if self._wanted else stored.new
+            return [field for field in fields if field not in cached or field in self._wanted]
+        last = stored.levels[0].fields[-1]
+        return [field for field in stored.chunks if field[:1] == LIST or field == last or field in self._wanted]
+
+    def include(self, missing: Sequence[int | bytes]) -> None:
+        """Send what the server lacks, too.
+
+        Raises:
+            ValueError: It names nothing that could be sent and was not yet: then it would go on asking for ever.
+        """
+        before = len(self._wanted), len(self._in_full), self._flags.copy()
+        known = {self._table.names_chunk}.union(*[stored.chunks for stored in self._encoded.values()])
+        self._wanted.update(one for one in missing if isinstance(one, bytes) and one in known)
+        again = {one - 1 for one in missing if isinstance(one, int)}
+        if self._table.names_chunk in self._wanted:  # nothing is as it was believed to be
+            again.update(position for position, flag in enumerate(self._flags) if flag == b"u")
+            self._in_full.update(self._values)
+        lists = {field for field in self._wanted if field[:1] == LIST}
+        self._in_full.update(channel for channel, stored in self._encoded.items() if lists & stored.chunks.keys())
+        for position, channel in enumerate(self._fields):
+            if position in again:
+                self._flags[position] = b"v"
+                self._in_full.add(channel)
+        if (len(self._wanted), len(self._in_full), self._flags) == before:
+            raise ValueError(f"the server asks for {len(missing)} values or chunks, all of which it was sent")
+        self._was_wrong = True
+
+    def stored(self) -> Update:
+        """What is known of the thread once all this is stored."""
+        seen: dict[ChannelKey, Version | None] = {}
+        for channel, stored in self._encoded.items():
+            field = self._retained.get(channel) or self._fields[channel]
+            seen[self._ns, channel] = Version(field, stored) if stored.chunks else None
+        if self._knows_all and not self._was_wrong:
+            names_chunk, last = self._table.names_chunk, self._cached.get((self._ns, None))
+            seen[self._ns, None] = (
+                last if last and last.field == names_chunk else names_version(names_chunk, self._table.names)
+            )
+        return seen
+
+
+def _check_table(context: Context, table: headers.VersionTable) -> None:
+    """Check the names of channels and nodes, and the versions.
+
+    Raises:
+        LimitExceeded: One is too long.
+    """
+    limits = context.limits
+    if len(table.names) > limits.name_bytes:
+        limits.check_names(table.names.split(b"\0"), "a channel or node")
+    limits.check_names(table.entries, "a channel with its version")
+    if len(table.tokens) > limits.name_bytes:
+        limits.check_names(unpack(table.tokens), "a version that a node has seen")
+
+
+def put_writes(
+    context: Context, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> Operation[None]:
+    """Store the pending writes of a task."""
+    where = address_of_writes(context, given, task_id)
+    if writes:
+        yield from store_writes(context, where, given, writes, task_id, task_path)
+
+
+def address_of_writes(context: Context, given: RunnableConfig, task_id: str) -> Address:
+    """The checkpoint of a task's writes.
+
+    Raises:
+        ValueError: The config names none.
+        LimitExceeded: A name is too long.
+    """
+    where = config.address(given)
+    if not where.checkpoint_id:
+        raise ValueError('config["configurable"] has no "checkpoint_id"; pending writes belong to a checkpoint')
+    check_names(context, where)
+    context.limits.check_name(task_id, "a task")
+    return where
+
+
+def store_writes(
+    context: Context,
+    where: Address,
+    given: RunnableConfig,
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    variant: Variant | None = None,
+) -> Operation[bool]:
+    """Store the pending writes of a task, of which there are some; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
+    regular, special = codec.encode_writes(context, writes, task_path)
+    member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
+    arguments: list[Argument] = [member, b"".join(regular), len(regular)]
+    arguments += (default_ttl(context), config.thread_ttl(given) or b"")
+    for index, record in special.items():
+        arguments += (index, record)
+    by = variant or Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id))
+    return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]

@@ -1,0 +1,212 @@
+"""The demo: an agent chats, stops for a human, resumes in a new worker and forks; only its model is scripted."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Lock
+from typing import Any, TypeAlias
+
+from langchain_core.language_models.fake_chat_models import FakeChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
+from rich.console import Console
+from rich.text import Text
+
+from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._cli import show
+from redis_saver._client.urls import without_login
+from redis_saver.errors import ThreadNotFound
+
+_Agent: TypeAlias = Any
+"""A compiled graph, the type of which is not known where the extra is missing."""
+FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
+STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
+STORY = """\
+1  An agent chats: each step becomes a checkpoint
+Thread {thread} on {server}. Only the model is scripted.
+"bytes" is what the thread grew by for each: header, changed values, writes.
+
+2  A booking needs a human: the agent stops
+interrupt() ends the run. The question is stored, so no process has to wait.
+
+3  The worker is gone: a new one resumes
+Client, saver and graph were thrown away, a second passed. New ones find this:
+
+4  Back in time: a fork
+Another wish, sent to the checkpoint before the booking. Both branches stay.
+
+5  One thread: two keys, one deadline
+The tree adds up to {bytes:,} bytes, without Redis's overhead. saver.threads():"""
+
+
+@tool
+def find_flights(city: str) -> str:
+    """Find Saturday's flights to a city."""
+    return ", ".join(f"{flight} for {price} EUR" for flight, price in FLIGHTS[city].items())
+
+
+@tool
+def book_flight(flight: str) -> str:
+    """Book a flight, once a human approves."""
+    price = next(prices[flight] for prices in FLIGHTS.values() if flight in prices)
+    answer = interrupt(f"Book {flight} for {price} EUR?")
+    return f"{flight} is booked for {price} EUR" if answer == "yes" else f"not booked, the human said {answer!r}"
+
+
+class ScriptedModel(FakeChatModel):
+    """A chat model by rules over the messages it is given: it counts no calls, so it resumes and forks truthfully."""
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        last, said, call = messages[-1], str(messages[-1].content), {}
+        answer = f"{' and '.join(FLIGHTS)} are warm now. Where shall I look?"
+        if isinstance(last, ToolMessage):
+            answer = f"{said}. " + ("Shall I book?" if last.name == find_flights.name else "Have a good trip!")
+        elif "book" in said.lower():
+            offers = next(str(past.content) for past in reversed(messages) if isinstance(past, ToolMessage))
+            call = {"name": book_flight.name, "args": {"flight": offers.partition(" for ")[0]}}
+        elif city := next((city for city in FLIGHTS if city in said), None):
+            call = {"name": find_flights.name, "args": {"city": city}}
+        calls = [{**call, "id": f"call-{len(messages)}"}] if call else []
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else answer, tool_calls=calls))])
+
+
+def build_agent(saver: RedisSaver) -> _Agent:
+    """The usual graph of a tool-calling agent."""
+    model = ScriptedModel()
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode([find_flights, book_flight]))
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", tools_condition)
+    graph.add_edge("tools", "agent")
+    return graph.compile(checkpointer=saver)
+
+
+class MeasuredSaver(RedisSaver):
+    """Notes by how much the thread grew with each write, for the checkpoint the write belongs to."""
+
+    costs: Counter[str]
+    lock: Lock = Lock()  # LangGraph writes from several threads
+
+    def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
+        """`RedisSaver.put`, measured."""
+        with self.lock:
+            return self._note(super().put(*args, **kwargs))
+
+    def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
+        """`RedisSaver.put_writes`, measured."""
+        with self.lock:
+            super().put_writes(config, writes, task_id, task_path)
+            self._note(config)
+
+    def _note(self, config: RunnableConfig) -> RunnableConfig:
+        where = config["configurable"]
+        thread = self.get_thread(where["thread_id"])
+        self.costs[where["checkpoint_id"]] += (thread.bytes if thread else 0) - self.costs.total()
+        return config
+
+
+class Demo:
+    """Tells the story on a console, on a thread of its own."""
+
+    def __init__(self, console: Console, url: str, ttl: timedelta) -> None:
+        self.console: Console = console
+        self.ttl: timedelta = ttl
+        self.thread: str = f"demo-{uuid.uuid4().hex[:8]}"
+        # Of a server without a name each client would have its own.
+        self.url: str = url if url != "memory://" else f"memory://{self.thread}"
+        self.config: RunnableConfig = {"configurable": {"thread_id": self.thread}}
+        self.sections: Iterator[str] = iter(STORY.split("\n\n"))
+        self.said: set[str] = set()
+        self.drawn: set[str] = set()
+        self.costs: Counter[str] = Counter()
+
+    def run(self, *, keep: bool) -> None:
+        """Tell it, and delete the thread unless it is to be kept."""
+        try:
+            with self._worker() as (saver, agent):
+                self._section(thread=self.thread, server=without_login(self.url))
+                self._turn(agent, "Hi! I want to see the sea on Saturday.")
+                self._turn(agent, "Which flights go to Lisbon?")
+                self._draw(saver, agent)
+                self._section()
+                self._turn(agent, "Book the first one, please.")
+                self._draw(saver, agent)
+            del saver, agent
+            time.sleep(1)  # nothing is left but the thread, whose TTL counts
+            with self._worker() as (saver, agent):
+                self._section()
+                self._status(saver)
+                self._turn(agent, Command(resume="yes"))
+                self._draw(saver, agent)
+                self._section()
+                ends = [past for past in agent.get_state_history(self.config) if not past.next]
+                self._turn(agent, "And what about Split?", ends[1].config)
+                self.drawn.clear()
+                self._draw(saver, agent)
+                self._section(bytes=sum(self.costs[here] for here in self.drawn))
+                self.console.print(show.facts(self._info(saver)))
+        finally:
+            if self.costs and not keep:
+                with self._worker() as (saver, _):
+                    saver.delete_thread(self.thread)
+        self.console.print(f"\n{show.ending(self.url, self.thread, kept=keep)}", soft_wrap=True)
+
+    @contextmanager
+    def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
+        """What a worker makes when it starts: a client, a saver, a graph."""
+        with MeasuredSaver.from_conn_string(
+            self.url, ttl=self.ttl, client_options={"socket_connect_timeout": 5}
+        ) as saver:
+            saver.setup()
+            saver.costs = self.costs
+            yield saver, build_agent(saver)
+
+    def _section(self, **facts: Any) -> None:
+        title, _, why = next(self.sections).format(**facts).partition("\n")
+        self.console.print()
+        self.console.rule(Text(title, "bold"), align="left", style="dim")
+        self.console.print(why, style="dim")
+
+    def _turn(self, agent: _Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
+        """Run the agent, and show the messages that are new."""
+        sent: Any = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
+        result = agent.invoke(sent, start or self.config)
+        rows = [] if isinstance(said, str) else [("human", said.resume)]
+        rows += [show.gist(message) for message in result["messages"] if message.id not in self.said]
+        rows += [("waits", f"for a human: {asked.value}") for asked in result.get("__interrupt__", ())]
+        self.said |= {message.id for message in result["messages"]}
+        for who, what in rows:
+            self.console.print(Text.assemble((f"{who:5}  ", f"bold {STYLES[who]}"), str(what)))
+
+    def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
+        """Draw the checkpoints that were not drawn yet."""
+        history = list(agent.get_state_history(self.config))
+        self.console.print()
+        for line in show.tree(history, self.costs, hidden=self.drawn):
+            self.console.print(line, no_wrap=True, overflow="ellipsis")
+        self.drawn |= {found.config["configurable"]["checkpoint_id"] for found in history}
+        self._status(saver)
+
+    def _info(self, saver: RedisSaver) -> ThreadInfo:
+        if (info := saver.get_thread(self.thread)) is None:
+            raise ThreadNotFound(f"thread {self.thread} is not there: somebody deleted it, or it has expired")
+        return info
+
+    def _status(self, saver: RedisSaver) -> None:
+        info = self._info(saver)
+        left = show.time_left(info.ttl)
+        line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {show.count_keys(self.url, self.thread)} keys"
+        waits = ", waits for a human" if info.interrupted else ""
+        self.console.print(f"{line}, {left}{waits}", style="bold magenta")

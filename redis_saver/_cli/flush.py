@@ -1,0 +1,289 @@
+"""The command that brings to cold what write-behind savers of other processes leave in hot: `flush`.
+
+It runs until SIGTERM or SIGINT, and outlives outages of both servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from redis_saver._cli.arguments import add_prefix
+from redis_saver._cli.health import Cold, Hot, Reachable, Refused
+from redis_saver._cli.progress import Teller, warn
+from redis_saver._common import times
+from redis_saver._common.display import shown
+from redis_saver._tiered.sync import TieredSaver
+
+ASKED_EVERY = 5.0
+"""Seconds between two looks whether the servers can be reached."""
+TO_STOP, AT_ONCE = 10.0, 600.0
+"""Seconds by default: to drain when it is stopped; in all, with `--once`."""
+_MAX_PAUSE = 5.0
+_STEP = 0.1
+_TURN = 1.0
+"""Seconds for which is drained before anything else is looked at."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to a parser's."""
+    about = (
+        "Flush to Postgres what write-behind TieredSavers left in Redis. It runs until SIGTERM or SIGINT, flushes the rest, and ends. "
+        "It outlives outages of both servers. Run as many as you like: they share the work."
+    )
+    code = (
+        "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or a missing table is at "
+        "fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
+    )
+    flush = commands.add_parser(
+        "flush",
+        allow_abbrev=False,
+        help="flush to Postgres what write-behind savers left in Redis",
+        description=about,
+        epilog=code,
+    )
+    flush.add_argument(
+        "--redis",
+        metavar="URL",
+        default=os.environ.get("REDIS_URL"),
+        help="the hot tier, such as redis://host:6379 (default: REDIS_URL of the environment)",
+    )
+    flush.add_argument(
+        "--postgres",
+        metavar="URL",
+        default=os.environ.get("POSTGRES_URL") or os.environ.get("DATABASE_URL"),
+        help="the cold tier, such as postgresql://user@host/database (default: POSTGRES_URL of the environment, else DATABASE_URL)",
+    )
+    add_prefix(flush)
+    flush.add_argument(
+        "--interval",
+        metavar="DURATION",
+        type=_above_zero,
+        default=1.0,
+        help="how often to look for records that others left; one flusher at a time looks, at least 5s apart (default: %(default)gs)",
+    )
+    flush.add_argument(
+        "--cold-history",
+        choices=("all", "latest"),
+        default="all",
+        help="which checkpoints Postgres gets (default: %(default)s)",
+    )
+    flush.add_argument(
+        "--workers",
+        metavar="N",
+        type=_count,
+        default=4,
+        help="threads (conversations) to flush at once; each takes a connection to Postgres (default: %(default)s)",
+    )
+    flush.add_argument("--once", action="store_true", help="flush what is there now, and end")
+    flush.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=_seconds,
+        help=f"how long to flush after a signal (default: {TO_STOP:.0f}s); with --once, how long in all (default: {AT_ONCE:.0f}s)",
+    )
+    flush.add_argument("--setup", action="store_true", help="create LangGraph's tables first, or bring them up to date")
+    flush.add_argument("--quiet", action="store_true", help="print errors only")
+    flush.set_defaults(run=_run)
+
+
+def _seconds(text: str) -> float:
+    """Read a number of seconds, or a duration such as `90s` or `10m`."""
+    try:
+        seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of seconds, and no duration such as 90s or 10m")
+    return seconds
+
+
+def _above_zero(text: str) -> float:
+    if not (seconds := _seconds(text)):
+        raise argparse.ArgumentTypeError("more than 0 seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of workers")
+    return int(text)
+
+
+def _run(given: argparse.Namespace) -> int:
+    for option, variables in (("redis", "REDIS_URL"), ("postgres", "POSTGRES_URL or DATABASE_URL")):
+        if not getattr(given, option):
+            raise Refused(f"--{option} URL is missing, and there is no {variables} in the environment")
+    logging.getLogger("redis_saver").addHandler(logging.NullHandler())  # the command says by itself how it goes
+    with (
+        closing(Hot(given.redis, given.prefix)) as hot,
+        closing(Cold(given.postgres, given.workers, setup=given.setup)) as cold,
+        _asked_to_stop() as stop,
+    ):
+        return _Run(given, hot, cold, stop).run()
+
+
+class _Stop:
+    """Whether a signal asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until it did; answers whether it did."""
+        until = time.monotonic() + seconds
+        while not self.asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _STEP))
+        return self.asked
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[_Stop]:
+    """The first signal asks; a second one has its usual effect."""
+    stop, before = _Stop(), dict[signal.Signals, Any]()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(*_: object) -> None:
+        stop.asked = True
+        restore()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+class _Watch:
+    """Looks now and then whether a server can be reached; says once that it cannot, and that it can again."""
+
+    def __init__(self, server: Reachable) -> None:
+        self._server, self._is_up, self.why = server, True, ""
+
+    def is_up(self) -> bool:
+        """Look.
+
+        Raises:
+            RedisSaverError: Trying again would not help.
+        """
+        why = self._server.trouble()
+        if why and self._is_up:
+            warn(f"{self._server.name}: {why}; it is tried again until it answers")
+        if not why and not self._is_up:
+            warn(f"{self._server.name}: it answers again")
+        self._is_up, self.why = not why, f"{self._server.name}: {why}" if why else ""
+        return self._is_up
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, given: argparse.Namespace, hot: Hot, cold: Cold, stop: _Stop) -> None:
+        self._given, self._hot, self._cold, self._stop = given, hot, cold, stop
+        self._watches = (_Watch(hot), _Watch(cold))
+        self._teller = Teller(given)
+
+    def run(self) -> int:
+        given = self._given
+        patience = AT_ONCE if given.once else TO_STOP
+        patience = patience if given.timeout is None else given.timeout
+        deadline = time.monotonic() + patience if given.once else math.inf
+        if not self._wait_for_servers(deadline):
+            why = "; ".join(watch.why for watch in self._watches if watch.why)
+            warn(f"ended before both servers answered, so nothing was brought to cold: {why or 'asked to stop'}")
+            return 1
+        saver = TieredSaver(
+            self._hot.saver,
+            self._cold.saver,
+            mode="write-behind",
+            flusher=not given.once,
+            flush_interval=given.interval,
+            flush_workers=given.workers,
+            cold_history=given.cold_history,
+        )
+        _instrument(saver)
+        self._teller.begin(self._hot.name, self._cold.name)
+        if given.once:
+            left = self._drain(saver, deadline)
+        else:
+            self._go_on(saver)
+            left = self._attempt(saver, lambda: saver.close(patience))
+        return self._teller.end(saver.stats(), left)
+
+    def _wait_for_servers(self, deadline: float) -> bool:
+        """Whether both can be reached, before the time is up or a signal asks to stop."""
+        pause = _STEP
+        while not self._are_up():
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stop.wait(min(pause, left)):
+                return False
+            pause = min(2 * pause, _MAX_PAUSE)
+        return not self._stop.asked
+
+    def _are_up(self) -> bool:
+        up = [watch.is_up() for watch in self._watches]  # each of them says what it met
+        return all(up)
+
+    def _attempt(self, saver: TieredSaver, act: Callable[[], int]) -> int | None:
+        """How many records are left after something is done; None: hot cannot tell."""
+        try:
+            return act()
+        except saver.hot.driver.failures:
+            return None
+
+    def _go_on(self, saver: TieredSaver) -> None:
+        """Watch the flusher until a signal asks to stop."""
+        self._catch_up(saver)  # with what another flusher met an outage
+        asked, were_up = time.monotonic(), True
+        while not self._stop.wait(_STEP):
+            self._teller.tell(saver.stats())
+            if time.monotonic() - asked < ASKED_EVERY:
+                continue
+            are_up = self._are_up()
+            if are_up and not were_up:
+                self._catch_up(saver)
+            asked, were_up = time.monotonic(), are_up
+
+    def _catch_up(self, saver: TieredSaver) -> None:
+        """Bring to cold at once what would be tried again only later, as cold did not take it while it was away."""
+        before: float = math.inf
+        while not self._stop.asked:
+            left = self._attempt(saver, lambda: saver.flush(_TURN))
+            if not left or left >= before:
+                return
+            before = left
+            self._teller.tell(saver.stats())
+
+    def _drain(self, saver: TieredSaver, deadline: float) -> int | None:
+        """Bring all to cold that is left now; ends early where cold is there and will not take the rest."""
+        while True:
+            before = saver.stats()
+            seconds = max(0.0, min(_TURN, deadline - time.monotonic()))
+            left = self._attempt(saver, lambda seconds=seconds: saver.flush(seconds))  # type: ignore[misc]
+            now = saver.stats()
+            self._teller.tell(now)
+            if left == 0 or self._stop.asked or time.monotonic() >= deadline:
+                return left
+            brought = now.flushed + now.coalesced - before.flushed - before.coalesced
+            if not brought and self._are_up() and left == now.set_aside and now.refused > before.refused:
+                return left
+
+
+def _instrument(saver: TieredSaver) -> None:
+    """Export its numbers where OpenTelemetry was loaded before it, as `opentelemetry-instrument redis-saver flush` does."""
+    if sys.modules.get("opentelemetry.metrics"):
+        from redis_saver import telemetry  # noqa: PLC0415
+
+        telemetry.instrument(saver)

@@ -1,0 +1,122 @@
+"""How the command line shows servers, times, messages and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._client.clients import connect
+from redis_saver._client.urls import without_login
+from redis_saver._common import times
+
+if TYPE_CHECKING:  # what the extra `cli` brings is imported where a command needs it
+    from langgraph.types import StateSnapshot
+    from rich.text import Text
+
+_BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
+
+
+def time_left(ttl: timedelta | None) -> str:
+    """When a thread expires."""
+    return (
+        "does not expire" if ttl is None else f"expires in {times.shown(timedelta(seconds=int(ttl.total_seconds())))}"
+    )
+
+
+def facts(info: ThreadInfo) -> str:
+    """What is known of a thread, in one line."""
+    said = {
+        **info._asdict(),
+        "ttl": info.ttl and times.shown(info.ttl),
+        "updated_at": info.updated_at and info.updated_at.isoformat(),
+    }
+    return "  ".join(f"{name}={value}" for name, value in said.items())
+
+
+def count_keys(url: str, thread: str) -> int:
+    """The keys on a server that have a thread's name in them."""
+    with closing(connect(url, asynchronous=False)) as client:
+        return sum(1 for _ in client.scan_iter(match=f"*{thread}*", count=1000))
+
+
+def ending(url: str, thread: str, *, kept: bool) -> str:
+    """What became of a demo's thread, and how to look at it."""
+    if not kept:
+        return f"Deleted: {count_keys(url, thread)} keys of {thread} are left. With --keep it stays."
+    if url.startswith("memory:"):
+        return f"The embedded server ends with this process, and {thread} with it: --redis redis://host:6379 keeps it."
+    server = without_login(url)
+    return (
+        f"Kept: {thread}. What to do with it next:\n"
+        f"  redis-saver check {thread} --redis {server}\n"
+        f"  redis-cli -u {server} --scan --pattern '*{thread}*'\n"
+        "Or in Python:\n"
+        "  from redis_saver import RedisSaver\n\n"
+        f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
+        f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
+        "          print(found.metadata['step'], found.metadata['source'], len(found.checkpoint['channel_values'].get('messages', ())))"
+    )
+
+
+def gist(message: Any) -> tuple[str, str]:
+    """Who says a message of LangChain's, and what."""
+    calls = [
+        f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in getattr(message, "tool_calls", ())
+    ]
+    who = {"human": "you", "ai": "agent"}.get(message.type, message.type)
+    return who, f"calls {', '.join(calls)}" if calls else str(message.content)
+
+
+def tree(history: Sequence[StateSnapshot], costs: Mapping[str, int], hidden: Collection[str]) -> Iterator[Text]:
+    """Lines with a thread's checkpoints, the oldest first: a chain runs straight down, a fork opens a lane per branch.
+
+    Args:
+        history: The checkpoints, newest first, of a graph whose state has `messages`.
+        costs: The bytes of each checkpoint id.
+        hidden: Ids of those to leave out.
+    """
+    from rich.text import Text  # noqa: PLC0415
+
+    if not hidden:
+        yield Text("checkpoint  step  source  next        bytes  last message", "dim")
+    gists: dict[str, str] = {}
+    for lane, here, parent, found in _lanes(history):
+        mark, style, gists[here] = _seen(found)
+        if here not in hidden:
+            about: Mapping[str, Any] = found.metadata or {}
+            name = here[-6:].ljust(8 - len(lane))
+            columns = f"  {about['step']:4}  {about['source']:6}  {', '.join(found.next) or '-':9}  {costs[here]:6,}  "
+            said = ('"', "dim") if gists.get(parent) == gists[here] else (gists[here], style)
+            branch = style or _BRANCHES.get(lane[:1], "cyan")
+            yield Text.assemble((lane, "dim"), (f"{mark} ", branch), name, columns, said)
+
+
+def _seen(found: StateSnapshot) -> tuple[str, str, str]:
+    """A checkpoint's mark, its style, and the gist of its last message, or of what it asks a human."""
+    for task in found.tasks:
+        for asked in task.interrupts:
+            mark, style, does = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
+            return mark, style, f"{does}: {asked.value}"
+    of_input = (found.metadata or {}).get("source") == "input"
+    state: Any = found.tasks[0].result if of_input else found.values
+    return "●", "", ": ".join(gist(state["messages"][-1])) if state else ""
+
+
+def _lanes(history: Sequence[StateSnapshot]) -> Iterator[tuple[str, str, str, StateSnapshot]]:
+    """The checkpoints from the oldest on, branch after branch: what to draw in front, the id, the parent's id, itself."""
+    children: dict[str, list[StateSnapshot]] = {}
+    for found in history:
+        parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else ""
+        children.setdefault(parent, []).append(found)
+    stack = [("", "", "", found) for found in children.get("", ())]
+    while stack:
+        lane, below, parent, found = stack.pop()
+        here = found.config["configurable"]["checkpoint_id"]
+        yield lane, here, parent, found
+        branches = children.get(here, ())
+        for position, branch in enumerate(branches):  # the newest first, so that the oldest is on top of the stack
+            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
+            stack.append((below + fork, below + past, here, branch))

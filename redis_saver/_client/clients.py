@@ -1,0 +1,345 @@
+"""Redis and Valkey clients: made from a URL, or given by the user and looked at here."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.connection
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.connection
+import redis.retry
+import redis.sentinel
+from redis.backoff import ExponentialBackoff
+
+from redis_saver import sentinels
+from redis_saver._client import urls
+from redis_saver._client.urls import Url
+from redis_saver._common import forks
+from redis_saver._common.display import kind_of, shown
+from redis_saver.errors import UnsupportedServer
+
+OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
+"""The oldest version of each server that has what the scripts use."""
+
+UNLIMITED = 2**31
+SOCKET_TIMEOUT = 5
+"""Seconds that a client made from a URL waits for a server, to connect and for each reply, unless the URL says otherwise; redis-py before 8 waits for ever."""
+_MAJOR = int(redis.__version__.partition(".")[0])
+_memory: dict[str, Any] = {}
+
+
+def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
+    """Make a client from a URL. Nothing is sent yet, save by a `RedisCluster`, which looks for its nodes.
+
+    Args:
+        url: `redis://[user:password@]host[:port][/db]`, `rediss://...`, `unix://[user:password@]/path[?db=n]`,
+            `redis+sentinel://[user:password@]host:port[,host:port...]/service[/db]` (options `sentinel_username` and
+            `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
+            each with `valkey` for `redis` and `valkeys` for `rediss`, too, or
+            `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
+            Options of the client follow behind `?`, as redis-py names them. With `rediss` the host name is checked
+            against the certificate, whatever redis-py's default (`docs/connections.md`).
+        asynchronous: Whether to make an asyncio client.
+        options: Options of the client that the URL does not say.
+
+    Raises:
+        ValueError: The URL, or an option, makes no sense. No piece of a password is in the message.
+        ImportError: `memory://` without fakeredis.
+    """
+    if url.startswith("memory://"):
+        return _connect_memory(url, asynchronous, options)
+    connections: Any = redis.asyncio.connection if asynchronous else redis.connection
+    parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
+    settings = {**options, **parsed.options}
+    _secure(url, parsed, settings)
+    settings = {"socket_timeout": SOCKET_TIMEOUT, **settings}
+    if parsed.kind != "unix":
+        settings = {"socket_connect_timeout": settings["socket_timeout"], **settings}
+    connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
+    try:
+        return connecting(parsed, asynchronous, settings)
+    except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
+        why = str(error)
+    raise urls.wrong(url, urls.without_password(why, url))
+
+
+def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
+    try:
+        fakeredis: Any = import_module("fakeredis")
+        import_module("lupa")
+    except ImportError as error:
+        raise ImportError("memory:// needs the embedded server: pip install 'redis-saver[memory]'") from error
+    name = url.partition("://")[2]
+    server = _memory.setdefault(name, fakeredis.FakeServer()) if name else fakeredis.FakeServer()
+    forks.hold(server.lock)
+    return (fakeredis.FakeAsyncRedis if asynchronous else fakeredis.FakeRedis)(server=server, **options)
+
+
+def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
+    """Have TLS check host names, which redis-py before 6.0 does only when it is told to.
+
+    Raises:
+        ValueError: Options of TLS contradict each other, name a file that is not there, or come without TLS.
+    """
+    given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
+    if "ssl" in given or (given and not parsed.tls):
+        raise urls.wrong(url, f"option {given[0]}: TLS begins with the scheme, {_with_tls(parsed)}")
+    if not parsed.tls:
+        return
+    for name in given:
+        is_path = name.removeprefix("sentinel_") in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+        if is_path and settings[name] is not None and not Path(settings[name]).exists():
+            raise urls.wrong(url, f"{name}={shown(settings[name])}: there is no such file")
+    for prefix in ("", "sentinel_"):
+        verifies = settings.get(prefix + "ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
+        if not verifies and settings.get(prefix + "ssl_check_hostname"):
+            raise urls.wrong(url, "ssl_check_hostname needs the certificate: leave out ssl_cert_reqs=none")
+        if settings.get(name := prefix + "ssl_check_hostname") is None and (not prefix or not verifies):
+            settings[name] = verifies
+
+
+def _with_tls(parsed: Url) -> str:
+    return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
+
+
+def _retry(asynchronous: bool, times: int = 3) -> Any:
+    """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
+    kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
+    return kind(ExponentialBackoff(cap=1, base=0.01), times)
+
+
+def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {"retry": _retry(asynchronous), **settings}
+    if _MAJOR < 6 and settings["retry"] is not None:  # such a redis-py repeats only what it is told to
+        settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
+    return settings
+
+
+def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio if asynchronous else redis
+    settings = _with_retry(asynchronous, settings)
+    if parsed.kind == "unix":
+        base, settings["path"] = "unix://", parsed.path
+    else:
+        base = "rediss://" if parsed.tls else "redis://"
+        (host, settings["port"]), *_ = parsed.hosts
+        settings["host"] = host or "localhost"
+    client = module.Redis.from_url(base, **settings)
+    _look_at_options(client)
+    return client
+
+
+def _look_at_options(client: Any) -> None:
+    """Refuse options that a connection does not know now, and not with the first call."""
+    client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+
+
+def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
+    if parsed.tls:
+        settings["ssl"] = True
+    settings = {**_settings_of_a_cluster(asynchronous), **settings}
+    if not asynchronous:
+        _look_at_cluster_options(parsed, settings)
+    return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
+
+
+def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
+    """What suits a saver, which goes on trying itself (`clusters.py`).
+
+    redis-py makes up to ten tries, each of which may wait for a node that does not answer: here two. And its asyncio client closes all connections, those
+    in use too, after every fifth MOVED, to learn all slots anew: here it only learns the slot that the MOVED names.
+    """
+    if _MAJOR >= 6:
+        return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
+    more = {"connection_error_retry_attempts": 0} if asynchronous else {}
+    return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
+
+
+def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
+    """Refuse what a blocking `RedisCluster` would leave out without a word."""
+    module: Any = redis.cluster
+    known = {*module.REDIS_ALLOWED_KEYS, *inspect.signature(module.RedisCluster.__init__).parameters}
+    if parsed.tls and "ssl_check_hostname" not in known:  # redis-py before 6.2
+        default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
+        if settings.pop("ssl_check_hostname") and not default:
+            raise TypeError(
+                f"redis-py {redis.__version__} cannot check host names of a cluster: take 6.2 or newer, or AsyncRedisSaver; "
+                "ssl_check_hostname=false goes without"
+            )
+    if unknown := [name for name in settings if name not in known]:
+        raise TypeError(f"RedisCluster knows no option {shown(unknown[0])}")
+
+
+def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
+    module: Any = redis.asyncio.sentinel if asynchronous else redis.sentinel
+    of_sentinels = {
+        name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
+    }
+    shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_"))}
+    settings = _with_retry(asynchronous, settings)
+    tls = {"ssl": True} if parsed.tls else {}
+    sentinel = module.Sentinel(
+        parsed.hosts,
+        # One that does not answer is asked again with the next try; before that the others are.
+        sentinel_kwargs={"retry": _retry(asynchronous, 0), **tls, **shared, **of_sentinels},
+        **tls,
+        **settings,
+    )
+    connection_class = sentinels.connection_class(asynchronous=asynchronous, tls=parsed.tls)
+    client = sentinel.master_for(parsed.path, connection_class=connection_class)
+    _look_at_options(client)
+    return client
+
+
+def check(client: Any, *, asynchronous: bool) -> None:
+    """Refuse what is no client of the right flavour.
+
+    Raises:
+        TypeError: and what to pass instead.
+    """
+    wanted, other = ("AsyncRedisSaver", "RedisSaver") if asynchronous else ("RedisSaver", "AsyncRedisSaver")
+    package = "redis.asyncio" if asynchronous else "redis"
+    if isinstance(client, str):
+        raise TypeError(
+            f"client: a str; {wanted} takes a client of {package}. For a URL there is {wanted}.from_conn_string(url)"
+        )
+    if not callable(getattr(client, "execute_command", None)) or not hasattr(client, "get_encoder"):
+        raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis")
+    if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
+        raise TypeError(
+            f"client: {kind_of(client)}; {wanted} takes a client of {package}. For this one there is {other}"
+        )
+
+
+def is_cluster(client: Any) -> bool:
+    """Whether a client is one of a Redis Cluster."""
+    return hasattr(client, "get_primaries")
+
+
+def exceptions_of(client: Any) -> ModuleType:
+    """The module with the exceptions that a client raises: redis-py's or valkey-py's."""
+    packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
+    return import_module("valkey.exceptions" if "valkey" in packages else "redis.exceptions")
+
+
+def failures_of(client: Any) -> tuple[type[Exception], ...]:
+    """What a client raises when it fails, apart from what is wrong in this program."""
+    module = exceptions_of(client)
+    names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
+    return (OSError, *(getattr(module, name) for name in names if hasattr(module, name)))
+
+
+def raw_options(client: Any) -> dict[str, Any]:
+    """What to pass with each command so that replies come as bytes, also from a client with decode_responses=True."""
+    return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
+
+
+def check_version(hello: Any) -> None:
+    """Check the answer to HELLO, which every user may ask.
+
+    Raises:
+        UnsupportedServer: the server is older than `OLDEST`.
+    """
+    flat = hello if isinstance(hello, Mapping) else dict(zip(hello[::2], hello[1::2], strict=True))
+    said = {_text(key): value for key, value in flat.items()}
+    server, version = _text(said["server"]), _text(said["version"])
+    oldest = OLDEST.get(server)
+    if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
+        raise UnsupportedServer(
+            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer"
+        )
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def close(client: Any) -> None:
+    """Close a blocking client and all its connections."""
+    client.close()
+    if not is_cluster(client):
+        for pool in _pools(client):
+            pool.disconnect()
+
+
+async def aclose(client: Any) -> None:
+    """Close an asyncio client and all its connections, on their loop."""
+    await client.aclose()
+    if not is_cluster(client):
+        for pool in _pools(client):
+            await pool.disconnect()
+
+
+async def aclose_idle(client: Any) -> None:
+    """Close the connections of an asyncio client that nobody uses now, on their loop; of a cluster's client, none."""
+    if not is_cluster(client):
+        for pool in _pools(client):
+            await pool.disconnect(inuse_connections=False)
+
+
+def _pools(client: Any) -> list[Any]:
+    """The pools of connections to the server, and to the sentinels that know it."""
+    pool = client.connection_pool
+    manager = getattr(pool, "sentinel_manager", None)
+    return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
+
+
+def of_node(cluster: Any, node: Any) -> Any:
+    """The blocking client of one node of a cluster, by redis-py's name for it or valkey-py's."""
+    method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
+    return method(node)
+
+
+def most_connections(client: Any, node: Any) -> int:
+    """How many connections to a node an asyncio client opens before it refuses calls; one that has them wait has no limit."""
+    pool = client.connection_pool if node is None and not is_cluster(client) else node
+    return UNLIMITED if hasattr(pool, "timeout") else getattr(pool, "max_connections", UNLIMITED)
+
+
+def target(node: Any) -> dict[str, Any]:
+    """The option that sends a command to one node of a cluster; none where there is but one server."""
+    return {} if node is None else {"target_nodes": node}
+
+
+def nodes(client: Any) -> list[str | None]:
+    """The names of a cluster's primaries; of a single server, one node without a name."""
+    return [node.name for node in client.get_primaries()] if is_cluster(client) else [None]
+
+
+def node_named(client: Any, name: str | None) -> Any:
+    """The node that has a name, of this client.
+
+    Raises:
+        ConnectionError: The client's own; the node has left the cluster.
+    """
+    if name is None:
+        return None
+    if (node := client.get_node(node_name=name)) is None:
+        raise exceptions_of(client).ConnectionError(
+            f"node {name} has left the cluster while its keys were looked at; call again"
+        )
+    return node
+
+
+def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]]:
+    """Where a SCAN over several nodes goes on after a reply of the first, and the keys it found.
+
+    A cluster client answers with the cursor of each node asked, in a dict; here one is asked at a time.
+    """
+    cursor, keys = reply
+    if isinstance(cursor, Mapping):
+        (cursor,) = cursor.values()
+    nodes = nodes if int(cursor) else nodes[1:]
+    return ((nodes, int(cursor)) if nodes else None), keys

@@ -1,0 +1,148 @@
+"""Who uses which client: a blocking client belongs to a process, and the connections of an asyncio client to an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from redis_saver._client import clients, loops, twins
+from redis_saver._client.batching import Batcher
+from redis_saver._common import forks
+
+OWN_AFTER = 1.0
+"""Seconds after its first call that a loop gets connections of its own, unless it is the first."""
+
+
+class ProcessClient:
+    """A blocking client; in the child of a fork another one with the same settings."""
+
+    def __init__(self, client: Any) -> None:
+        """Use this client in this process."""
+        self._lock, self._client, self._inherited = threading.Lock(), client, None
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Leave the parent's client alone."""
+        self._inherited = self._inherited or self._client
+        forks.keep(self._client)
+        self._lock, self._client = threading.Lock(), None
+
+    @property
+    def client(self) -> Any:
+        """The client of this process."""
+        if (client := self._client) is not None:
+            return client
+        with self._lock:
+            if self._client is None:
+                self._client = twins.twin(self._inherited)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        if self._client is not None:
+            clients.close(self._client)
+
+
+class _Bound:
+    """A client whose connections are those of one loop, with what sends on it."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+        self.ending: loops.Ending | None = None
+        self.is_given = False
+        """Whether the client is somebody else's."""
+
+
+class LoopClients:
+    """An asyncio client for each event loop that has connections of its own.
+
+    The first loop that uses them has, and so has each that still does so a second later: their calls take no detour. All other callers, loops that are soon over
+    and OS threads without any, share the connections of the background loop (`loops.py`). Nobody waits for a loop that somebody else may end.
+
+    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it ends, those of the background loop when
+    this object is forgotten, or the process ends.
+    """
+
+    def __init__(self, client: Any, batching: Callable[[Any], Batcher]) -> None:
+        """Take a client that no loop has used yet, or the running one, and what makes a batcher of a client."""
+        self.given: Any = client
+        self._batching = batching
+        self._given_is_free = True
+        self._lock = threading.Lock()
+        self._first = loops.running()
+        self._seen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
+        self._bound: dict[asyncio.AbstractEventLoop, _Bound] = {}
+        self._at_last = weakref.finalize(self, _close_made, self._bound)
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Leave the parent's loops and connections alone; the child's first loop is the next that comes."""
+        forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
+        self._given_is_free, self._lock, self._first = False, threading.Lock(), None
+        self._seen, self._bound = weakref.WeakKeyDictionary(), {}
+        self._at_last = weakref.finalize(self, _close_made, self._bound)
+
+    def batcher(self) -> Batcher | None:
+        """What sends on the running loop; None where the call is to go to the background loop."""
+        forks.check()
+        loop = asyncio.get_running_loop()
+        bound = self._bound.get(loop)
+        if bound is None and self._may_own(loop):
+            bound = self._bind(loop)
+        return None if bound is None else bound.batcher
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop, and those of the background loop that are not in use.
+
+        Other loops close theirs when they end. Whoever goes on using the saver connects anew.
+        """
+        if (bound := self._bound.pop(asyncio.get_running_loop(), None)) is not None:
+            if bound.ending is not None:
+                bound.ending.forget()
+            await clients.aclose(bound.batcher.client)
+        for loop, bound in list(self._bound.items()):
+            if loops.is_background(loop):
+                await loops.acall(clients.aclose_idle(bound.batcher.client))
+
+    def _may_own(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if loops.is_background(loop):
+            return True
+        with self._lock:
+            if self._first is None:
+                self._first = loop
+            now = time.monotonic()
+            return loop is self._first or now - self._seen.setdefault(loop, now) >= OWN_AFTER
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> _Bound:
+        with self._lock:
+            for ended in [each for each in self._bound if each.is_closed()]:
+                if (ending := self._bound.pop(ended).ending) is not None:
+                    ending.forget()
+            is_given = self._given_is_free and loop is self._first
+            bound = _Bound(self._batching(self.given if is_given else twins.twin(self.given)))
+            bound.is_given = is_given
+            self._given_is_free = self._given_is_free and not is_given
+            self._bound[loop] = bound
+        of_loops = self._bound
+
+        async def end() -> None:
+            if of_loops.get(loop) is bound:
+                del of_loops[loop]
+            await clients.aclose(bound.batcher.client)
+
+        bound.ending = loops.Ending(end)
+        return bound
+
+
+def _close_made(bound: dict[asyncio.AbstractEventLoop, _Bound]) -> None:
+    """Close the connections that were made for a `LoopClients` that is no longer used; the client that was given is somebody else's."""
+    for each in list(bound.values()):
+        if each.ending is not None:
+            if each.is_given:
+                each.ending.forget()
+            else:
+                each.ending.now()

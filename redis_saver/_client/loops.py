@@ -1,0 +1,225 @@
+"""Calls between event loops: the background loop of this package, and what happens when a loop ends.
+
+The background loop serves callers that have no loop of their own, or none that lasts. It runs on an OS thread of its own from when it is first needed to the end of the
+process, so whoever waits for it never waits for a loop that somebody else ends. All savers of a process share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError as OtherCancelled
+from concurrent.futures import Future, wait
+from typing import Any
+
+from redis_saver._common import forks
+from redis_saver._engine.requests import T
+from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
+
+END_TIMEOUT = 5.0
+"""Seconds that the background loop may take to close its connections at the end of the process."""
+CHECK_INTERVAL = 0.5
+"""Seconds between two looks whether a loop that is waited for still runs."""
+
+
+class _Background:
+    """The background loop of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], None] | None = None
+        self.closing: set[asyncio.Task[Any]] = set()
+        """Tasks of the loop that are to be done before it ends."""
+        self.endings: set[Ending] = set()
+        """What is to be done at the end of all loops of this process."""
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Start another loop when one is needed."""
+        forks.keep(self._loop)
+        forks.keep((self.closing, self.endings))
+        self._lock, self._loop, self._thread, self._stop = threading.Lock(), None, None, None
+        self.closing, self.endings = set(), set()
+
+    def is_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the background loop."""
+        return loop is self._loop
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, started if it does not run."""
+        forks.check()
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            return loop
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                started: Future[asyncio.AbstractEventLoop] = Future()
+                self._thread = threading.Thread(target=self._run, args=(started,), name="redis_saver loop", daemon=True)
+                self._thread.start()
+                self._loop = started.result()
+            return self._loop
+
+    def end(self) -> None:
+        """End the loop, at the end of the process: what still runs there is cancelled, and its connections are closed."""
+        if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
+            _soon(self._loop, self._stop)
+            self._thread.join(END_TIMEOUT)
+
+    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        async def serve() -> None:
+            stopping = asyncio.Event()
+            self._stop = stopping.set
+            started.set_result(asyncio.get_running_loop())
+            await stopping.wait()
+            if self.closing:
+                await asyncio.wait(self.closing, timeout=END_TIMEOUT)
+
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+
+_background = _Background()
+is_background: Callable[[asyncio.AbstractEventLoop], bool] = _background.is_loop
+atexit.register(_background.end)
+
+
+def running() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this OS thread, if there is one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+    """Run a coroutine on the background loop, or another, for an OS thread that runs no loop, and wait for it.
+
+    Raises:
+        CalledOnEventLoop: This OS thread runs a loop, which would be blocked.
+        LoopEnded: The other loop ended first.
+    """
+    if running() is not None:
+        coroutine.close()
+        raise CalledOnEventLoop(
+            "a synchronous method of an async saver was called on the thread of a running event loop, which it would "
+            "block; await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
+            "worker thread (asyncio.to_thread)"
+        )
+    future = _send(coroutine, loop)
+    try:
+        while loop is not None and not wait([future], CHECK_INTERVAL).done:
+            if not loop.is_running():
+                raise _ended()
+        return future.result()
+    except OtherCancelled:
+        raise _ended() from None
+    finally:
+        future.cancel()  # does nothing where it is done; else this OS thread was interrupted
+
+
+async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+    """`call`, for a task of any loop. To cancel the task cancels the coroutine.
+
+    Raises:
+        LoopEnded: The other loop ended first.
+    """
+    here = asyncio.get_running_loop()
+    if here is _loop_for(coroutine, loop):
+        return await coroutine
+    future, done = _send(coroutine, loop), here.create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    future.add_done_callback(lambda _: _soon(here, wake))
+    try:
+        while loop is not None and not (await asyncio.wait([done], timeout=CHECK_INTERVAL))[0]:
+            if not loop.is_running():
+                raise _ended()
+        await done
+        return future.result()
+    except OtherCancelled:
+        raise _ended() from None
+    finally:
+        future.cancel()
+
+
+def _send(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> Future[T]:
+    if loop is not None and not loop.is_running():
+        coroutine.close()
+        raise _ended()
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop_for(coroutine, loop))
+
+
+def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    try:
+        return loop or _background.loop()
+    except ForkMissed:
+        coroutine.close()
+        raise
+
+
+def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:  # it was closed in this moment, and nobody waits there any more
+        if not loop.is_closed():
+            raise
+
+
+def _ended() -> LoopEnded:
+    return LoopEnded(
+        "the event loop that was to answer ended before it did; call again: what is bound to a loop (an AsyncRedisSaver's cold saver, say) has to be "
+        "used while that loop runs"
+    )
+
+
+class Ending:
+    """Something that is awaited at the end of the running loop, or before, by `now`.
+
+    The former is what asyncio does with an asynchronous generator that is not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls). Where a loop is
+    closed without that, nothing is done.
+
+    Until then it is referred to from here: Python's garbage collector, on another OS thread, would close connections halfway.
+    """
+
+    def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Note what to await."""
+        self._loop, self._forgotten = asyncio.get_running_loop(), False
+        self._generator = self._until_then(act)
+        with contextlib.suppress(StopIteration):
+            self._generator.__anext__().send(None)  # up to the yield: nothing is awaited before
+        _background.endings.add(self)
+
+    def now(self) -> None:
+        """Await it as soon as the loop gets to it; from any OS thread."""
+        _soon(self._loop, self._begin)
+
+    def forget(self) -> None:
+        """Do nothing at the end."""
+        self._forgotten = True
+        _background.endings.discard(self)
+
+    def _begin(self) -> None:
+        task = self._loop.create_task(self._generator.aclose())
+        if is_background(self._loop):
+            _background.closing.add(task)
+            task.add_done_callback(_background.closing.discard)
+
+    async def _until_then(self, act: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            _background.endings.discard(self)
+            if not self._forgotten:
+                await act()

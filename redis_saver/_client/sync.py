@@ -1,0 +1,187 @@
+"""`SyncDriver`: runs operations over a blocking client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis_saver._client import clients, clusters
+from redis_saver._client.base import RedisDriver
+from redis_saver._client.connections import ProcessClient
+from redis_saver._engine import wire
+from redis_saver._engine.requests import (
+    KEYS_PER_SCAN,
+    Argument,
+    Batch,
+    Call,
+    Command,
+    Replicated,
+    Request,
+    Scan,
+    T,
+    key_of,
+)
+from redis_saver._engine.runner import BlockingDriver
+
+
+class SyncDriver(BlockingDriver[Request], RedisDriver):
+    """A driver over a blocking client, safe to share between OS threads, as its client is, before and after a fork.
+
+    For asyncio each operation runs in a worker thread.
+    """
+
+    is_async = False
+
+    def __init__(self, client: Any, **settings: Any) -> None:
+        """As `RedisDriver`."""
+        super().__init__(client, **settings)
+        self.connection: ProcessClient = ProcessClient(client)
+        self._cluster = clients.is_cluster(client)
+        self._exceptions: Any = clients.exceptions_of(client)
+        self._options = clients.raw_options(client)
+        self._patience = clusters.Patience(client, self._cluster_timeout)
+        self._learns_by: tuple[type[Exception], ...] = self._patience.errors if self._cluster else ()
+
+    @property
+    def client(self) -> Any:
+        """The client of this process."""
+        return self.connection.client
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        self.connection.close()
+
+    def check_version(self) -> None:
+        """As `RedisDriver.check_version`."""
+        self._repeated(self._check_version, None)
+
+    async def acheck_version(self) -> None:
+        """`check_version` for asyncio."""
+        await asyncio.to_thread(self.check_version)
+
+    def _check_version(self) -> None:
+        for name in clients.nodes(self.client):
+            clients.check_version(self._send("HELLO", **clients.target(clients.node_named(self.client, name))))
+
+    def request(self, request: Request) -> Any:
+        """Answer a request."""
+        if isinstance(request, Scan):
+            return self._scan(request)
+        request = self._as_set(request)
+        return (
+            self._repeated(lambda: self._answer(request), key_of(request)) if self._cluster else self._answer(request)
+        )
+
+    def _repeated(self, attempt: Callable[[], T], key: bytes | None) -> T:
+        """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
+        if not self._cluster:
+            return attempt()
+        tries = self._patience.tries(key)
+        while True:
+            try:
+                return attempt()
+            except self._patience.errors as error:
+                pause = tries.pause(error)
+            time.sleep(pause)
+
+    def _answer(self, request: Call | Command | Batch | Replicated) -> Any:
+        if isinstance(request, (Call, Command)):
+            return self._alone(request)
+        if isinstance(request, Batch):
+            return self._batch(request.requests)
+        return self._replicated(request)
+
+    def _alone(self, request: Call | Command) -> Any:
+        """The reply to one request; the server learns a script that it does not know."""
+        try:
+            return self._send_to_slot(request, wire.as_command(request))
+        except self._exceptions.ResponseError as reply:
+            if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
+                return wire.of_script(request, reply, self._exceptions)
+        try:
+            return self._send_to_slot(request, wire.as_command_with_source(request))
+        except self._exceptions.ResponseError as reply:
+            return wire.of_script(request, reply, self._exceptions)
+
+    def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
+        """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        if not self._cluster:
+            return (
+                self.client.execute_command(*arguments, **self._options)
+                if isinstance(request, Call)
+                else self._send(*arguments)
+            )
+        try:
+            return self.client.execute_command(*arguments, **self._options)
+        except self._patience.gives_up as error:
+            if not self._patience.has_given_up(error):
+                raise
+            return clusters.ask(self.client, key_of(request), arguments, self._options)
+
+    def _send(self, *arguments: Argument, **options: Any) -> Any:
+        if self._guard:
+            return wire.of_guarded(self._together(self.client, (self._guard, arguments)))
+        return self.client.execute_command(*arguments, **self._options, **options)
+
+    def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
+        """Answer requests in one round trip (a node). What is refused, as a script not known, is sent again by itself.
+
+        In a cluster each node has its own pipeline: redis-py's cluster pipeline asks the server for the keys of each script
+        call before it sends it.
+        """
+        clients_of_nodes: dict[Any, list[int]] = {}
+        for position, request in enumerate(requests):
+            clients_of_nodes.setdefault(self._client_for(request), []).append(position)
+        replies: list[Any] = [None] * len(requests)
+        for client, positions in clients_of_nodes.items():
+            try:
+                answers = self._together(client, [wire.as_command(requests[position]) for position in positions])
+            except self._learns_by as error:
+                answers = [error] * len(positions)
+            for position, reply in zip(positions, answers, strict=True):
+                replies[position] = reply
+        for position, again in wire.refused(replies, (self._exceptions.ResponseError, *self._learns_by)):
+            replies[position] = self.request(requests[position])
+            for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
+                replies[other] = reply
+        return replies
+
+    def _replicated(self, request: Replicated) -> Any:
+        try:
+            replies: list[Any] = []
+            for command in (wire.as_command, wire.as_command_with_source):
+                replies = self._together(self._client_for(request.call), (command(request.call), *request.behind))
+                if not isinstance(replies[0], self._exceptions.NoScriptError):
+                    break
+            return wire.of_replicated(request, replies, self._exceptions)
+        except self._learns_by:
+            self._alone(request.call)  # by the cluster's client, which learns from it where the slot is
+            raise
+
+    def _together(self, client: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands to one server, on one connection; the replies, with errors among them."""
+        with client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command, **self._options)
+            return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+
+    def _client_for(self, request: Call | Command) -> Any:
+        if not self._cluster:
+            return self.client
+        return clients.of_node(self.client, self.client.get_node_from_key(key_of(request)))
+
+    def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
+        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
+        position = request.position
+
+        def page() -> tuple[Any, list[bytes]]:
+            nonlocal position
+            nodes, cursor = position or (clients.nodes(self.client), 0)
+            position = None  # where this fails, the nodes may be others
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
+            node = clients.node_named(self.client, nodes[0])
+            return clients.next_position(nodes, self._send(*command, **clients.target(node)))
+
+        return self._repeated(page, None)

@@ -1,0 +1,222 @@
+"""URLs of Redis: read strictly, so that no part of a password is taken for a host or an option; shown without what is secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, unquote_plus
+
+from redis_saver._common.display import MAX_NAME, printable, shown
+
+FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory:// (valkey for redis, valkeys for rediss)"
+_TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+"""What a scheme begins with, and whether that is TLS."""
+_KINDS = ("", "+sentinel", "+cluster")
+SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
+"""Schemes of servers; `memory` is none."""
+_PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
+_REMEDY = "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, @ %40, & %26, % %25)"
+
+PATHS = ("sqlite", "inmem", "file")
+"""Schemes, behind whose colon the path of a file or folder stands."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
+_PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
+_SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
+_BEGINS_AS_URL = re.compile(r"(?:rediss?|valkeys?|unix|postgres(?:ql)?)[:+]")
+_PIECE = 4
+"""Of a password so many characters in a row are hidden wherever they stand."""
+
+
+class Url(NamedTuple):
+    """What a URL says."""
+
+    kind: str
+    """What is behind the `+` of its scheme: sentinel, cluster or nothing; or unix."""
+    tls: bool
+    hosts: list[tuple[str, int]]
+    """Names, which may be empty, and ports."""
+    path: str
+    """Of a unix socket; the service, for sentinels."""
+    options: dict[str, Any]
+    """Of the client; `username`, `password` and `db` among them."""
+
+
+def wrong(url: str, why: str) -> ValueError:
+    """The error that says what is wrong with a URL."""
+    return ValueError(f"url={shown(without_login(url))}: {why}")
+
+
+def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
+    """Read a URL of Redis; `memory://` is none.
+
+    Args:
+        url: The URL.
+        readers: What reads the text of an option, by its name; other options stay text.
+
+    Raises:
+        ValueError: It makes no sense; the message says what to write, and nothing of a password.
+    """
+    scheme, separator, rest = url.partition("://")
+    transport, _, kind = scheme.partition("+")
+    if not separator or scheme not in SCHEMES:
+        raise wrong(url, f"not understood; write {FORMS}")
+    if "#" in rest:
+        raise wrong(url, f"it has a '#': {_REMEDY}")
+    authority, path, query = _divided(url, rest)
+    login, _, hosts = authority.rpartition("@")
+    user, _, password = login.partition(":")
+    options: dict[str, Any] = {
+        name: _decoded(url, said) for name, said in (("username", user), ("password", password)) if said
+    }
+    options = {**dict(_options(url, query, kind, readers)), **options}
+    if transport == "unix":
+        if hosts or not path:
+            raise wrong(url, "write unix:///path, or unix://user:password@/path")
+        return Url("unix", tls=False, hosts=[], path="/" + _decoded(url, path), options=options)
+    addresses = [_address(url, host, kind) for host in hosts.split(",")]
+    if not kind and len(addresses) > 1:
+        raise wrong(url, "one host; several are for redis+sentinel:// and redis+cluster://")
+    service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
+    if kind == "sentinel" and not service:
+        raise wrong(url, "the path is /service or /service/db")
+    if db and (not re.fullmatch("[0-9]{1,9}", db) or "db" in options or (kind == "cluster" and int(db))):
+        where = {"": "/db", "sentinel": "/service/db", "cluster": "nothing, as a cluster has only database 0"}[kind]
+        raise wrong(url, f"the path is {where}; db is a number, and said once")
+    if db:
+        options["db"] = int(db)
+    return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
+
+
+def check_postgres(url: str) -> None:
+    """Check that libpq takes no part of a password for a host, a port or an option, and names it in an error.
+
+    Raises:
+        ValueError: It may; the message says what to write.
+    """
+    authority, _, _ = _divided(url, url.partition("://")[2])
+    if authority.count("@") > 1:
+        raise wrong(url, f"it has more than one '@': {_REMEDY}")
+
+
+def _divided(url: str, rest: str) -> tuple[str, str, str]:
+    """User, password and hosts; the path; the options."""
+    if " " in rest or not rest.isprintable():
+        raise wrong(url, f"it has a space, a line break or another such character: {_REMEDY}")
+    place, _, query = rest.partition("?")
+    authority, _, path = place.partition("/")
+    if "@" in path or "@" in query:
+        raise wrong(url, f"it has an '@' behind a '/' or '?': {_REMEDY}")
+    return authority, path, query
+
+
+def _address(url: str, said: str, kind: str) -> tuple[str, int]:
+    if not (found := re.fullmatch(r"(\[[^\[\]@]+\]|[^:\[\]]*)(?::(\d{1,5}))?", said)):
+        raise wrong(url, f"it has no host:port where one is to be; in a user or password, {_REMEDY}")
+    name, port = _decoded(url, found[1]).strip("[]"), int(found[2] or _PORTS[kind])
+    if (kind and not name) or port > 65535:
+        raise wrong(url, "it has no host:port where one is to be")
+    return name, port
+
+
+def _options(url: str, query: str, kind: str, readers: Mapping[str, Callable[[str], Any]]) -> Iterator[tuple[str, Any]]:
+    seen: set[str] = set()
+    for number, option in enumerate(query.split("&") if query else (), 1):
+        name, is_there, said = option.partition("=")
+        if not is_there or not re.fullmatch(r"\w+", name, re.ASCII) or name in seen:
+            raise wrong(url, f"option {number} is not name=value, or is there twice: {_REMEDY}")
+        seen.add(name)
+        if value := _decoded(url, said, unquote_plus):
+            reader = readers.get(name.removeprefix("sentinel_") if kind == "sentinel" else name, str)
+            yield name, _read(url, name, reader, value)
+
+
+def _read(url: str, name: str, reader: Callable[[str], Any], value: str) -> Any:
+    try:
+        return reader(value)
+    except (TypeError, ValueError):
+        pass
+    raise wrong(url, f"the value of {name} makes no sense")  # here, so that no cause quotes it
+
+
+def _decoded(url: str, said: str, decode: Callable[..., str] = unquote) -> str:
+    try:
+        return decode(said, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise wrong(url, "what is percent-encoded in it is no UTF-8")
+
+
+# -- what may be shown
+
+
+def is_path(place: str) -> bool:
+    """Whether a place that threads are moved from or to is a file or folder, whose name is no secret."""
+    scheme, _, path = place.partition(":")
+    return scheme in PATHS and "://" not in path and not _BEGINS_AS_URL.match(path)
+
+
+def without_login(url: str) -> str:
+    """A URL without user, password and options, for messages: of one that makes no sense, what in no reading is a password."""
+    if is_path(url):
+        return printable(url)
+    scheme, separator, rest = url.partition("://")
+    if separator and not _SCHEME.fullmatch(scheme):
+        return "***"
+    login, at, place = (rest if separator else url).rpartition("@")
+    beginning = scheme + separator if separator else ""
+    place = re.split(r"[?#]", place, maxsplit=1)[0]
+    found = _PLACE.fullmatch(place)
+    is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may be one of an option
+    path = (found["path"] or "").strip("/") if found else ""
+    transport, _, kind = scheme.partition("+")
+    is_one = transport in _TRANSPORTS and not kind
+    is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
+    if not found or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
+        return f"{beginning}***"
+    return printable(f"{beginning}{place}", MAX_NAME)
+
+
+def without_password(text: str, url: str) -> str:
+    """A message about a URL without any piece of the password that is in it, in whatever way the URL is read."""
+    if is_path(url):
+        return text
+    secrets = {spelled for one in _secrets(url) for spelled in (one, unquote(one), unquote_plus(one))}
+    secrets |= {repr(one)[1:-1] for one in secrets}
+    for short in filter(None, secrets):
+        if len(short) < _PIECE:
+            text = re.sub(rf"(?<!\w){re.escape(short)}(?!\w)", "***", text)
+    pieces = {one[at : at + _PIECE] for one in secrets for at in range(len(one) - _PIECE + 1)}
+    kept, until = [], 0
+    for at, letter in enumerate(text):
+        if text[at : at + _PIECE] in pieces:
+            kept += ["***"] if at >= until else []
+            until = at + _PIECE
+        if at >= until:
+            kept.append(letter)
+    return "".join(kept)
+
+
+def cause_of(error: Exception, url: str) -> Exception | None:
+    """The error as the cause of another; None where it, or what it came of, has a piece of the URL's password in its text."""
+    one: BaseException | None = error
+    while one is not None:
+        if without_password(str(one), url) != str(one):
+            return None
+        one = one.__cause__ or one.__context__
+    return error
+
+
+def _secrets(url: str) -> Iterator[str]:
+    scheme, separator, rest = url.partition("://")
+    rest = rest if separator else url
+    login, at, place = rest.rpartition("@")
+    if at:
+        _, colon, password = login.partition(":")
+        if colon or not scheme.startswith("postgres"):
+            yield password if colon else login
+    elif not _PLACE.fullmatch(re.split(r"[?#]", place, maxsplit=1)[0]):  # the host was forgotten, and is the user
+        yield place.partition(":")[2]
+    yield from _SECRET_OPTION.findall(rest)

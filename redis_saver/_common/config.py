@@ -1,0 +1,156 @@
+"""Reading what a caller passes: configs, lists of names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import shown
+
+TTL_KEY = "thread_ttl"
+"""The key in `configurable` that gives a thread its own TTL."""
+
+
+class Address(NamedTuple):
+    """Where a config points."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+
+    def __str__(self) -> str:
+        """As messages say it."""
+        return f"checkpoint {shown(self.checkpoint_id)} of namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
+
+
+def configurable(config: RunnableConfig) -> Mapping[str, Any]:
+    """The `configurable` of a config.
+
+    Raises:
+        TypeError: there is none.
+    """
+    found: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
+    if not isinstance(found, (dict, Mapping)):
+        raise TypeError(f'config={shown(config)}: pass {{"configurable": {{"thread_id": ...}}}}')
+    return found
+
+
+def name(value: object, what: str) -> str:
+    """A thread's or checkpoint's name; UUIDs and ints count as what they print.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (UUID, int)):
+        return str(value)
+    raise TypeError(f"{what}={shown(value)}: a {what} is a str (or a UUID or an int), not a {type(value).__name__}")
+
+
+def names(values: Iterable[object], what: str) -> list[str]:
+    """A list of thread or run ids, without doubles.
+
+    Raises:
+        TypeError: `values` is one str, or holds something that is no name.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{what}s={shown(values)}: pass a list of {what}s")
+    return list(dict.fromkeys(name(value, what) for value in values))
+
+
+def checkpoint_id(config: RunnableConfig) -> str | None:
+    """The checkpoint id in a config, None where there is none or an empty one."""
+    return _checkpoint_id(configurable(config))
+
+
+def namespace(config: RunnableConfig) -> str | None:
+    """The namespace in a config, None where there is none."""
+    return _namespace(configurable(config))
+
+
+def thread_id(config: RunnableConfig) -> str:
+    """The thread in a config.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _thread_id(configurable(config))
+
+
+def address(config: RunnableConfig) -> Address:
+    """Where a config points; without a namespace, to the root."""
+    given = configurable(config)
+    return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
+
+
+def _checkpoint_id(given: Mapping[str, Any]) -> str | None:
+    value = given.get("checkpoint_id")
+    return name(value, "checkpoint_id") or None if value is not None else None
+
+
+def _namespace(given: Mapping[str, Any]) -> str | None:
+    value = given.get("checkpoint_ns")
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"checkpoint_ns={shown(value)}: a checkpoint_ns is a str, '' for the root")
+    return value
+
+
+def _thread_id(given: Mapping[str, Any]) -> str:
+    if (value := given.get("thread_id")) is None:
+        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
+    return name(value, "thread_id")
+
+
+def thread_ttl(config: RunnableConfig) -> int | None:
+    """The thread's own TTL in a config's `configurable["thread_ttl"]`, in milliseconds."""
+    if (given := configurable(config).get(TTL_KEY)) is None:
+        return None
+    return ttls.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+
+
+def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:
+    """The config of one checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}}
+
+
+def limit(value: int | None) -> int | None:
+    """Check a limit.
+
+    Raises:
+        ValueError: it is negative.
+        TypeError: it is no int.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"limit={shown(value)}: a limit is an int, or None for all")
+    if value < 0:
+        raise ValueError(f"limit={shown(value)}: a limit is not negative; None means all")
+    return value
+
+
+def number(name: str, given: object, least: float, *, whole: bool = False) -> None:
+    """Check a setting.
+
+    Raises:
+        ValueError: It is no such number.
+    """
+    is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
+    if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
+        raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")
+
+
+def one_of(of: type, name: str, given: object, *known: str) -> None:
+    """Check a setting of a class that is one of some words.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if given not in known:
+        raise ValueError(f"{of.__name__}: {name}={shown(given)}: write {' or '.join(map(repr, known))}")

@@ -1,0 +1,259 @@
+"""Every name in Redis is made here, and taken apart here: keys, members of the index, fields of the data.
+
+Names of users (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
+escaped component with a terminator; escaping keeps the order of bytes, which is the order of code points, so a sorted set
+orders them as Python does. `docs/storage-format.md` shows the whole keyspace.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sized
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from redis_saver._common.display import shown
+
+INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
+
+_OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
+"""A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
+_PACKED = struct.Struct(">IQ")
+
+MAX_CACHED_NAME = 256
+"""Characters (or bytes) that a name may have for something about it to be remembered in this process; longer ones are rare, and a cache of them
+would hold as many bytes as users like."""
+_MAX_CACHED = 4096
+N = TypeVar("N", bound=Sized)
+T = TypeVar("T")
+
+
+class _Kept(dict[N, T]):
+    """What a function answers for each name, remembered of so many short ones. To look one up is one step in C."""
+
+    def __init__(self, function: Callable[[N], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, name: N) -> T:
+        found = self._function(name)
+        if len(name) <= MAX_CACHED_NAME:
+            if len(self) >= _MAX_CACHED:
+                self.clear()
+            self[name] = found
+        return found
+
+
+def encode(name: str) -> bytes:
+    """UTF-8; a lone surrogate (JSON can carry one) becomes the three bytes that UTF-8 would give it."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decode(raw: bytes) -> str:
+    """The inverse of `encode`."""
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def component(name: str) -> bytes:
+    """A name as a part of a field or member: escaped so that it holds no NUL, then a NUL."""
+    return _COMPONENTS[name]
+
+
+def _component(name: str) -> bytes:
+    raw = encode(name)
+    if b"\0" in raw or b"\1" in raw:
+        raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
+    return raw + b"\0"
+
+
+_COMPONENTS = _Kept(_component)
+
+
+def name_of(component: bytes) -> str:
+    """The inverse of `component`."""
+    return _unescaped(component[:-1])
+
+
+def components(raw: bytes) -> list[str]:
+    """The names of which `raw` is made, each one a `component`."""
+    return [_unescaped(part) for part in raw.split(b"\0")[:-1]]
+
+
+def _unescaped(raw: bytes) -> str:
+    return decode(raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") if b"\1" in raw else raw)
+
+
+def after(prefix: bytes) -> bytes:
+    """The least byte string above all that begin with `prefix`, which ends with a terminator."""
+    return prefix[:-1] + b"\1"
+
+
+def version_text(channel: str, version: object) -> bytes:
+    """A channel version as the end of a blob's name; its type is kept.
+
+    Raises:
+        TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
+    """
+    if isinstance(version, str):
+        return _TEXTS[version]
+    if isinstance(version, int):
+        return b"i%d" % version
+    if isinstance(version, float):
+        return b"f" + repr(version).encode()
+    raise TypeError(
+        f"channel {shown(channel)} has the version {shown(version)} of type {type(version).__name__}; "
+        "a version is a str, int or float, as get_next_version() makes it"
+    )
+
+
+def entry(channel: str, version: object) -> bytes:
+    """A channel and its version, as fields and headers name them."""
+    return component(channel) + version_text(channel, version)
+
+
+def _text_of(version: str) -> bytes:
+    if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:
+        return b"v" + _PACKED.pack(packed, rest)
+    return b"s" + encode(version)
+
+
+_TEXTS = _Kept(_text_of)
+
+
+def version_from(text: bytes) -> str | int | float:
+    """The inverse of `version_text`."""
+    return _VERSIONS[text]
+
+
+def _version_from(text: bytes) -> str | int | float:
+    kind, rest = text[:1], text[1:]
+    if kind == b"v":
+        counter, random = _PACKED.unpack(rest)
+        return f"{counter:032}.{random:020}"
+    if kind == b"s":
+        return decode(rest)
+    if kind == b"i":
+        return int(rest)
+    if kind == b"f":
+        return float(rest)
+    raise ValueError(f"no channel version: {shown(text)}")
+
+
+_VERSIONS = _Kept(_version_from)
+
+
+class Keys(NamedTuple):
+    """The two keys of a thread; both are in the cluster slot of `{thread}`."""
+
+    index_key: bytes
+    data_key: bytes
+
+
+class TierKeys(NamedTuple):
+    """The keys of a thread in front of a cold saver; see `tiered/`."""
+
+    index_key: bytes
+    data_key: bytes
+    intents: bytes
+    """Who is writing the thread to cold."""
+    lease: bytes
+    """Who may bring it back."""
+    dirty: bytes
+    """What cold does not have yet."""
+    flush: bytes
+    """Who is bringing that to cold, and what cold would not take."""
+
+    @property
+    def writing(self) -> tuple[bytes, ...]:
+        """Those that scripts take which say or end something about writing the thread."""
+        return self[:5]
+
+
+def _tag(stem: bytes, thread_id: str) -> bytes:
+    """What all keys of a thread begin with."""
+    raw = encode(thread_id)
+    if b"{" in raw or b"}" in raw or b"%" in raw:
+        raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
+    return stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
+
+
+class Keyspace:
+    """The keys of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        """Check the prefix.
+
+        Raises:
+            TypeError: the prefix is no str.
+            ValueError: the prefix is empty or holds a brace, which would move every thread into one cluster slot.
+        """
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix={shown(prefix)}: a prefix is a str")
+        if not prefix or "{" in prefix or "}" in prefix:
+            raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
+        self.prefix = prefix
+        self._stem = encode(prefix) + b":{"
+        self._tags = _Kept(partial(_tag, self._stem))
+        self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
+        """What SCAN matches to find the threads' keys."""
+        self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
+        """And to find the threads that cold does not have all of."""
+        self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
+        """And to find those that are being written to cold, or whose writer is gone."""
+        self.backlog: bytes = encode(prefix) + b":backlog"
+        self.scanning: bytes = encode(prefix) + b":scanning"
+        """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
+
+    def keys(self, thread_id: str, token: str = "") -> Keys:
+        """The keys of a thread; with a token, those of a copy of it that is being made."""
+        tag, ending = self._tags[thread_id], b"." + token.encode() if token else b""
+        return Keys(tag + INDEX + ending, tag + DATA + ending)
+
+    def tier_keys(self, thread_id: str) -> TierKeys:
+        """The keys of a thread in front of a cold saver."""
+        index, data, intents, dirty = self.reading_keys(thread_id)
+        tag = self._tags[thread_id]
+        return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
+
+    def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
+        """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""
+        tag = self._tags[thread_id]
+        return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
+
+    def thread_of(self, key: bytes, ending: bytes) -> str | None:
+        """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""
+        tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]
+        if not key.startswith(self._stem) or found != ending or b"}" in tag or b"{" in tag:
+            return None
+        raw = b"" if tag == b"%" else tag
+        try:
+            name = decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
+        except UnicodeDecodeError:
+            return None  # somebody else's
+        return name
+
+
+def checkpoint(ns: str, checkpoint_id: str) -> bytes:
+    """The field of a checkpoint's header, and its member in the order (namespace, id)."""
+    return b"c" + component(ns) + component(checkpoint_id)
+
+
+def by_age(ns: str, checkpoint_id: str) -> bytes:
+    """A checkpoint's member in the order (id, namespace); those of the root have none, see `docs/storage-format.md`."""
+    return b"i" + component(checkpoint_id) + component(ns)
+
+
+def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
+    """The field and member of a task's regular writes; a special write's has its index behind it."""
+    return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
+
+
+def blob(ns: str, entry: bytes = b"") -> bytes:
+    """The field of a channel version: an `entry`."""
+    return b"b" + component(ns) + entry
+
+
+def run(run_id: str) -> bytes:
+    """The member that says: this thread has checkpoints of that run. LangGraph leaves NUL out of metadata, so it does not count."""
+    return b"r" + encode(run_id.replace("\0", ""))

@@ -1,0 +1,96 @@
+"""What an operation asks of its driver.
+
+An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is written
+once for sync and async, and encoding stands beside decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+
+from redis_saver._common.names import REPLICATED
+from redis_saver._engine.scripts import Script
+
+KEYS_PER_SCAN = 1000
+T = TypeVar("T")
+R = TypeVar("R")
+"""What an operation asks for: a `Request`, and maybe more (`tiered/requests.py`)."""
+Argument: TypeAlias = bytes | str | int
+
+
+class Call(NamedTuple):
+    """Run a script on the keys of one thread. Reply: what the script returns."""
+
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[Argument]
+
+
+class Command(NamedTuple):
+    """Send one command, whose first argument is its name and whose second is a key. Reply: the command's."""
+
+    arguments: Sequence[Argument]
+
+
+class Batch(NamedTuple):
+    """Requests about different threads that may travel together. Reply: the list of their replies."""
+
+    requests: Sequence[Call | Command]
+
+
+class Replicated(NamedTuple):
+    """Run a script, and wait until replicas have what it wrote. Reply: the script's.
+
+    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/), so it travels with the script, on one connection: a
+    server that was made a replica in between answers it with an error. As a script that is sent again may have nothing left to write, a key is written
+    between the two: replicas get writes in order.
+
+    Raises:
+        ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
+    """
+
+    call: Call
+    least: int
+    seconds: float
+
+    @property
+    def behind(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """What to send behind the script."""
+        key = self.call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
+        return ("SET", key, "", "PX", 1), ("WAIT", self.least, round(self.seconds * 1000))
+
+
+class Scan(NamedTuple):
+    """Go on looking for keys. Reply: (where to go on, None at the end; a list of keys). A key may come twice."""
+
+    pattern: bytes
+    position: Any
+
+
+class Page(Generic[T]):
+    """Results that are ready, from an operation that streams. Reply: None."""
+
+    def __init__(self, items: Sequence[T]) -> None:
+        self.items = items
+
+
+Request: TypeAlias = Call | Command | Batch | Scan | Replicated
+
+
+@overload
+def key_of(request: Call | Command) -> bytes: ...
+@overload
+def key_of(request: Call | Command | Batch | Replicated) -> bytes | None: ...
+def key_of(request: Call | Command | Batch | Replicated) -> bytes | None:
+    """A key of the thread that a request is about, which says its slot of a cluster; None: it asks for nothing."""
+    if isinstance(request, Batch):
+        return key_of(request.requests[0]) if request.requests else None
+    call = request.call if isinstance(request, Replicated) else request
+    return call.keys[0] if isinstance(call, Call) else call.arguments[1]  # type: ignore[return-value]
+
+
+Operation: TypeAlias = Generator[Request, Any, T]
+"""An operation with one result, T."""
+Stream: TypeAlias = Generator["Request | Page[T]", Any, None]
+"""An operation with many results."""

@@ -1,0 +1,189 @@
+"""Running operations: the pump, which carries their requests out and replies and errors in, and the drivers, which answer requests."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Generic
+
+from redis_saver._engine.requests import Page, R, T
+
+
+class Pump(Generic[R, T]):
+    """One operation while it runs. Iterating gives its requests; the body of a `with` answers one of them.
+
+        for request in pump:
+            with pump:
+                pump.reply = answer(request)
+        return pump.result
+
+    An error of the body is raised in the operation, where it asked, whoever it is from: so the operation can repair what the error is about, and release
+    what it holds. Only where the caller itself is stopped (KeyboardInterrupt, a cancelled task) the operation is closed, and cannot ask for anything any more.
+    """
+
+    result: T
+
+    def __init__(self, operation: Generator[R, Any, T]) -> None:
+        self._operation = operation
+        self._error: Exception | None = None
+        self.reply: Any = None
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        reply, error = self.reply, self._error
+        self.reply = self._error = None
+        try:
+            return self._operation.send(reply) if error is None else self._operation.throw(error)
+        except StopIteration as end:
+            self.result = end.value
+            raise
+
+    def __enter__(self) -> None:
+        """Begin to answer the last request."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
+        if isinstance(error, Exception):
+            self._error = error
+            return True
+        if error is not None:
+            self.close()
+        return False
+
+    def close(self) -> None:
+        """Close the operation, which ends where it asked. Nothing happens to one that has ended."""
+        self._operation.close()
+
+
+class Driver(ABC, Generic[R]):
+    """What runs operations: a saver, a store, the flusher and the migration each hold one.
+
+    A subclass answers requests, for callers that block and for tasks of an event loop. Each of the four ways to run an operation is made of that.
+    """
+
+    in_front: Driver[R] | None = None
+    """A `DriverWrapper` that stands in front of this one."""
+
+    @property
+    def front(self) -> Driver[R]:
+        """The driver that operations come to first: what runs one on behalf of a request runs it there."""
+        return self if self.in_front is None else self.in_front.front
+
+    @abstractmethod
+    def request(self, request: R) -> Any:
+        """Answer a request.
+
+        Raises:
+            Exception: The server could not be reached, or its reply is an error.
+        """
+
+    @abstractmethod
+    def arequest(self, request: R) -> Awaitable[Any]:
+        """`request` for asyncio."""
+
+    def run(self, operation: Generator[R, Any, T]) -> T:
+        """Run an operation to its result."""
+        pump = Pump(operation)
+        for request in pump:
+            with pump:
+                pump.reply = self.request(request)
+        return pump.result
+
+    async def arun(self, operation: Generator[R, Any, T]) -> T:
+        """`run` for asyncio."""
+        pump = Pump(operation)
+        for request in pump:
+            with pump:
+                pump.reply = await self.arequest(request)
+        return pump.result
+
+    def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
+        """Run an operation that answers in pages; gives their items. It is closed when nobody wants more."""
+        for page in self._pages(operation):
+            yield from page
+
+    async def astream(self, operation: Generator[R | Page[T], Any, None]) -> AsyncIterator[T]:
+        """`stream` for asyncio."""
+        pump = Pump(operation)
+        try:
+            for request in pump:
+                if isinstance(request, Page):
+                    for item in request.items:
+                        yield item
+                    continue
+                with pump:
+                    pump.reply = await self.arequest(request)
+        finally:
+            pump.close()
+
+    def _pages(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[Sequence[T]]:
+        pump = Pump(operation)
+        try:
+            for request in pump:
+                if isinstance(request, Page):
+                    yield request.items
+                    continue
+                with pump:
+                    pump.reply = self.request(request)
+        finally:
+            pump.close()
+
+
+class BlockingDriver(Driver[R]):
+    """A driver whose answers block: for asyncio it runs in worker threads."""
+
+    async def arequest(self, request: R) -> Any:
+        """`request` for asyncio."""
+        return await asyncio.to_thread(self.request, request)
+
+    async def arun(self, operation: Generator[R, Any, T]) -> T:
+        """`run` for asyncio, the whole operation in one worker thread."""
+        return await asyncio.to_thread(self.run, operation)
+
+    async def astream(self, operation: Generator[R | Page[T], Any, None]) -> AsyncIterator[T]:
+        """`stream` for asyncio, each page in a worker thread."""
+        pages = self._pages(operation)
+        while (page := await asyncio.to_thread(next, pages, None)) is not None:
+            for item in page:
+                yield item
+
+
+class DriverWrapper(Driver[R]):
+    """A driver in front of another, for tests and measurements: a subclass counts, delays, drops or fails what passes.
+
+        class Counting(DriverWrapper):
+            count = 0
+
+            def around(self, request):
+                self.count += 1
+                return (yield request)
+
+        saver.driver = Counting(saver.driver)
+
+    What is not about requests is the wrapped driver's.
+    """
+
+    def __init__(self, wrapped: Driver[R]) -> None:
+        """Stand in front of a driver."""
+        self.wrapped: Driver[R] = wrapped
+        wrapped.in_front = self
+
+    def around(self, request: R) -> Generator[R, Any, Any]:
+        """What is done for a request: a small operation of its own, over the wrapped driver. Returns the reply."""
+        return (yield request)
+
+    def request(self, request: R) -> Any:
+        """Answer a request, as `around` does."""
+        return self.wrapped.run(self.around(request))
+
+    def arequest(self, request: R) -> Awaitable[Any]:
+        """`request` for asyncio."""
+        return self.wrapped.arun(self.around(request))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "wrapped":  # this one is being copied, and is empty yet
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)

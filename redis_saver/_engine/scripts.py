@@ -1,0 +1,120 @@
+"""The Lua scripts: `lua/` beside the package in a checkout, inside it in a wheel."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+from pathlib import Path
+from typing import NamedTuple
+
+_INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
+
+
+def _folder() -> Path:
+    package = Path(__file__).parent.parent
+    return package / "_lua" if (package / "_lua").is_dir() else package.parent / "lua"
+
+
+class Script(NamedTuple):
+    """A script's name, its text as it is sent, and the digest that EVALSHA names it by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _used(text: str) -> str:
+    """A script without the functions that nothing calls: the server makes those in use anew at each call."""
+    for function in reversed(list(_FUNCTION.finditer(text))):
+        # From the last on, as each calls only those before it.
+        name, behind = rf"\b{function[1]}\b", text[function.end() :]
+        if not re.search(name, behind):
+            text = text[: function.start()] + behind
+    return text
+
+
+def load(path: str) -> Script:
+    """Read a script, with what it uses of what it includes in place, and comments left out. Its name is that of its file."""
+    folder = _folder()
+
+    def included(match: re.Match[str]) -> str:
+        return (folder / f"{match[1]}.lua").read_text("utf-8")
+
+    text = _INCLUDE.sub(included, (folder / f"{path}.lua").read_text("utf-8"))
+    return _made(path.rpartition("/")[2], _used(_COMMENT.sub("", text)))
+
+
+def _made(name: str, text: str) -> Script:
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+FORMAT = int(
+    re.findall(r"^local FORMAT = (\d+)$", (_folder() / "lib" / "thread.lua").read_text("utf-8"), re.MULTILINE)[0]
+)
+"""The format of what is stored (`docs/storage-format.md`)."""
+
+PUT = load("checkpoint/put")
+PUT_WRITES = load("checkpoint/put_writes")
+GET = load("checkpoint/get")
+BEGIN_INTENT = load("tiered/begin_intent")
+END_INTENT = load("tiered/end_intent")
+ENROLL = load("tiered/enroll")
+REPAIR = load("tiered/repair")
+PUT_THROUGH = load("tiered/put_through")
+PUT_WRITES_THROUGH = load("tiered/put_writes_through")
+PUT_BEHIND = load("tiered/put_behind")
+PUT_WRITES_BEHIND = load("tiered/put_writes_behind")
+PUT_TOMBSTONE = load("tiered/put_tombstone")
+ERASE = load("tiered/erase")
+CLAIM = load("tiered/claim")
+ACK = load("tiered/ack")
+RELEASE = load("tiered/release")
+BACKLOG_STATS = load("tiered/backlog_stats")
+PUBLISH = load("tiered/publish")
+FILL_LEASE = load("tiered/fill_lease")
+FILL = load("tiered/fill")
+LIST = load("checkpoint/list")
+GET_MANY = load("checkpoint/get_many")
+HISTORY = load("checkpoint/history")
+HAS_RUNS = load("checkpoint/has_runs")
+LIST_REFERENCES = load("checkpoint/list_references")
+CHUNK_LISTS = load("checkpoint/chunk_lists")
+REMOVE = load("checkpoint/remove")
+DELETE_THREAD = load("checkpoint/delete_thread")
+READ_FIELDS = load("checkpoint/read_fields")
+STAGE = load("checkpoint/stage")
+PROMOTE = load("checkpoint/promote")
+CHECK = load("checkpoint/check")
+THREAD_INFO = load("checkpoint/thread_info")
+SET_TTL = load("checkpoint/set_ttl")
+
+_GUARD = """
+local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
+if type(refused) == 'table' and refused.err and not string.find(refused.err, 'NOREPLICAS') and not string.find(refused.err, 'MISCONF') then
+  return refused
+end
+"""
+"""In front of a script: a write that changes nothing, which only a primary takes. (One that refuses writes as it lacks replicas or cannot save may be
+read.) It must not be in front of a script that stores values: a full server does not refuse what follows a script's first write."""
+_READING = (
+    GET,
+    LIST,
+    GET_MANY,
+    HISTORY,
+    HAS_RUNS,
+    LIST_REFERENCES,
+    CHUNK_LISTS,
+    READ_FIELDS,
+    CHECK,
+    THREAD_INFO,
+    SET_TTL,
+    BACKLOG_STATS,
+)
+ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
+"""Those that may end without a write, as a replica refuses them (READONLY)."""
+ACKNOWLEDGED = frozenset(
+    (PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, DELETE_THREAD, PROMOTE, SET_TTL)
+)
+"""Those that write what a caller may rely on from then on, with `min_replicas`. Removing old checkpoints again does no harm, nor does writing what cold has."""

@@ -1,0 +1,1 @@
+"""Moving threads between two endpoints: savers, or files."""

@@ -1,0 +1,233 @@
+"""Savers that tell of a thread without giving it: ours, and LangGraph's for memory, SQLite and Postgres.
+
+So what is there already is seen at the price of names, and pending writes keep the paths of their tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
+from langgraph.checkpoint.memory import InMemorySaver
+
+from redis_saver._checkpoint import listing
+from redis_saver._checkpoint.references import read_references, write_members
+from redis_saver._checkpoint.saver import Saver
+from redis_saver._common import names, postgres
+from redis_saver._common.config import Address
+from redis_saver._common.display import kind_of, shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._migrate.endpoints import SaverEndpoint, special
+from redis_saver._migrate.records import Entry, Key, Task, TaskInfo, ThreadOutline
+from redis_saver._storage import codec
+from redis_saver.errors import ThreadMigrationError
+
+
+def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoint:
+    """A saver as a source or target."""
+    if isinstance(saver, Saver):
+        return OurEndpoint(saver, name)
+    if isinstance(saver, InMemorySaver):
+        return MemoryEndpoint(saver, name)
+    classes = {(cls.__module__, cls.__name__) for cls in type(saver).__mro__}
+    if ("langgraph.checkpoint.postgres", "PostgresSaver") in classes:
+        return PostgresEndpoint(saver, name)
+    if ("langgraph.checkpoint.sqlite", "SqliteSaver") in classes:
+        return SqliteEndpoint(saver, name)
+    return SaverEndpoint(saver, name)
+
+
+def as_endpoint(name: str, given: Any) -> Any:
+    """What `migrate` was given.
+
+    Raises:
+        TypeError: It is neither a saver nor an endpoint.
+    """
+    if isinstance(given, BaseCheckpointSaver):
+        return endpoint_of(given)
+    if callable(getattr(given, "threads", None)) and callable(getattr(given, "outline", None)):
+        return given
+    hint = (
+        "a URL is opened by `with opened(url, target=...) as ...`"
+        if isinstance(given, str)
+        else "enter its `with` first"
+    )
+    raise TypeError(f"{name}: {kind_of(given)}; migrate takes a checkpoint saver, or what opened() gives: {hint}")
+
+
+class OurEndpoint(SaverEndpoint):
+    """One of ours."""
+
+    saver: Saver[Any]
+
+    def __init__(self, saver: Saver[Any], name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        self.failures: tuple[type[Exception], ...] = saver.driver.failures
+
+    def _threads(self) -> Iterable[str]:
+        return self.saver.driver.stream(listing.scan_threads(self.saver))
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        return self.saver.driver.run(self._survey(thread))
+
+    def _survey(self, thread: str) -> Operation[ThreadOutline]:
+        seen = yield from read_references(self.saver, thread)
+        if seen is None:
+            return {}
+        tasks: dict[Key, dict[Task, TaskInfo]] = {}
+        to_read: dict[Key, list[Task]] = {}
+        for member in (yield from write_members(self.saver, thread)):
+            head, _, index = member[1:].rpartition(b"\0")
+            ns, checkpoint_id, task_id = names.components(head + b"\0")
+            named = task_id, int(index or 0)
+            tasks.setdefault((ns, checkpoint_id), {})[named] = TaskInfo()
+            if index:
+                to_read.setdefault((ns, checkpoint_id), []).append(named)
+        allowance = Allowance(self.saver.limits, f"thread {shown(thread)}")
+        for key, some in to_read.items():
+            for named, write in (yield from self._read_writes(thread, key, some)).items():
+                value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]
+                tasks[key][named] = TaskInfo(write.task_path, special(named, value))
+        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
+
+    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:
+        found = self.saver.driver.run(self._read_writes(thread, key, list(tasks)))
+        return {named: TaskInfo(write.task_path) for named, write in found.items()}
+
+    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
+        """The first write of each task."""
+        if not tasks:
+            return {}
+        suffixes = [b"%d" % index if index else b"" for _, index in tasks]
+        members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, suffixes, strict=True)]
+        records = yield Command(("HMGET", self.saver.keyspace.keys(thread).data_key, *members))
+        flat: list[bytes] = []
+        for (task_id, _), end, stored in zip(tasks, suffixes, records, strict=True):
+            flat += (names.component(task_id) + end, stored) if stored is not None else ()
+        found: dict[Task, codec.Write] = {}
+        for write in codec.decode_writes(flat, Address(thread, *key)):
+            found.setdefault((write.task_id, min(write.idx, 0)), write)
+        return found
+
+
+class MemoryEndpoint(SaverEndpoint):
+    """An `InMemorySaver`."""
+
+    saver: InMemorySaver
+
+    def _threads(self) -> Iterable[str]:
+        threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
+        if others := [thread for thread in threads if not isinstance(thread, str)]:
+            raise ThreadMigrationError(
+                f"{self.name} has a thread {shown(others[0])} of type {type(others[0]).__name__}: others have only str"
+            )
+        return threads
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
+        for ns, stored in self.saver.storage.get(thread, {}).items():
+            for checkpoint_id, (_, _, parent) in stored.items():
+                tasks: dict[Task, TaskInfo] = {}
+                for (task_id, index), write in self.saver.writes.get((thread, ns, checkpoint_id), {}).items():
+                    named = task_id, min(index, 0)
+                    value = self.saver.serde.loads_typed(write[2]) if index < 0 else None
+                    tasks.setdefault(named, TaskInfo(write[3], special(named, value)))
+                outline[ns, checkpoint_id] = Entry(parent or None, tasks)
+        return outline
+
+
+class _SqlEndpoint(SaverEndpoint, ABC):
+    """A saver on a database with LangGraph's tables. Metadata are JSON there."""
+
+    _LEAST: str
+    """The function that answers the least of two numbers."""
+    _PARAMETER: str
+    """What stands for a parameter."""
+    _WRITES: str
+    """The table of pending writes."""
+    _VALUE: str
+    """Its column with the value."""
+
+    @abstractmethod
+    def _select(self, query: str, *arguments: str) -> list[Any]: ...
+
+    def _path(self) -> str:
+        """The column with a task's path."""
+        return "task_path"
+
+    def _threads(self) -> Iterable[str]:
+        return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        of_thread = f"WHERE thread_id = {self._PARAMETER}"
+        tasks: dict[Key, dict[Task, TaskInfo]] = {}
+        path, table = self._path(), self._WRITES
+        columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
+        groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, said in self._select(groups, thread):
+            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = TaskInfo(said)
+        specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
+            named, found = (task_id, index), tasks[ns, checkpoint_id]
+            value = self.saver.serde.loads_typed((kind, data))
+            found[named] = TaskInfo(found[named].path, special(named, value))
+        checkpoints = f"SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints {of_thread}"  # noqa: S608
+        return {
+            (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))
+            for ns, checkpoint_id, parent in self._select(checkpoints, thread)
+        }
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """What comes back of metadata: JSON, in any order."""
+        return json.dumps(json.loads(json.dumps(get_checkpoint_metadata({}, metadata))), sort_keys=True)  # type: ignore[arg-type]
+
+
+class SqliteEndpoint(_SqlEndpoint):
+    """A `SqliteSaver`."""
+
+    saver: Any
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "MIN", "?", "writes", "value"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        sqlite3 = import_module("sqlite3")
+        self.failures: tuple[type[Exception], ...] = (sqlite3.Error,)
+        self.refusals: tuple[type[Exception], ...] = (*self.refusals, sqlite3.DataError, sqlite3.InterfaceError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with self.saver.cursor(transaction=False) as cursor:
+            return cursor.execute(query, arguments).fetchall()  # type: ignore[no-any-return]
+
+    def _path(self) -> str:
+        """Databases from before langgraph-checkpoint-sqlite 3.1 have none."""
+        columns = {column[1] for column in self._select("PRAGMA table_info(writes)")}
+        return "task_path" if "task_path" in columns else "''"
+
+
+class PostgresEndpoint(_SqlEndpoint):
+    """A `PostgresSaver`."""
+
+    saver: Any
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "LEAST", "%s", "checkpoint_writes", "blob"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver."""
+        super().__init__(saver, name)
+        psycopg: Any = import_module("psycopg")
+        self.failures: tuple[type[Exception], ...] = (psycopg.Error,)
+        self.refusals: tuple[type[Exception], ...] = (*self.refusals, psycopg.DataError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with postgres.cursor(self.saver) as cursor:
+            return [tuple(row.values()) for row in cursor.execute(query, arguments)]
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """What comes back of metadata: `PostgresSaver` leaves out `writes`, which LangGraph kept there before 0.5."""
+        return super().as_stored(get_serializable_checkpoint_metadata({}, metadata))  # type: ignore[arg-type]

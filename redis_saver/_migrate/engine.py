@@ -1,0 +1,197 @@
+"""Moving threads from a source to a target: what is not there yet is put there, oldest first, and looked at again.
+
+Both are asked for an outline of each thread: its checkpoints, their parents, and which tasks have pending writes. What the target lacks
+of the source's is read and written. When nothing is lacking the thread is done; so a thread that was moved before is
+passed over, one that was moved in part is completed, and one that was written to meanwhile goes round again. A target
+that has what the source has not is left as it is.
+
+Held in memory are the names of the threads, the outline of one of them, and a checkpoint at a time (of a file of threads: one thread).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from redis_saver._common.display import shown
+from redis_saver._migrate import diff
+from redis_saver._migrate.adapters import as_endpoint
+from redis_saver._migrate.diff import Lacking
+from redis_saver._migrate.endpoints import Source, Target
+from redis_saver._migrate.records import Entry, Key, Record, ThreadOutline
+from redis_saver._migrate.versions import Versions
+from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
+
+SAMPLE = 2
+"""Checkpoints of each thread that are compared in full, unless told otherwise."""
+ROUNDS = 4
+"""How often a thread is looked at before it is given up: it is written to all the time, or does not arrive."""
+
+
+@dataclass
+class Report:
+    """What was moved, as far as it got."""
+
+    threads: int = 0
+    """Threads that were looked at."""
+    total: int = 0
+    """Threads that there are to look at."""
+    moved: int = 0
+    """Threads of which the target had nothing."""
+    completed: int = 0
+    """Threads of which it had a part."""
+    unchanged: int = 0
+    """Threads of which it had all."""
+    checkpoints: int = 0
+    """Checkpoints that were written; with dry_run: that would be."""
+    writes: int = 0
+    """Pending writes of a task, or to a special channel, that were written."""
+    compared: int = 0
+    """Checkpoints that were read again and compared in full."""
+    seconds: float = 0.0
+    conflicts: list[str] = field(default_factory=list)
+    """Threads that the target has otherwise, with what is other. They were not touched."""
+    failed: list[str] = field(default_factory=list)
+    """Threads that could not be moved, or did not arrive as they were, with the reason."""
+
+
+def migrate(
+    source: BaseCheckpointSaver[Any] | Source,
+    target: BaseCheckpointSaver[Any] | Target,
+    *,
+    thread_prefix: str = "",
+    sample: int = SAMPLE,
+    dry_run: bool = False,
+    progress: Callable[[Report], None] | None = None,
+) -> Report:
+    """Move threads, all or those whose names begin with a prefix. What is there already is not written again.
+
+    The source is not changed. Threads that are written to meanwhile arrive as of some moment: run it again when they rest. The threads that are
+    moved must not be in use at the target.
+
+    Args:
+        source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
+            gives leaves their bytes as they are.
+        target: Likewise.
+        thread_prefix: Only threads whose names begin so.
+        sample: So many checkpoints of each thread that is moved are read again and compared in full: its newest, and others at random.
+        dry_run: Write nothing, and count what would be written.
+        progress: Called with the report as it grows, after each checkpoint and each thread.
+
+    Returns:
+        What was moved, and what was not: conflicts, and threads that failed.
+
+    Raises:
+        ValueError: `sample` is negative. Nothing was read.
+        TypeError: Source or target is neither a saver nor what `opened` gives.
+        EndpointError: Source or target failed. What was moved so far stays; run it again.
+    """
+    if sample < 0:
+        raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
+    there, here = as_endpoint("source", source), as_endpoint("target", target)
+    threads = sorted({thread for thread in there.threads() if thread.startswith(thread_prefix)})
+    report, started = Report(total=len(threads)), time.monotonic()
+    for thread in threads:
+        move = _Move(there, here, thread, report, progress or (lambda _: None))
+        try:
+            move.run(sample, dry_run=dry_run)
+        except EndpointError:
+            raise
+        except RedisSaverError as error:
+            here.abandon(thread)
+            report.failed.append(f"thread {shown(thread)}: {error}")
+        report.threads += 1
+        report.seconds = time.monotonic() - started
+        move.progress(report)
+    return report
+
+
+class _Move:
+    """The moving of one thread."""
+
+    def __init__(
+        self, source: Source, target: Target, thread: str, report: Report, progress: Callable[[Report], None]
+    ) -> None:
+        self.source, self.target, self.thread, self.report, self.progress = source, target, thread, report, progress
+        self._versions = Versions(texts=target.text_versions)
+        self._seen: set[Key] = set()
+        """Checkpoints the versions of which are known."""
+        self._kept: dict[Key, Record] = {}
+        """Checkpoints to compare."""
+
+    def run(self, sample: int, *, dry_run: bool) -> None:
+        """Move it.
+
+        Raises:
+            ThreadMigrationError: It did not arrive as it is.
+        """
+        had, lacked = False, False
+        for again in range(ROUNDS):
+            there, has = self.source.outline(self.thread), self.target.outline(self.thread)
+            if other := diff.conflict(self.source.name, there, self.target.name, has):
+                self.report.conflicts.append(f"thread {shown(self.thread)}: {other}")
+                return
+            lacking = diff.lacking_of(there, has, specials=not again)
+            if not again:
+                had, lacked = bool(has), bool(lacking)
+            if dry_run:
+                self.report.checkpoints += sum(whole for whole, _ in lacking.values())
+                self.report.writes += sum(len(tasks) for _, tasks in lacking.values())
+            if dry_run or not lacking:
+                break
+            self._copy(there, lacking, diff.chosen(lacking, sample))
+        else:
+            (_, checkpoint_id), *_ = lacking
+            raise ThreadMigrationError(
+                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their writes, "
+                f"such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
+            )
+        self._compare()
+        self._count(had, lacked)
+
+    def _count(self, had: bool, lacks: bool) -> None:
+        if not lacks:
+            self.report.unchanged += 1
+        elif had:
+            self.report.completed += 1
+        else:
+            self.report.moved += 1
+
+    def _copy(self, there: ThreadOutline, lacking: Lacking, chosen: set[Key]) -> None:
+        """Write what is lacking. What stands before it is read, too, as it says which values are there."""
+        known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
+        wanted = {key: there[key] for key in sorted(there, key=diff.age) if key in lacking or key not in known}
+        for found in self.source.records(self.thread, wanted):
+            one, new = self._versions.seen(found)
+            self._seen.add(one.key)
+            if one.key not in lacking:
+                continue
+            whole, tasks = lacking[one.key]
+            self.target.write(self.thread, one, new if whole else None, tasks)
+            if one.key in chosen:
+                self._kept[one.key] = one
+            self.report.checkpoints += whole
+            self.report.writes += len(tasks)
+            self.progress(self.report)
+
+    def _compare(self) -> None:
+        """Read what was chosen again, and see whether it is what was written."""
+        if not (kept := self._kept):
+            return
+        entries = {key: Entry(one.parent, {}) for key, one in kept.items()}
+        for found in self.target.records(self.thread, entries):
+            one = kept.pop(found.key)
+            if differs := diff.difference(self.target, one, found):
+                raise ThreadMigrationError(
+                    f"{one} is not the same in {self.target.name}: {differs}. What is there is kept; delete the thread there "
+                    "before you move it again"
+                )
+            self.report.compared += 1
+        if kept:
+            raise ThreadMigrationError(
+                f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written"
+            )

@@ -1,0 +1,182 @@
+"""Sources and targets by their URLs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from redis.exceptions import RedisClusterException, RedisError
+
+from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._client import urls
+from redis_saver._common.display import printable
+from redis_saver._migrate import langgraph_dev, new_files
+from redis_saver._migrate.adapters import endpoint_of
+from redis_saver._migrate.dumpfile import FileSource
+from redis_saver._migrate.dumpfile_target import FileTarget
+from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver.errors import EndpointError, RedisSaverError
+
+FORMS = (
+    "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..., sqlite:PATH, "
+    "inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
+)
+_OURS = urls.SCHEMES | {"memory"}
+
+
+@contextmanager
+def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta | None = None) -> Iterator[Any]:
+    """A source, or a target, as `migrate` takes it. What is written to a file is there at the end of the `with`.
+
+    Values keep the bytes they are stored as: no class of theirs is needed. With LANGGRAPH_AES_KEY set, what is encrypted is read, and
+    all is written encrypted.
+
+    Args:
+        url: `redis://...` and the other forms of `RedisSaver.from_conn_string`, `postgresql://...`, `sqlite:PATH`,
+            `inmem:FOLDER`, `file:PATH`.
+        target: Whether it is written. Else it must be there, and is not changed.
+        prefix: The beginning of all keys of ours.
+        ttl: When threads that are written to ours expire.
+
+    Raises:
+        EndpointError: It is not understood, not there, or a package is missing; the message says which, without a password.
+    """
+    scheme, separator, path = url.partition(":")
+    opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
+    if not separator or opener is None or not path.strip("/"):
+        raise EndpointError(
+            f"{urls.without_login(url)} is no endpoint that threads are moved from or to: write {FORMS}"
+        )
+    if scheme in urls.PATHS and not urls.is_path(url):
+        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
+    if ttl is not None and scheme not in _OURS:
+        raise EndpointError(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
+    with ExitStack() as stack:
+        with _opening(url):
+            serde: SerializerProtocol = OpaqueSerializer()
+            if "LANGGRAPH_AES_KEY" in os.environ:
+                serde = EncryptedSerializer.from_pycryptodome_aes(serde)
+            endpoint = opener(_Wanted(url, path, serde, target, prefix, ttl), stack)
+        yield endpoint
+
+
+class _Wanted(NamedTuple):
+    """What is to be opened."""
+
+    url: str
+    path: str
+    """What is behind the scheme and its colon."""
+    serde: SerializerProtocol
+    target: bool
+    prefix: str
+    ttl: timedelta | None
+
+    @property
+    def local(self) -> Path:
+        """The path as a file or folder: `//` may come before an absolute one."""
+        return Path(self.path.removeprefix("//"))
+
+
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    """A context in which errors are about an endpoint that is being opened."""
+    try:
+        yield
+    except RedisSaverError:
+        raise
+    except _failures() as error:
+        said = printable(urls.without_password(str(error), url))
+        raise EndpointError(f"{urls.without_login(url)}: {said}") from urls.cause_of(error, url)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What opening an endpoint may raise, by the database drivers that are loaded."""
+    drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
+    return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
+
+
+def _needs(extra: str, package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise EndpointError(f"this needs more packages: pip install 'redis-saver[{extra}]' ({error})") from error
+
+
+def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
+    settings: Any = {"prefix": wanted.prefix, "ttl": wanted.ttl, "require_encryption": False}  # plain threads may go in
+    made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, **settings)
+    saver = stack.enter_context(made)
+    saver.setup()
+    return endpoint_of(saver, urls.without_login(wanted.url))
+
+
+def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
+    urls.check_postgres(wanted.url)
+    postgres, psycopg = _needs("postgres", "langgraph.checkpoint.postgres"), _needs("postgres", "psycopg")
+    settings: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": psycopg.rows.dict_row}
+    saver = postgres.PostgresSaver(
+        stack.enter_context(psycopg.Connection.connect(wanted.url, **settings)), serde=wanted.serde
+    )
+    if wanted.target:
+        saver.setup()
+    return endpoint_of(saver, urls.without_login(wanted.url))
+
+
+def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
+    sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
+    path = wanted.local
+    if not wanted.target and not path.is_file():
+        raise EndpointError(
+            f"{urls.without_login(wanted.url)}: there is no such file as {printable(str(path))}; write sqlite:PATH"
+        )
+    if wanted.target:
+        new_files.make_empty(path)
+    where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
+    connection = stack.enter_context(closing(sqlite3.connect(where, uri=True, check_same_thread=False)))
+    saver = sqlite.SqliteSaver(connection, serde=wanted.serde)
+    if wanted.target:
+        saver.setup()
+        connection.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes, another run brings
+    else:
+        saver.is_setup = True  # which would write to it
+        columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
+        if not columns:
+            raise EndpointError(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
+        saver._has_task_path = "task_path" in columns  # noqa: SLF001
+    return endpoint_of(saver, urls.without_login(wanted.url))
+
+
+def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
+    saver = langgraph_dev.load(wanted.local, wanted.serde, empty_too=wanted.target)
+
+    def save() -> None:
+        with _opening(wanted.url):
+            langgraph_dev.save(saver, wanted.local)
+
+    if wanted.target:
+        stack.callback(save)  # after an error, too: another run goes on from there
+    return endpoint_of(saver, urls.without_login(wanted.url))
+
+
+def _open_file(wanted: _Wanted, stack: ExitStack) -> Any:
+    if not wanted.target:
+        return stack.enter_context(closing(FileSource(wanted.local, wanted.serde)))
+    return stack.enter_context(FileTarget(wanted.local, wanted.serde))
+
+
+_OPENERS: Mapping[str, Callable[[_Wanted, ExitStack], Any]] = {
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+    "sqlite": _open_sqlite,
+    "inmem": _open_memory_dump,
+    "file": _open_file,
+}

@@ -1,0 +1,128 @@
+"""What is moved: checkpoints with their pending writes, and outlines that tell what there is of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeAlias
+
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
+
+from redis_saver._common import config
+from redis_saver._common.display import shown
+from redis_saver._storage.opaque import Opaque
+
+Key: TypeAlias = tuple[str, str]
+"""A checkpoint in its thread: namespace and id."""
+Task: TypeAlias = tuple[str, int]
+"""What `put_writes` stores in one: the regular writes of a task (its id and 0), or one to a special channel (and its index)."""
+
+
+class TaskInfo(NamedTuple):
+    """What an outline tells of a task's writes."""
+
+    path: str | None = None
+    """The task's path; None where the saver does not tell."""
+    digest: bytes = b""
+    """Of the value of a write to a special channel, as that may change."""
+
+
+class Entry(NamedTuple):
+    """What an outline tells of a checkpoint."""
+
+    parent: str | None
+    tasks: Mapping[Task, TaskInfo]
+
+
+ThreadOutline: TypeAlias = dict[Key, Entry]
+
+
+class Writes(NamedTuple):
+    """Pending writes of a task, to be put together."""
+
+    task: Task
+    path: str
+    writes: list[tuple[str, Any]]
+
+
+class Record(NamedTuple):
+    """A checkpoint on its way."""
+
+    key: Key
+    parent: str | None
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    writes: list[Writes]
+
+    def __str__(self) -> str:
+        """As messages say it."""
+        return f"checkpoint {shown(self.key[1])} of namespace {shown(self.key[0])}"
+
+
+def task(task_id: str, channel: str) -> Task:
+    """The task, as outlines name it, of a write to a channel."""
+    return task_id, WRITES_IDX_MAP.get(channel, 0)
+
+
+def record(found: CheckpointTuple, told: Mapping[Task, TaskInfo]) -> Record:
+    """A checkpoint that a saver answered, with the paths of its tasks; those that are not told are made up, in the same order."""
+    checkpoint: Any = found.checkpoint
+    if isinstance(checkpoint, Opaque):
+        checkpoint = checkpoint.as_checkpoint()
+    groups: dict[Task, Writes] = {}
+    for position, (task_id, channel, value) in enumerate(found.pending_writes or ()):
+        key = task(task_id, channel)
+        if key not in groups:
+            path = told.get(key, TaskInfo()).path
+            groups[key] = Writes(key, f"{position:08}" if path is None else path, [])
+        groups[key].writes.append((channel, value))
+    _, ns, checkpoint_id = config.address(found.config)
+    parent = config.checkpoint_id(found.parent_config) if found.parent_config else None
+    return Record((ns, checkpoint_id or checkpoint["id"]), parent, checkpoint, found.metadata, [*groups.values()])
+
+
+def with_text_versions(one: Record) -> Record:
+    """The same with channel versions as text, that sort as they did, for a saver that counts on with texts.
+
+    LangGraph takes the greatest of a checkpoint's versions, and no int can be compared with a text.
+    """
+    versions = one.checkpoint["channel_versions"]
+    seen = one.checkpoint.get("versions_seen") or {}
+    if all(isinstance(version, str) for some in (versions, *seen.values()) for version in some.values()):
+        return one
+    checkpoint = one.checkpoint.copy()
+    checkpoint["channel_versions"] = _texts(versions)
+    checkpoint["versions_seen"] = {node: _texts(some) for node, some in seen.items()}
+    return one._replace(checkpoint=checkpoint)
+
+
+def with_versions(one: Record, others: Mapping[str, str]) -> Record:
+    """The same with another version of some channels; nodes that had seen them have seen these."""
+    checkpoint, versions = one.checkpoint.copy(), one.checkpoint["channel_versions"]
+    seen = one.checkpoint.get("versions_seen") or {}
+    checkpoint["channel_versions"] = {**versions, **others}
+    checkpoint["versions_seen"] = {
+        node: {
+            channel: others[channel] if channel in others and version == versions[channel] else version
+            for channel, version in some.items()
+        }
+        for node, some in seen.items()
+    }
+    return one._replace(checkpoint=checkpoint)
+
+
+def _texts(versions: ChannelVersions) -> ChannelVersions:
+    return {channel: _text(version) for channel, version in versions.items()}
+
+
+def _text(version: str | float) -> str:
+    if isinstance(version, str):
+        return version
+    whole, _, fraction = format(Decimal(repr(version)), "f").partition(".")
+    return f"{int(whole):032}.{fraction or '0'}"

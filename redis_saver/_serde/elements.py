@@ -1,0 +1,217 @@
+"""A value's bytes, cut between the elements of a list or dict.
+
+The whole is encoded at once, and cut afterwards: where the elements begin follows from the lengths of the elements, or the
+elements are encoded once more, and compared with the whole.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from types import NoneType
+from typing import Any, Final, NamedTuple
+
+from redis_saver._serde import fallback, message_list, native_bridge
+from redis_saver._serde.message_codec import ENCODERS
+from redis_saver._serde.message_list import Fingerprint
+from redis_saver._serde.msgpack import ext_header, header, header_length
+
+MIN_BYTES: Final = 2048
+"""What is shorter stays whole."""
+_SAMPLE: Final = 16
+"""So many elements tell whether the elements of a container are small."""
+_SMALL: Final = 32
+"""Elements of fewer bytes than this on average are encoded several together."""
+_BLOCK: Final = 1024
+"""About as many bytes stand together then."""
+_SCALARS: Final = frozenset({bool, int, float, NoneType})
+_SIZED: Final = frozenset({str, list, dict})
+
+
+class EncodedElements(NamedTuple):
+    """An encoded value."""
+
+    type: str
+    elements: list[bytes]
+    """The header of the list or dict, then its elements; or all of another value. Joined they are what `dumps_typed` answers, but for
+    the elements that are the same as before."""
+    same: int = 0
+    """So many elements behind the header are what they were in `last`, and not among these."""
+    fingerprint: Fingerprint | None = None
+
+    @property
+    def size(self) -> int:
+        """About as many bytes of memory as keeping it takes besides the elements."""
+        return self.fingerprint.size if self.fingerprint is not None else 0
+
+    @property
+    def read(self) -> int:
+        """So many elements at the front `loads_elements` need not be given, to read them once more."""
+        return self.fingerprint.read if self.fingerprint is not None else 0
+
+
+def encode(value: Any) -> bytes:
+    """The bytes of a value."""
+    if type(value) is list and value and type(value[0]) in ENCODERS:
+        # Without an Ext per message, and its copy, it is faster.
+        value = value[:]
+        return message_list.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
+    return fallback.encode(value)
+
+
+def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
+    """The encoded elements of a value.
+
+    Args:
+        value: The value.
+        last: What was answered for an earlier version of it.
+
+    Raises:
+        MsgpackEncodeError: It cannot be encoded.
+        RuntimeError: Another thread is changing it.
+    """
+    kind = type(value)
+    snapshot = kind is fallback.delta_snapshot
+    if not snapshot and kind is not list and kind is not dict:
+        return EncodedElements("msgpack", [fallback.encode(value)])
+    inner = value.value if snapshot else value
+    found = None
+    if type(inner) is list and len(inner) > 1:
+        # A copy: another thread may append to the list meanwhile.
+        inner = inner[:]
+        if type(inner[0]) in ENCODERS:
+            # The head of a snapshot says how long all of it is, so all of it is needed.
+            known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
+            encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
+            found = EncodedElements("msgpack", encoded, same, None if snapshot else fingerprint)
+    if found is None:
+        found = EncodedElements("msgpack", _cut(inner))
+    size = sum(map(len, found.elements))
+    if snapshot:
+        if size <= 16 or len(found.elements) == 1:
+            # So short an Ext may have one of the headers for fixed lengths.
+            return EncodedElements("msgpack", [fallback.encode(value)])
+        found.elements[0] = ext_header(7, size) + found.elements[0]
+    return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
+
+
+_joined = b"".join
+
+
+# -- lists and dicts
+
+
+def _cut(value: Any) -> list[bytes]:
+    """The encoded elements of a value; one if it is to stay whole."""
+    elements: list[Any]
+    encode_each: Callable[[list[Any]], list[bytes]]
+    sizes: Callable[[list[Any]], list[int] | None]
+    if type(value) is list and len(value) > 1:
+        elements, encode_each, sizes = value, _encode_each, _sizes
+    elif type(value) is dict and len(value) > 1 and set(map(type, value)) == {str}:
+        elements, encode_each, sizes = list(value.items()), _encode_items, _item_sizes
+    else:
+        return [encode(value)]
+    kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
+    if count > MIN_BYTES // _SMALL and all(map(_slight, sample)):
+        # They may well be small, and many: neither the whole nor each element is to be encoded to see that.
+        size = len(fallback.encode(kind(sample))) - header_length(len(sample))
+        if size < _SMALL * len(sample):
+            return _runs(kind, elements, size)
+    data = fallback.encode(value)
+    if len(data) < MIN_BYTES:
+        return [data]
+    start = header_length(count)
+    found = sizes(elements)
+    ends = [] if found is None else list(accumulate(found, initial=start))
+    if ends and ends[-1] == len(data):
+        encoded = [data[begin:end] for begin, end in zip(ends, ends[1:])]  # noqa: B905, RUF007 - the second is shorter
+    else:
+        encoded = encode_each(elements)
+        if _joined([data[:start], *encoded]) != data:
+            return [data]
+    size = sum(map(len, encoded[:_SAMPLE]))
+    return [data[:start], *encoded] if size >= _SMALL * len(sample) else _runs(kind, elements, size)
+
+
+def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
+    """The elements, many encoded together, where those of the sample have this size together."""
+    # A power of two, so that what the sample holds changes it seldom.
+    length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
+    runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
+    if kind is dict:
+        runs = map(dict, runs)
+    return [header(len(elements), kind), *(fallback.encode(run)[header_length(len(run)) :] for run in runs)]
+
+
+def _slight(element: Any) -> bool:
+    """Whether an element of a list, or a key with its value, is hardly more than small."""
+    if type(element) is tuple and len(element) == 2:
+        key, element = element
+        if type(key) is not str or len(key) > 2 * _SMALL:
+            return False
+    kind = type(element)
+    return kind in _SCALARS or (kind in _SIZED and len(element) <= (2 * _SMALL if kind is str else 0))
+
+
+def _list_elements(elements: list[Any]) -> list[bytes]:
+    """The elements of a list, each encoded."""
+    encoder_of = ENCODERS.get
+    encoded = []
+    for element in elements:
+        encode = encoder_of(type(element))
+        data = None if encode is None else native_bridge.payload(element, encode)
+        if data is None:
+            # In a list, as it is no deeper nested then than it is in the whole.
+            encoded.append(fallback.encode([element])[1:])
+        else:
+            size = len(data)
+            encoded.append((_MESSAGE_HEADERS[size] if size < 2048 else ext_header(5, size)) + data)
+    return encoded
+
+
+def _encode_each(elements: Sequence[Any]) -> list[bytes]:
+    """The elements of a list, each encoded: one level less deep than in the list, so it takes one that can be encoded."""
+    return list(map(fallback.encode, elements))
+
+
+def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
+    """The items of a dict, each encoded."""
+    keys, values = zip(*items, strict=True)
+    return list(map(operator.add, _encode_each(keys), _encode_each(values)))
+
+
+def _sizes(elements: Sequence[Any]) -> list[int] | None:
+    """How many bytes strings, or bytes, are in msgpack, each; None for anything else."""
+    kinds = set(map(type, elements))
+    if kinds == {str}:
+        if not all(map(str.isascii, elements)):
+            try:
+                elements = list(map(str.encode, elements))
+            except UnicodeEncodeError:
+                return None
+        shortest = 32
+    elif kinds == {bytes}:
+        shortest = 0
+    else:
+        return None
+    sizes = list(map(len, elements))
+    header = _string_header(min(sizes), shortest)
+    if header == _string_header(max(sizes), shortest):
+        return [size + header for size in sizes]
+    return [size + _string_header(size, shortest) for size in sizes]
+
+
+def _string_header(size: int, shortest: int) -> int:
+    return 1 if size < shortest else 2 if size < 0x100 else 3 if size < 0x10000 else 5
+
+
+def _item_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
+    """How many bytes the items of a dict are, each, if its values are strings, or bytes."""
+    keys, values = map(_sizes, zip(*items, strict=True))
+    return None if keys is None or values is None else list(map(operator.add, keys, values))
+
+
+_MESSAGE_HEADERS: Final = tuple(ext_header(5, size) for size in range(2048))
+"""The headers of messages by their length: to look one up takes a fraction of the time of making it."""

@@ -1,0 +1,188 @@
+"""`JsonPlusSerializer`'s own functions, with the short path for messages where they go into nested values.
+
+What becomes of a value that is no plain message, and of every error, is for `JsonPlusSerializer` to say; but it calls itself
+for the values inside others, and messages are inside others. So its functions are copied here, the same code with another
+name bound for the call: `_msgpack_enc` is this module's `encode`, and `ext_hook` is this module's hook. That takes names
+which `langgraph-checkpoint` does not promise. If one is gone, or is no longer what it was, `KNOWN` is false, and
+`FastSerializer` is a `JsonPlusSerializer` and nothing more: as right as before, and as slow as that. The log says so once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import CellType, FunctionType, NoneType
+from typing import Any, Final
+
+import ormsgpack
+from langgraph.checkpoint.serde import jsonplus
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver._serde import native_bridge, nesting
+from redis_saver._serde.message_codec import DECODERS, KEY_LENGTH
+from redis_saver._serde.snapshot import snapshot
+
+_BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
+"""Types of values that may be packed in one step."""
+_DEEPEST: Final = nesting.DEEPEST
+"""So many containers may be nested, with those in objects within objects, as what is written has to be read."""
+
+
+class _Packing(threading.local):
+    """What this OS thread is packing."""
+
+    depth = 0
+    """How deep that is nested in other values."""
+    why = ""
+    """Why it fails, if that is known: the packer says of all that `default` raises that the type is not known."""
+
+
+_packing = _Packing()
+
+
+def encode(value: Any) -> bytes:
+    """The bytes of a value, which other OS threads may change meanwhile. `jsonplus._msgpack_enc`, except that it finds messages.
+
+    What needs no Python code to be packed is packed in one step, in which no other OS thread runs. Anything else is copied
+    first (`redis_saver._serde.snapshot`). Objects are asked for what they hold, and that comes here again: so all is packed in one step or
+    copied, at every depth.
+
+    Raises:
+        MsgpackEncodeError: It cannot be encoded.
+    """
+    if type(value) in _BUILT_IN:
+        try:
+            return ormsgpack.packb(value, None, _ONE_STEP)
+        except ormsgpack.MsgpackEncodeError:
+            pass
+    copy, depth = snapshot(value)
+    _packing.depth += depth + 1
+    if _packing.depth > _DEEPEST:
+        _packing.why = f"values are nested more than {_DEEPEST} deep; one may hold itself"
+    try:
+        return ormsgpack.packb(copy, None if _packing.why else _default, _option)
+    except ormsgpack.MsgpackEncodeError as error:
+        if not _packing.why:
+            raise
+        raise ormsgpack.MsgpackEncodeError(_packing.why) from error
+    finally:
+        _packing.depth -= depth + 1
+        if not _packing.depth:
+            _packing.why = ""
+
+
+def _default(value: Any, tries: int = 4) -> Any:
+    """What the packer calls for a value it does not know. One that another OS thread is changing is asked again what it holds."""
+    try:
+        return _ordinary_default(value)
+    except RecursionError:
+        _packing.why = f"{type(value).__name__} is nested too deep, or holds itself"
+        raise
+    except BaseException as error:
+        # "dictionary changed size during iteration": a RuntimeError, and in pydantic's Rust a panic.
+        if not isinstance(error, RuntimeError) and type(error).__name__ != "PanicException":
+            raise
+        if tries == 1:
+            _packing.why = f"{type(value).__name__} cannot be encoded: {error}"
+            raise
+    return _default(value, tries - 1)
+
+
+def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
+    """A function of `jsonplus`, with another one bound for what it calls to encode a value."""
+    return FunctionType(function.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
+
+
+def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
+    """A hook that answers what an ordinary one does, is called for nested values, too, and refuses what nests too deep."""
+    safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
+    decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
+
+    def hook(code: int, data: bytes) -> Any:
+        if code == 5:
+            decode = decoders.get(data[:KEY_LENGTH])
+            if decode is not None:
+                native = native_bridge.native
+                message = None if native is None else native.read(data)
+                if message is None:
+                    message = decode(data)
+                if message is not None:
+                    return message
+        around = nesting.reading
+        if not around.depth:
+            around.too_deep = False
+        around.depth += 1
+        try:
+            if around.depth == nesting.DEEP and nesting.is_deeper(data, nesting.DEEPEST):
+                around.too_deep = True
+            value = None if around.too_deep else inner(code, data)
+        finally:
+            around.depth -= 1
+        if around.too_deep and not around.depth:
+            raise around.error()
+        return value
+
+    free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
+    cells = tuple(CellType(hook) if name == "ext_hook" else cell for name, cell in free)
+    inner = FunctionType(ordinary.__code__, ordinary.__globals__, closure=cells)
+    return hook
+
+
+def hasten(serializer: Any) -> None:
+    """Let a `JsonPlusSerializer`'s hook take the short path, if the hook is the ordinary one."""
+    if KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
+        serializer._hook = serializer._unpack_ext_hook = ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
+
+
+def _calls_encode(function: Any) -> bool:
+    """Whether a function can be copied, and will call what is bound for it to call."""
+    return (
+        type(function) is FunctionType
+        and "_msgpack_enc" in function.__code__.co_names
+        and not (function.__code__.co_freevars or function.__defaults__ or function.__kwdefaults__)
+    )
+
+
+def _known() -> bool:
+    """Whether all that is copied or relied on is what it was."""
+    serializer = JsonPlusSerializer(pickle_fallback=False)
+    hook = serializer._unpack_ext_hook  # noqa: SLF001
+    ordinary: Any = jsonplus._msgpack_default  # noqa: SLF001
+    nested = {"a": {frozenset({1})}}
+    data = encode(nested)
+    copied = ext_hook(hook)
+    return (
+        (jsonplus.EXT_PYDANTIC_V2, jsonplus.EXT_DELTA_SNAPSHOT) == (5, 7)
+        and serializer._custom_unpack_ext_hook is False  # noqa: SLF001
+        and all(map(_calls_encode, (ordinary, JsonPlusSerializer.dumps_typed)))
+        and jsonplus._msgpack_enc.__code__.co_names == ("ormsgpack", "packb", "_msgpack_default", "_option")  # noqa: SLF001
+        and "ext_hook" in hook.__code__.co_freevars
+        and not (hook.__defaults__ or hook.__kwdefaults__)
+        and serializer.dumps_typed(nested) == ("msgpack", data)
+        and serializer.loads_typed(("msgpack", memoryview(data))) == nested  # type: ignore[arg-type]
+        and ormsgpack.unpackb(data, ext_hook=copied, option=ormsgpack.OPT_NON_STR_KEYS) == nested
+    )
+
+
+delta_snapshot: type | None
+
+try:
+    delta_snapshot = vars(jsonplus)["_DeltaSnapshot"]
+    _option: int = jsonplus._option  # noqa: SLF001
+    _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
+    """With these and no default the packer runs no Python code: it refuses keys that might have some (`datetime`, `Enum`), and strings of
+    which an error is made first, where garbage may be collected before Python 3.12."""
+    _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
+    KNOWN = _known()
+except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error:
+    KNOWN = False
+    _why = f"{type(_error).__name__}: {_error}"
+else:
+    _why = "one of them is not what it was"
+if not KNOWN:
+    logging.getLogger(__name__).warning(
+        "FastSerializer cannot use the functions of this langgraph-checkpoint (%s): it encodes as JsonPlusSerializer does, "
+        "only slower than it could, long values are stored whole, and a value must not change while it is stored. A newer redis-saver may know this release.",
+        _why,
+    )

@@ -1,0 +1,914 @@
+/* Lists of messages to and from msgpack, compiled: what redis_saver/_serde/message_fields.py and message_codec.py do, several times as fast.
+ *
+ * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
+ * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
+ *
+ * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
+ * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
+ * across that; `pack`, which could not do without, has no garbage collected meanwhile. `snapshot` calls Python, and looks then only into
+ * copies that are its own.
+ *
+ * What there is to know of a class of messages is said once, by `learn`, which trusts native_bridge.py; of its fields with a Kind each, a
+ * tuple as in annotations.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
+ *
+ * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED)
+#error "relies on CPython's lock: Python does this here"
+#endif
+
+enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, MAX_KEY = 32, CLASSES = 32, FIELDS = 15 };
+enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
+
+/* What LangChain's constructor and validators may change. */
+enum { NOTHING_CHANGES, CALLS_STAY, UNREADABLE };
+
+/* What stands in a payload behind the packed fields; without a NUL at its end. */
+static const char suffix[20] = "\263model_validate_json";
+
+enum { FIELDS_SET, EXTRA, PRIVATE, TOOL_CALLS, INVALID_TOOL_CALLS, ADDITIONAL_KWARGS, TEXTS };
+static const char *const texts[TEXTS] = {
+    "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__", "tool_calls", "invalid_tool_calls", "additional_kwargs",
+};
+
+typedef enum {
+    OK,
+    UNKNOWN, /* to be left to Python */
+    FAILED,  /* with an exception */
+} Status;
+
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        Status status_ = (call);                                                                                                           \
+        if (status_ != OK) return status_;                                                                                                 \
+    } while (0)
+
+typedef struct {
+    PyObject *name, *kind;
+    const char *packed; /* the name */
+    Py_ssize_t size;
+    long types; /* those of the Kind */
+} Field;
+
+typedef struct {
+    PyObject *type;
+    PyObject *empty;  /* a dict of the fields, to be filled */
+    PyObject *names;  /* a set of them */
+    PyObject *owner;  /* what keeps all this */
+    const char *head; /* what stands in a payload before the packed fields */
+    Py_ssize_t head_size, count;
+    int rule;
+    Field fields[FIELDS];
+} Plan;
+
+typedef struct {
+    PyObject *keys[KEYS]; /* strings that were keys, so that equal ones are one object, as in ormsgpack */
+    PyObject *texts[TEXTS];
+    PyObject *no_dict, *no_list; /* frozen */
+    Plan plans[CLASSES];
+    int count, last;
+} State;
+
+/* The plan of a class, which most often is one of the last. */
+static inline const Plan *find_plan(State *state, PyObject *type) {
+    if (state->count && state->plans[state->last].type == type) return &state->plans[state->last];
+    for (int i = 0; i < state->count; i++)
+        if (state->plans[i].type == type) return &state->plans[state->last = i];
+    return NULL;
+}
+
+/* -- checking */
+
+/* Whether a value is what an annotation says. The keys of a TypedDict are in the order of its declaration after validation, and in any
+ * order before. Returns 1 or 0; 0 also with an exception. */
+static int fits(PyObject *value, PyObject *kind, int in_order) {
+    if (kind == Py_None) return 1;
+    long types = PyLong_AsLong(PyTuple_GetItem(kind, 0));
+    if (value == Py_None) return types & NONE;
+    if (PyUnicode_CheckExact(value)) return (types & STR) || PySet_Contains(PyTuple_GetItem(kind, 1), value) == 1;
+    if (PyLong_CheckExact(value)) return types & INT;
+    if (PyList_CheckExact(value)) {
+        int right = types & LIST;
+        for (Py_ssize_t i = 0; right && i < PyList_Size(value); i++)
+            right = fits(PyList_GetItem(value, i), PyTuple_GetItem(kind, 2), in_order);
+        return right;
+    }
+    if (!PyDict_CheckExact(value)) return 0;
+    PyObject *keys = PyTuple_GetItem(kind, 3), *key, *item, *wanted, *known;
+    if (keys == Py_None) return types & DICT;
+    Py_ssize_t required = PyLong_AsSsize_t(PyTuple_GetItem(kind, 4)), position = 0, declared = 0;
+    while (PyDict_Next(value, &position, &key, &item)) {
+        if (!PyUnicode_CheckExact(key)) return 0;
+        if (in_order) {
+            do {
+                if (!PyDict_Next(keys, &declared, &wanted, &known)) return 0;
+            } while (key != wanted && PyUnicode_Compare(key, wanted));
+        } else if (!(known = PyDict_GetItemWithError(keys, key))) return 0;
+        required -= PyTuple_GetItem(known, 1) == Py_True;
+        if (!fits(item, PyTuple_GetItem(known, 0), in_order)) return 0;
+    }
+    return !required;
+}
+
+/* Most fields are of one of the types. */
+static inline int field_fits(PyObject *value, const Field *field, int in_order) {
+    if (PyUnicode_CheckExact(value) && (field->types & STR)) return 1;
+    if (value == Py_None && (field->types & NONE)) return 1;
+    return fits(value, field->kind, in_order);
+}
+
+/* -- writing */
+
+/* Where bytes go: memory that grows. */
+typedef struct {
+    char *start, *at, *end;
+} Sink;
+
+static Status grow(Sink *sink, Py_ssize_t more) {
+    Py_ssize_t used = sink->at - sink->start;
+    if (more > PY_SSIZE_T_MAX / 2 - used) {
+        PyErr_NoMemory();
+        return FAILED;
+    }
+    char *start = PyMem_Realloc(sink->start, 2 * (used + more));
+    if (!start) {
+        PyErr_NoMemory();
+        return FAILED;
+    }
+    *sink = (Sink){start, start + used, start + 2 * (used + more)};
+    return OK;
+}
+
+static inline Status put(Sink *sink, const void *bytes, Py_ssize_t size) {
+    if (sink->end - sink->at < size) TRY(grow(sink, size));
+    memcpy(sink->at, bytes, size);
+    sink->at += size;
+    return OK;
+}
+
+static inline Status put_byte(Sink *sink, int byte) {
+    if (sink->at == sink->end) TRY(grow(sink, 1));
+    *sink->at++ = (char)byte;
+    return OK;
+}
+
+static inline Status put_number(Sink *sink, int tag, uint64_t number, int size) {
+    TRY(put_byte(sink, tag));
+    while (size--) TRY(put_byte(sink, (int)(number >> (8 * size) & 0xff)));
+    return OK;
+}
+
+/* The header of what has so many elements or bytes: in the tag itself, or behind a tag for 8 bits (0 if there is none), for 16, for 32. */
+static inline Status put_size(Sink *sink, Py_ssize_t size, int fix, Py_ssize_t most, int tag8, int tag16) {
+    if (size < most) return put_byte(sink, fix | (int)size);
+    if (tag8 && size <= 0xff) return put_number(sink, tag8, size, 1);
+    if (size <= 0xffff) return put_number(sink, tag16, size, 2);
+    return (uint64_t)size <= 0xffffffff ? put_number(sink, tag16 + 1, size, 4) : UNKNOWN;
+}
+
+static inline Status put_string(Sink *sink, PyObject *string) {
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(string, &size);
+    if (!bytes) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return FAILED;
+        PyErr_Clear(); /* half of a pair of surrogates */
+        return UNKNOWN;
+    }
+    TRY(put_size(sink, size, 0xa0, 32, 0xd9, 0xda));
+    return put(sink, bytes, size);
+}
+
+static Status put_int(Sink *sink, PyObject *number) {
+    int overflow;
+    long long n = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (overflow > 0) {
+        unsigned long long large = PyLong_AsUnsignedLongLong(number);
+        if (!PyErr_Occurred()) return put_number(sink, 0xcf, large, 8);
+        PyErr_Clear();
+    }
+    if (overflow) return UNKNOWN;
+    if (n >= 0) {
+        if (n < 0x80) return put_byte(sink, (int)n);
+        int power = n <= 0xff ? 0 : n <= 0xffff ? 1 : n <= 0xffffffffLL ? 2 : 3;
+        return put_number(sink, 0xcc + power, n, 1 << power);
+    }
+    if (n >= -32) return put_byte(sink, (int)(n & 0xff));
+    int power = n >= -0x80 ? 0 : n >= -0x8000 ? 1 : n >= -0x80000000LL ? 2 : 3;
+    return put_number(sink, 0xd0 + power, (uint64_t)n, 1 << power);
+}
+
+static Status put_float(Sink *sink, PyObject *number) {
+    double value = PyFloat_AsDouble(number);
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    return put_number(sink, 0xcb, bits, 8);
+}
+
+static Status put_value(Sink *sink, PyObject *value, int depth) {
+    if (PyUnicode_CheckExact(value)) return put_string(sink, value);
+    if (value == Py_None) return put_byte(sink, 0xc0);
+    if (depth > DEEPEST) return UNKNOWN;
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        Py_ssize_t position = 0;
+        TRY(put_size(sink, PyDict_Size(value), 0x80, 16, 0, 0xde));
+        while (PyDict_Next(value, &position, &key, &item)) {
+            if (!PyUnicode_CheckExact(key)) return UNKNOWN;
+            TRY(put_string(sink, key));
+            TRY(put_value(sink, item, depth + 1));
+        }
+        return OK;
+    }
+    if (PyList_CheckExact(value)) {
+        Py_ssize_t size = PyList_Size(value);
+        TRY(put_size(sink, size, 0x90, 16, 0, 0xdc));
+        for (Py_ssize_t i = 0; i < size; i++) TRY(put_value(sink, PyList_GetItem(value, i), depth + 1));
+        return OK;
+    }
+    if (PyBool_Check(value)) return put_byte(sink, value == Py_True ? 0xc3 : 0xc2);
+    if (PyLong_CheckExact(value)) return put_int(sink, value);
+    if (PyFloat_CheckExact(value)) return put_float(sink, value);
+    if (PyBytes_CheckExact(value)) {
+        char *bytes;
+        Py_ssize_t size;
+        PyBytes_AsStringAndSize(value, &bytes, &size);
+        TRY(put_size(sink, size, 0, 0, 0xc4, 0xc5));
+        return put(sink, bytes, size);
+    }
+    return UNKNOWN;
+}
+
+/* About as many bytes of memory as a string takes, with its UTF-8. */
+static Py_ssize_t memory_of(PyObject *string) {
+    Py_ssize_t length = PyUnicode_GetLength(string), size, width = 1;
+    const unsigned char *bytes = (const unsigned char *)PyUnicode_AsUTF8AndSize(string, &size);
+    if (!bytes || size == length) return 56 + length;
+    for (Py_ssize_t i = 0; i < size && width < 4; i++)
+        if (bytes[i] >= 0xc4) width = bytes[i] >= 0xf0 ? 4 : 2;
+    return 80 + width * length + size;
+}
+
+/* A copy that nobody can change of a value that was packed: of a dict or list, a tuple of its type and of its items. Adds about as many
+ * bytes of memory as it takes. */
+static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory) {
+    int is_dict = PyDict_CheckExact(value);
+    if (PyUnicode_CheckExact(value)) *memory += memory_of(value);
+    else if (PyBytes_CheckExact(value)) *memory += 40 + PyBytes_Size(value);
+    else if (PyLong_CheckExact(value) || PyFloat_CheckExact(value)) *memory += 32;
+    if (!is_dict && !PyList_CheckExact(value)) return Py_NewRef(value);
+    Py_ssize_t size = is_dict ? PyDict_Size(value) : PyList_Size(value), position = 0, at = 1;
+    if (!size) return Py_NewRef(is_dict ? state->no_dict : state->no_list);
+    PyObject *kept = PyTuple_New(1 + size + (is_dict ? size : 0)), *key, *item;
+    if (!kept) return NULL;
+    *memory += 64 + 8 * PyTuple_Size(kept);
+    PyTuple_SetItem(kept, 0, Py_NewRef((PyObject *)Py_TYPE(value)));
+    while (is_dict ? PyDict_Next(value, &position, &key, &item) : position < size && (item = PyList_GetItem(value, position++))) {
+        if (is_dict) {
+            /* Most short ones are the names of something, of which there is one for all. */
+            if (PyUnicode_GetLength(key) > MAX_KEY) *memory += memory_of(key);
+            PyTuple_SetItem(kept, at++, Py_NewRef(key));
+        }
+        if (!(item = frozen(item, state, memory))) {
+            Py_DECREF(kept);
+            return NULL;
+        }
+        PyTuple_SetItem(kept, at++, item);
+    }
+    return kept;
+}
+
+static int same_string(PyObject *one, PyObject *other) {
+    return one == other || (PyUnicode_CheckExact(one) && !PyUnicode_Compare(one, other));
+}
+
+/* Whether a value is what was frozen. */
+static int same(PyObject *value, PyObject *kept, const State *state) {
+    if (value == kept) return !PyTuple_CheckExact(kept);
+    if (kept == state->no_dict) return PyDict_CheckExact(value) && !PyDict_Size(value);
+    if (kept == state->no_list) return PyList_CheckExact(value) && !PyList_Size(value);
+    if (PyTuple_CheckExact(kept)) {
+        Py_ssize_t size = PyTuple_Size(kept), position = 0, at = 1;
+        PyObject *key, *item;
+        if ((PyObject *)Py_TYPE(value) != PyTuple_GetItem(kept, 0)) return 0;
+        if (PyList_CheckExact(value)) {
+            if (PyList_Size(value) != size - 1) return 0;
+            while (at < size && same(PyList_GetItem(value, at - 1), PyTuple_GetItem(kept, at), state)) at++;
+        } else {
+            if (2 * PyDict_Size(value) != size - 1) return 0;
+            while (PyDict_Next(value, &position, &key, &item)) {
+                if (!same_string(key, PyTuple_GetItem(kept, at)) || !same(item, PyTuple_GetItem(kept, at + 1), state)) return 0;
+                at += 2;
+            }
+        }
+        return at == size;
+    }
+    if (Py_TYPE(value) != Py_TYPE(kept)) return 0;
+    if (PyUnicode_CheckExact(value)) return !PyUnicode_Compare(value, kept);
+    if (PyFloat_CheckExact(value)) {
+        double one = PyFloat_AsDouble(value), other = PyFloat_AsDouble(kept);
+        return !memcmp(&one, &other, sizeof one); /* 0.0 is equal to -0.0, but not the same */
+    }
+    return (PyLong_CheckExact(value) || PyBytes_CheckExact(value)) && PyObject_RichCompareBool(value, kept, Py_EQ) == 1;
+}
+
+/* The fields of a message: packed, and with `kept`, frozen. That is a tuple with room for as many, and behind them for how many bytes of memory
+ * they take. */
+static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const State *state, PyObject *kept) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0, memory = 0;
+    TRY(put_byte(sink, 0x80 | (int)plan->count));
+    for (int i = 0; PyDict_Next(fields, &position, &key, &value); i++) {
+        const Field *field = &plan->fields[i];
+        if (!same_string(key, field->name)) return UNKNOWN;
+        TRY(put(sink, field->packed, field->size));
+        if (!field_fits(value, field, 0)) return PyErr_Occurred() ? FAILED : UNKNOWN;
+        TRY(put_value(sink, value, 0));
+        if (!kept) continue;
+        if (!(value = frozen(value, state, &memory))) return FAILED;
+        PyTuple_SetItem(kept, i, value);
+    }
+    if (!kept) return OK;
+    PyObject *size = PyLong_FromSsize_t(memory + 128 + 8 * plan->count);
+    if (!size) return FAILED;
+    PyTuple_SetItem(kept, plan->count, size);
+    return OK;
+}
+
+/* Whether the fields of a message are what was frozen. */
+static int same_fields(PyObject *fields, const Plan *plan, PyObject *kept, const State *state) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    int i = 0;
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count + 1) return 0;
+    while (PyDict_Next(fields, &position, &key, &value)) {
+        if (!same_string(key, plan->fields[i].name) || !same(value, PyTuple_GetItem(kept, i), state)) return 0;
+        i++;
+    }
+    return 1;
+}
+
+/* The fields of a message that has no more than those of its class; NULL with UNKNOWN or FAILED. */
+static PyObject *fields_of(PyObject *message, const Plan *plan, const State *state, Status *status) {
+    PyObject *extra = PyObject_GenericGetAttr(message, state->texts[EXTRA]);
+    *status = UNKNOWN;
+    if (!extra) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) *status = FAILED;
+        else PyErr_Clear();
+        return NULL;
+    }
+    int plain = extra == Py_None || (PyDict_CheckExact(extra) && !PyDict_Size(extra));
+    Py_DECREF(extra);
+    if (!plain) return NULL;
+    PyObject *fields = PyObject_GenericGetDict(message, NULL);
+    if (!fields) *status = FAILED;
+    else if (PyDict_CheckExact(fields) && PyDict_Size(fields) == plan->count) return fields;
+    Py_XDECREF(fields);
+    return NULL;
+}
+
+static Status put_message(Sink *sink, PyObject *message, const Plan *plan, const State *state, PyObject *kept) {
+    Status status;
+    PyObject *fields = fields_of(message, plan, state, &status);
+    if (!fields) return status;
+    status = put_fields(sink, fields, plan, state, kept);
+    Py_DECREF(fields);
+    return status;
+}
+
+/* What is in a message's Ext. */
+static Status put_payload(Sink *sink, PyObject *message, State *state) {
+    const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
+    if (!plan) return UNKNOWN;
+    TRY(put(sink, plan->head, plan->head_size));
+    TRY(put_message(sink, message, plan, state, NULL));
+    return put(sink, suffix, sizeof suffix);
+}
+
+/* A message as an element of a list: an Ext, whose header takes as many bytes as its size needs. */
+static Status put_element(Sink *sink, PyObject *message, State *state) {
+    static const char room[6];
+    Py_ssize_t begin = sink->at - sink->start;
+    TRY(put(sink, room, sizeof room));
+    TRY(put_payload(sink, message, state));
+    char *payload = sink->start + begin + sizeof room;
+    Py_ssize_t size = sink->at - payload;
+    if ((uint64_t)size > 0xffffffff) return UNKNOWN;
+    int power = size <= 0xff ? 0 : size <= 0xffff ? 1 : 2, width = 1 << power;
+    unsigned char *header = (unsigned char *)sink->start + begin;
+    header[0] = (unsigned char)(0xc7 + power);
+    for (int i = 0; i < width; i++) header[width - i] = (unsigned char)(size >> (8 * i));
+    header[1 + width] = EXT_PYDANTIC;
+    memmove(header + 2 + width, payload, size);
+    sink->at -= sizeof room - (2 + width);
+    return OK;
+}
+
+/* None where Python is to go on, NULL with an exception. */
+static PyObject *not_ok(Status status) {
+    if (status == FAILED) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *encode(PyObject *module, PyObject *messages) {
+    State *state = PyModule_GetState(module);
+    if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
+    Sink sink = {0};
+    Py_ssize_t count = PyList_Size(messages);
+    Status status = put_size(&sink, count, 0x90, 16, 0, 0xdc);
+    for (Py_ssize_t i = 0; status == OK && i < count; i++) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, i));
+        status = put_element(&sink, message, state);
+        Py_DECREF(message);
+        if (status == OK && PyList_Size(messages) != count) status = UNKNOWN;
+    }
+    PyObject *found = status == OK ? PyBytes_FromStringAndSize(sink.start, sink.at - sink.start) : not_ok(status);
+    PyMem_Free(sink.start);
+    return found;
+}
+
+static PyObject *payload(PyObject *module, PyObject *message) {
+    Sink sink = {0};
+    Status status = put_payload(&sink, message, PyModule_GetState(module));
+    PyObject *found = status == OK ? PyBytes_FromStringAndSize(sink.start, sink.at - sink.start) : not_ok(status);
+    PyMem_Free(sink.start);
+    return found;
+}
+
+static PyObject *pack(PyObject *module, PyObject *messages) {
+    State *state = PyModule_GetState(module);
+    if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
+    int collecting = PyGC_Disable(); /* So what is frozen is what was packed, on Python 3.10 and 3.11, too. */
+    Sink sink = {0};
+    PyObject *packed = PyList_New(0), *fields = PyList_New(0);
+    Status status = packed && fields ? OK : FAILED;
+    for (Py_ssize_t i = 0; status == OK && i < PyList_Size(messages); i++) {
+        PyObject *message = PyList_GetItem(messages, i), *bytes = NULL, *kept = NULL;
+        const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
+        sink.at = sink.start;
+        status = !plan ? UNKNOWN : !(kept = PyTuple_New(plan->count + 1)) ? FAILED : put_message(&sink, message, plan, state, kept);
+        if (status == OK && !(bytes = PyBytes_FromStringAndSize(sink.start, sink.at - sink.start))) status = FAILED;
+        if (status == OK && (PyList_Append(packed, bytes) || PyList_Append(fields, kept))) status = FAILED;
+        Py_XDECREF(bytes);
+        Py_XDECREF(kept);
+    }
+    PyObject *kept = status == OK ? PyList_AsTuple(fields) : NULL;
+    if (status == OK && !kept) status = FAILED;
+    if (collecting) PyGC_Enable();
+    PyMem_Free(sink.start);
+    PyObject *found = status == OK ? PyTuple_Pack(2, packed, kept) : not_ok(status);
+    Py_XDECREF(packed);
+    Py_XDECREF(fields);
+    Py_XDECREF(kept);
+    return found;
+}
+
+static PyObject *unchanged(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *messages, *kinds, *kept;
+    Py_ssize_t count = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!:unchanged", &PyList_Type, &messages, &PyTuple_Type, &kinds, &PyTuple_Type, &kept)) return NULL;
+    for (int right = 1; right && count < PyList_Size(messages) && count < PyTuple_Size(kinds) && count < PyTuple_Size(kept); count += right) {
+        PyObject *message = Py_NewRef(PyList_GetItem(messages, count)), *values = PyTuple_GetItem(kept, count);
+        PyObject *type = (PyObject *)Py_TYPE(message), *fields = NULL;
+        const Plan *plan = type == PyTuple_GetItem(kinds, count) ? find_plan(state, type) : NULL;
+        Status status = OK;
+        right = plan && (fields = fields_of(message, plan, state, &status)) && same_fields(fields, plan, values, state);
+        Py_XDECREF(fields);
+        Py_DECREF(message);
+    }
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(count);
+}
+
+/* -- copying */
+
+typedef struct {
+    State *state;
+    PyObject *message; /* called with a message, answers what it is packed as */
+    int deepest;
+} Copier;
+
+static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status);
+
+/* A list or dict of what one holds, or a tuple; whatever methods its class may have. NULL with UNKNOWN or FAILED. In one step: no garbage is
+ * collected. */
+static PyObject *shallow(PyObject *value, Status *status) {
+    PyObject *copy = NULL, *key, *item;
+    Py_ssize_t position = 0;
+    int collecting = PyGC_Disable();
+    *status = FAILED;
+    if (PyTuple_CheckExact(value)) copy = PySequence_List(value);
+    else if (PyList_Check(value)) copy = PyList_GetSlice(value, 0, PyList_Size(value));
+    else if (PyDict_CheckExact(value)) copy = PyDict_Copy(value);
+    else if ((copy = PyDict_New()))
+        /* Its own order may be another one. */
+        while (copy && PyDict_Next(value, &position, &key, &item)) {
+            if (!PyUnicode_CheckExact(key)) *status = UNKNOWN; /* to be hashed by who knows whom */
+            if (*status == UNKNOWN || PyDict_SetItem(copy, key, item)) Py_CLEAR(copy);
+        }
+    if (collecting) PyGC_Enable();
+    if (copy) *status = OK;
+    return copy;
+}
+
+/* Copies what is in a list or dict that nobody else has, so that other code may run meanwhile. */
+static Status copy_items(PyObject *container, Copier *copier, int depth) {
+    PyObject *key = NULL, *item, *copy;
+    Py_ssize_t position = 0;
+    Status status = OK;
+    int is_dict = PyDict_CheckExact(container);
+    while (is_dict ? PyDict_Next(container, &position, &key, &item)
+                   : position < PyList_Size(container) && (item = PyList_GetItem(container, position++))) {
+        if (!(copy = copied(item, copier, depth, &status))) return status;
+        if (copy == item) {
+            Py_DECREF(copy);
+        } else if (is_dict) {
+            int failed = PyDict_SetItem(container, key, copy);
+            Py_DECREF(copy);
+            if (failed) return FAILED;
+        } else if (PyList_SetItem(container, position - 1, copy)) return FAILED;
+    }
+    return OK;
+}
+
+/* What there is to pack in place of a value; NULL with UNKNOWN or FAILED. */
+static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)) return Py_NewRef(value);
+    if (PyList_Check(value) || PyDict_Check(value) || PyTuple_CheckExact(value)) {
+        *status = UNKNOWN;
+        /* A class of another class may be that of an enumeration. */
+        if (depth >= DEEPEST_COPY || (PyObject *)Py_TYPE(type) != (PyObject *)&PyType_Type) return NULL;
+        PyObject *copy = shallow(value, status);
+        if (!copy) return NULL;
+        if (depth + 1 > copier->deepest) copier->deepest = depth + 1;
+        if ((*status = copy_items(copy, copier, depth + 1)) != OK) Py_CLEAR(copy);
+        return copy;
+    }
+    if (!find_plan(copier->state, (PyObject *)type)) return Py_NewRef(value);
+    PyObject *packed = PyObject_CallFunctionObjArgs(copier->message, value, NULL);
+    if (!packed) *status = FAILED;
+    return packed;
+}
+
+static PyObject *snapshot(PyObject *module, PyObject *args) {
+    Copier copier = {PyModule_GetState(module), NULL, 0};
+    PyObject *value;
+    Status status = OK;
+    if (!PyArg_ParseTuple(args, "OO:snapshot", &value, &copier.message)) return NULL;
+    PyObject *copy = copied(value, &copier, 0, &status);
+    return copy ? Py_BuildValue("(Ni)", copy, copier.deepest) : not_ok(status);
+}
+
+/* -- reading */
+
+typedef struct {
+    const unsigned char *at, *end;
+} Source;
+
+static inline int has(const Source *source, uint64_t size) { return (uint64_t)(source->end - source->at) >= size; }
+
+static Status take_number(Source *source, int size, uint64_t *number) {
+    if (!has(source, size)) return UNKNOWN;
+    for (*number = 0; size; size--) *number = *number << 8 | *source->at++;
+    return OK;
+}
+
+/* A string; one that is a key is the same object each time. */
+static PyObject *take_string(Source *source, uint64_t size, PyObject **keys) {
+    const char *bytes = (const char *)source->at;
+    if (!has(source, size)) return NULL;
+    source->at += size;
+    if (!keys || size > MAX_KEY) return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL);
+    uint32_t hash = 2166136261u;
+    for (uint64_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
+    PyObject **kept = &keys[(hash ^ hash >> 10) % KEYS];
+    Py_ssize_t length;
+    const char *known = *kept ? PyUnicode_AsUTF8AndSize(*kept, &length) : NULL;
+    if (*kept && !known) return NULL;
+    if (known && (uint64_t)length == size && !memcmp(known, bytes, size)) return Py_NewRef(*kept);
+    PyObject *key = PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, NULL), *other = *kept;
+    if (key) {
+        *kept = Py_NewRef(key);
+        Py_XDECREF(other);
+    }
+    return key;
+}
+
+static PyObject *take_bytes(Source *source, uint64_t size) {
+    if (!has(source, size)) return NULL;
+    source->at += size;
+    return PyBytes_FromStringAndSize((const char *)source->at - size, (Py_ssize_t)size);
+}
+
+static PyObject *take(Source *source, State *state, int depth);
+
+static PyObject *take_list(Source *source, uint64_t size, State *state, int depth) {
+    PyObject *list = has(source, size) ? PyList_New(0) : NULL;
+    for (uint64_t i = 0; list && i < size; i++) {
+        PyObject *value = take(source, state, depth + 1);
+        if (!value || PyList_Append(list, value)) Py_CLEAR(list);
+        Py_XDECREF(value);
+    }
+    return list;
+}
+
+/* The header of a key: of how many bytes it is. */
+static Status take_key_size(Source *source, uint64_t *size) {
+    if (!has(source, 1)) return UNKNOWN;
+    int tag = *source->at++;
+    *size = tag & 31;
+    if (tag >= 0xa0 && tag < 0xc0) return OK;
+    return tag < 0xd9 || tag > 0xdb ? UNKNOWN : take_number(source, 1 << (tag - 0xd9), size);
+}
+
+static PyObject *take_dict(Source *source, uint64_t size, State *state, int depth) {
+    PyObject *dict = has(source, 2 * size) ? PyDict_New() : NULL;
+    for (uint64_t i = 0; dict && i < size; i++) {
+        uint64_t length;
+        PyObject *key = take_key_size(source, &length) == OK ? take_string(source, length, state->keys) : NULL;
+        PyObject *value = key ? take(source, state, depth + 1) : NULL;
+        if (!value || PyDict_SetItem(dict, key, value)) Py_CLEAR(dict);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+/* A value; NULL where it is to be left to Python, or with an exception. */
+static PyObject *take(Source *source, State *state, int depth) {
+    uint64_t number;
+    if (depth > DEEPEST || !has(source, 1)) return NULL;
+    int tag = *source->at++;
+    if (tag < 0x80) return PyLong_FromLong(tag);
+    if (tag < 0x90) return take_dict(source, tag & 15, state, depth);
+    if (tag < 0xa0) return take_list(source, tag & 15, state, depth);
+    if (tag < 0xc0) return take_string(source, tag & 31, NULL);
+    if (tag >= 0xe0) return PyLong_FromLong(tag - 256);
+    switch (tag) {
+    case 0xc0: Py_RETURN_NONE;
+    case 0xc2: Py_RETURN_FALSE;
+    case 0xc3: Py_RETURN_TRUE;
+    case 0xc4:
+    case 0xc5:
+    case 0xc6: return take_number(source, 1 << (tag - 0xc4), &number) ? NULL : take_bytes(source, number);
+    case 0xcb: {
+        double value;
+        if (take_number(source, 8, &number)) return NULL;
+        memcpy(&value, &number, 8);
+        return PyFloat_FromDouble(value);
+    }
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+    case 0xcf: return take_number(source, 1 << (tag - 0xcc), &number) ? NULL : PyLong_FromUnsignedLongLong(number);
+    case 0xd0:
+    case 0xd1:
+    case 0xd2:
+    case 0xd3: {
+        int bits = 8 << (tag - 0xd0);
+        if (take_number(source, bits / 8, &number)) return NULL;
+        return PyLong_FromLongLong((int64_t)(number << (64 - bits)) >> (64 - bits));
+    }
+    case 0xd9:
+    case 0xda:
+    case 0xdb: return take_number(source, 1 << (tag - 0xd9), &number) ? NULL : take_string(source, number, NULL);
+    case 0xdc:
+    case 0xdd: return take_number(source, 2 << (tag - 0xdc), &number) ? NULL : take_list(source, number, state, depth);
+    case 0xde:
+    case 0xdf: return take_number(source, 2 << (tag - 0xde), &number) ? NULL : take_dict(source, number, state, depth);
+    }
+    return NULL;
+}
+
+/* The fields of a message in the order of its class and of the kinds they should be. */
+static PyObject *take_fields(Source *source, const Plan *plan, State *state) {
+    if (!has(source, 1) || *source->at != (0x80 | plan->count)) return NULL;
+    source->at++;
+    PyObject *fields = PyDict_Copy(plan->empty);
+    for (const Field *field = plan->fields; fields && field < plan->fields + plan->count; field++) {
+        PyObject *value = NULL;
+        if (has(source, field->size) && !memcmp(source->at, field->packed, field->size)) {
+            source->at += field->size;
+            value = take(source, state, 0);
+        }
+        if (!value || !field_fits(value, field, 1) || PyDict_SetItem(fields, field->name, value)) Py_CLEAR(fields);
+        Py_XDECREF(value);
+    }
+    return fields;
+}
+
+/* A new value of what was frozen. */
+static PyObject *thawed(PyObject *kept, const State *state) {
+    if (kept == state->no_dict) return PyDict_New();
+    if (kept == state->no_list) return PyList_New(0);
+    if (!PyTuple_CheckExact(kept)) return Py_NewRef(kept);
+    int is_dict = PyTuple_GetItem(kept, 0) == (PyObject *)&PyDict_Type;
+    PyObject *value = is_dict ? PyDict_New() : PyList_New(0);
+    for (Py_ssize_t at = 1; value && at < PyTuple_Size(kept); at++) {
+        PyObject *key = is_dict ? PyTuple_GetItem(kept, at++) : NULL, *item = thawed(PyTuple_GetItem(kept, at), state);
+        if (!item || (is_dict ? PyDict_SetItem(value, key, item) : PyList_Append(value, item))) Py_CLEAR(value);
+        Py_XDECREF(item);
+    }
+    return value;
+}
+
+static PyObject *thawed_fields(PyObject *kept, const Plan *plan, const State *state) {
+    if (!PyTuple_CheckExact(kept) || PyTuple_Size(kept) != plan->count + 1) return NULL;
+    PyObject *fields = PyDict_Copy(plan->empty);
+    for (int i = 0; fields && i < plan->count; i++) {
+        PyObject *value = thawed(PyTuple_GetItem(kept, i), state);
+        if (!value || PyDict_SetItem(fields, plan->fields[i].name, value)) Py_CLEAR(fields);
+        Py_XDECREF(value);
+    }
+    return fields;
+}
+
+/* A message of these fields, as validation would leave it. Takes over the reference. */
+static PyObject *make_message(PyObject *fields, const Plan *plan, State *state) {
+    PyTypeObject *type = (PyTypeObject *)plan->type;
+    PyObject *message = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    PyObject *names = PySet_New(plan->names), *extra = PyDict_New();
+    if (message &&
+        (!names || !extra || PyObject_GenericSetDict(message, fields, NULL) ||
+         PyObject_GenericSetAttr(message, state->texts[FIELDS_SET], names) ||
+         PyObject_GenericSetAttr(message, state->texts[EXTRA], extra) || PyObject_GenericSetAttr(message, state->texts[PRIVATE], Py_None)))
+        Py_CLEAR(message);
+    Py_XDECREF(names);
+    Py_XDECREF(extra);
+    Py_DECREF(fields);
+    return message;
+}
+
+/* Whether LangChain would leave the tool calls of these fields as they are. */
+static int calls_stay(PyObject *fields, State *state) {
+    PyObject *calls = PyDict_GetItemWithError(fields, state->texts[TOOL_CALLS]);
+    PyObject *invalid = PyDict_GetItemWithError(fields, state->texts[INVALID_TOOL_CALLS]);
+    PyObject *more = PyDict_GetItemWithError(fields, state->texts[ADDITIONAL_KWARGS]);
+    if (!calls || !invalid || !more) return 0;
+    if (!PyList_CheckExact(calls) || !PyList_CheckExact(invalid) || !PyDict_CheckExact(more)) return 0;
+    return !PyList_Size(invalid) && (PyList_Size(calls) || !PyDict_GetItemWithError(more, state->texts[TOOL_CALLS]));
+}
+
+/* NULL where an exception is to be raised, None where Python is to go on: it says what is wrong. */
+static PyObject *left(void) {
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* The plan of the class that a payload says it is of. */
+static const Plan *plan_of(const char *bytes, Py_ssize_t size, const State *state) {
+    for (const Plan *plan = state->plans; plan < state->plans + state->count; plan++)
+        if (size >= plan->head_size && !memcmp(bytes, plan->head, plan->head_size)) return plan;
+    return NULL;
+}
+
+static PyObject *read_message(PyObject *module, PyObject *payload) {
+    State *state = PyModule_GetState(module);
+    char *bytes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(payload, &bytes, &size)) return NULL;
+    const Plan *plan = plan_of(bytes, size, state);
+    if (!plan || plan->rule == UNREADABLE) return left();
+    Source source = {(unsigned char *)bytes + plan->head_size, (unsigned char *)bytes + size};
+    PyObject *fields = take_fields(&source, plan, state);
+    if (!fields) return left();
+    int right = source.end - source.at == sizeof suffix && !memcmp(source.at, suffix, sizeof suffix);
+    if (right && (plan->rule != CALLS_STAY || calls_stay(fields, state))) return make_message(fields, plan, state);
+    Py_DECREF(fields);
+    return left();
+}
+
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+static void prefetch_items(PyObject *kept) {
+    for (Py_ssize_t i = 0; PyTuple_CheckExact(kept) && i < PyTuple_Size(kept); i++) PREFETCH(PyTuple_GetItem(kept, i));
+}
+
+/* Brings near what of the messages behind one is needed next: it is as old as they are, and lies anywhere in memory. */
+static void prefetch(PyObject *fields, Py_ssize_t at) {
+    Py_ssize_t left = PyTuple_Size(fields) - at;
+    if (left > 6) PREFETCH(PyTuple_GetItem(fields, at + 6));
+    if (left > 3) prefetch_items(PyTuple_GetItem(fields, at + 3));
+    PyObject *next = left > 2 ? PyTuple_GetItem(fields, at + 2) : Py_None;
+    for (Py_ssize_t i = 0; PyTuple_CheckExact(next) && i < PyTuple_Size(next); i++) prefetch_items(PyTuple_GetItem(next, i));
+}
+
+static PyObject *make(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *kinds, *kept;
+    if (!PyArg_ParseTuple(args, "O!O!:make", &PyTuple_Type, &kinds, &PyTuple_Type, &kept)) return NULL;
+    PyObject *messages = PyList_New(0);
+    for (Py_ssize_t i = 0; messages && i < PyTuple_Size(kinds); i++) {
+        const Plan *plan = i < PyTuple_Size(kept) ? find_plan(state, PyTuple_GetItem(kinds, i)) : NULL;
+        prefetch(kept, i);
+        PyObject *fields = plan ? thawed_fields(PyTuple_GetItem(kept, i), plan, state) : NULL;
+        PyObject *message = fields ? make_message(fields, plan, state) : NULL;
+        if (!message || PyList_Append(messages, message)) Py_CLEAR(messages);
+        Py_XDECREF(message);
+    }
+    return messages ? messages : left();
+}
+
+/* -- the module */
+
+static void drop(Plan *plan) {
+    Py_XDECREF(plan->owner);
+    memset(plan, 0, sizeof *plan);
+}
+
+static PyObject *learn(PyObject *module, PyObject *args) {
+    State *state = PyModule_GetState(module);
+    PyObject *names, *packed, *kinds;
+    Plan plan = {.owner = args};
+    if (!PyArg_ParseTuple(args, "O!O!O!O!y#O!O!i:learn", &PyType_Type, &plan.type, &PyTuple_Type, &names, &PyTuple_Type, &packed,
+                          &PyTuple_Type, &kinds, &plan.head, &plan.head_size, &PyDict_Type, &plan.empty, &PyFrozenSet_Type, &plan.names,
+                          &plan.rule))
+        return NULL;
+    plan.count = PyTuple_Size(names);
+    int room = state->count < CLASSES && plan.count <= FIELDS && PyTuple_Size(packed) == plan.count && PyTuple_Size(kinds) == plan.count;
+    for (int i = 0; room && i < plan.count; i++) {
+        char *bytes;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(packed, i), &bytes, &plan.fields[i].size)) return NULL;
+        PyObject *kind = PyTuple_GetItem(kinds, i);
+        long types = kind == Py_None ? NONE | STR : PyLong_AsLong(PyTuple_GetItem(kind, 0));
+        plan.fields[i] = (Field){PyTuple_GetItem(names, i), kind, bytes, plan.fields[i].size, types};
+    }
+    if (room) {
+        Py_INCREF(args);
+        state->plans[state->count++] = plan;
+    }
+    return PyBool_FromLong(room);
+}
+
+static PyObject *forget(PyObject *module, PyObject *type) {
+    State *state = PyModule_GetState(module);
+    for (int i = 0; i < state->count; i++)
+        if (state->plans[i].type == type) {
+            drop(&state->plans[i]);
+            state->plans[i] = state->plans[--state->count];
+            memset(&state->plans[state->count], 0, sizeof(Plan));
+            state->last = 0;
+            break;
+        }
+    Py_RETURN_NONE;
+}
+
+static int execute(PyObject *module) {
+    State *state = PyModule_GetState(module);
+    for (int i = 0; i < TEXTS; i++)
+        if (!(state->texts[i] = PyUnicode_InternFromString(texts[i]))) return -1;
+    state->no_dict = PyTuple_Pack(1, &PyDict_Type);
+    state->no_list = PyTuple_Pack(1, &PyList_Type);
+    return state->no_dict && state->no_list ? 0 : -1;
+}
+
+static void release(void *module) {
+    State *state = PyModule_GetState(module);
+    if (!state) return;
+    for (int i = 0; i < TEXTS; i++) Py_CLEAR(state->texts[i]);
+    for (int i = 0; i < KEYS; i++) Py_CLEAR(state->keys[i]);
+    Py_CLEAR(state->no_dict);
+    Py_CLEAR(state->no_list);
+    for (int i = 0; i < state->count; i++) drop(&state->plans[i]);
+}
+
+static PyMethodDef methods[] = {
+    {"learn", learn, METH_VARARGS,
+     "learn(type, names, packed_names, kinds, head, template, fields, rule)\n--\n\nWhat there is to know of a class. "
+     "False where that is more than there is room for."},
+    {"forget", forget, METH_O, "forget(type)\n--\n\nLeave a class to Python."},
+    {"encode", encode, METH_O, "encode(messages)\n--\n\nThe list of these messages, as msgpack; None where one is not plain."},
+    {"payload", payload, METH_O, "payload(message)\n--\n\nWhat is in the Ext of a message; None where it is not plain."},
+    {"pack", pack, METH_O,
+     "pack(messages)\n--\n\nThe packed fields of each message, and those of each as a tuple of their values, frozen. None where one is not "
+     "plain."},
+    {"unchanged", unchanged, METH_VARARGS,
+     "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
+     "`pack` told."},
+    {"snapshot", snapshot, METH_VARARGS,
+     "snapshot(value, message)\n--\n\nWhat `redis_saver._serde.snapshot` says of a value; `message` is called with each message in it. None where "
+     "that is not to be told here."},
+    {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
+    {"make", make, METH_VARARGS,
+     "make(kinds, fields)\n--\n\nMessages of these classes and of these fields, of which `pack` told; None where that is not to be told "
+     "here."},
+    {0}};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0}};
+
+/* Without m_traverse: the classes it holds live as long as the interpreter. */
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = sizeof(State),
+                                 .m_methods = methods,  .m_slots = slots,   .m_free = release};
+
+PyMODINIT_FUNC PyInit_native(void) { return PyModuleDef_Init(&definition); }

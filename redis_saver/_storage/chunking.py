@@ -1,0 +1,155 @@
+"""Cutting long values into chunks (`chunks.py`).
+
+Elements are joined to chunks of about half a kilobyte, cut where the bytes of an element say so, not where it stands: an edit
+changes the chunk around it, and all others stay what they were. Lists of chunks are cut in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from zlib import crc32
+
+from redis_saver._common import names
+from redis_saver._serde.elements import EncodedElements
+from redis_saver._storage.chunks import LIST, NO_LEVEL, Chunk, Level, Stored, by_field, digest, digests_of
+from redis_saver._storage.framing import pack
+
+BYTES_PER_CHUNK = 512
+"""The size to aim at. Smaller chunks store less for each change, and cost more of everything else."""
+MAX_CHUNK = 4 * BYTES_PER_CHUNK
+"""Where no element says so, a chunk ends here. (An element longer than that is one chunk.)"""
+MIN_CHUNK = BYTES_PER_CHUNK // 4
+MIN_VALUE = 4 * BYTES_PER_CHUNK
+"""Values below are stored whole."""
+CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
+
+MAX_BELOW = 4000
+"""Bytes of a root: scripts take no longer value for one. (A head of so many bytes is not that of a list or dict.)"""
+
+_CUT = 2**32 // BYTES_PER_CHUNK
+_CUT_LIST = 256 // CHUNKS_PER_LIST
+
+
+def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
+    """A value in chunks; None where it is to be stored whole, or (with `before`) cannot be told.
+
+    Args:
+        encoded: What the serializer gave; the elements it says are the same as before are not among its elements.
+        kind: PLAIN or ZSTD.
+        before: The earlier version that it was compared with. It saves work, and changes nothing else.
+    """
+    elements, same = encoded.elements, encoded.same
+    if same == 0 and (len(elements) < 3 or sum(map(len, elements)) < MIN_VALUE):
+        return None
+    lower = before.levels if before is not None else ()
+    if lower and not same and kind != lower[0].fields[0][:1]:
+        lower = ()  # compressed, or not, from now on
+    if lower and not same:
+        lower, same = _recognised(elements, lower)
+        elements = [elements[0], *elements[1 + same :]]
+    if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
+        return None  # where a leaf ends may depend on what follows
+    level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL)
+    if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
+        return None
+    levels, kept = [level], [same]
+    while len(level.fields) > MAX_ROOT:
+        upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
+        same = upper.whole(same)
+        level = _list(level.fields, upper, same)
+        levels.append(level)
+        kept.append(same)
+    below = pack([names.encode(encoded.type), elements[0]]) + digests_of(level.fields)
+    root = level.fields[0][:1]
+    if len(below) > MAX_BELOW:
+        return None
+    new = tuple([field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]])
+    chunks, size = by_field(levels, kept, before if lower else None)
+    return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
+
+
+def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements, front: Sequence[int] = ()) -> Stored:
+    """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
+
+    Args:
+        stored: The value.
+        sizes: The sizes of the elements that the serializer would make of it.
+        elements: Those without their bytes.
+        front: The counts of the leaves whose elements are not among them.
+    """
+    if stored.elements is elements:
+        return stored
+    level = _counted(stored.levels[0], sizes, front)
+    return stored._replace(levels=(level, *stored.levels[1:]), elements=elements) if level else stored
+
+
+def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
+    """Leaves that were read, with counts; None where they do not end with elements of these sizes (the head's first)."""
+    if len(front) == len(leaves.bytes):
+        return leaves
+    position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
+    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes[len(front) :]))]
+    if 0 in ends:
+        return None
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    last = leaves.bytes[-1]
+    return leaves._replace(counts=(*front, *counts), closed=_ends_chunk(len(last), last[-sizes[ends[-1]] :]))
+
+
+def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
+    """The levels of a version that was read, if the elements begin with all of it; and how many elements its leaves are."""
+    leaves = before[0]
+    if leaves.counts or not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
+        return (), 0
+    level = _counted(leaves, list(map(len, elements)))
+    return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
+
+
+def _ends_chunk(size: int, element: bytes) -> bool:
+    """Whether a chunk of this size ends with its last element, whatever comes behind."""
+    return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
+
+
+def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
+    """The leaves as before, then those of the elements; and how many are as before.
+
+    One that only ended because the value did goes on with the first elements.
+    """
+    leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
+    held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
+    start, size = 1, len(held)
+
+    def end_at(end: int) -> None:
+        nonlocal held, count
+        leaf = b"".join([held, *elements[start:end]])
+        leaves.append((kind + digest(leaf), leaf, count + end - start))
+        held, count = b"", 0
+
+    for position in range(1, len(elements)):
+        element = elements[position]
+        length = len(element)
+        if size and length >= BYTES_PER_CHUNK:
+            end_at(position)
+            start, size = position, 0
+        size += length
+        if _ends_chunk(size, element):
+            end_at(position + 1)
+            start, size = position + 1, 0
+    if size:
+        end_at(len(elements))
+    return before.with_more(kept, leaves, closed=not size), kept
+
+
+def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
+    """The lists of chunks above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
+    lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
+    for position in range(start, len(below)):
+        length = position + 1 - start
+        last = position + 1 == len(below)
+        closed = length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST)
+        if closed or last:
+            one = below[0][:1] + digests_of(below[start : position + 1])
+            lists.append((LIST + digest(one), one, length))
+            start = position + 1
+    return before.with_more(same, lists, closed=closed)

@@ -1,0 +1,244 @@
+"""Long values in chunks, so that the versions of a value share what did not change.
+
+A serializer that offers `dumps_elements` says where the elements of a list or dict end, and `chunking.py` makes chunks of them. A chunk's field is
+its kind and a digest of its bytes, so that equal chunks are stored once. The digests of a value are a list of chunks; while
+that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `docs/storage-format.md` shows the form.
+
+Chunks are shared within a thread: nothing of one thread is named by, or found from, another.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from itertools import accumulate, chain, repeat
+from typing import NamedTuple, TypeAlias
+
+from redis_saver._common import names
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
+from redis_saver._serde.elements import EncodedElements
+from redis_saver._storage.framing import take
+
+LIST, PLAIN, ZSTD = b"n", b"p", b"z"
+"""Kinds of chunks: a list of chunks, bytes, compressed bytes."""
+DIGEST = 16
+_FRAMES = 1 + DIGEST
+"""Where the frames begin in a root, behind its kind and a digest of the rest."""
+
+KINDS = frozenset((LIST, PLAIN, ZSTD))
+
+
+class ChunkMissing(LookupError):
+    """A chunk was not read along with the value that is made of it."""
+
+
+Chunk: TypeAlias = tuple[bytes, bytes, int]
+"""A chunk of a level: its field, its bytes, and of how many elements or chunks below it is made."""
+
+
+class Level(NamedTuple):
+    """Chunks in order: those of a value that are no lists, or the lists of the level below.
+
+    In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes a collection hardly longer.
+    """
+
+    fields: tuple[bytes, ...] = ()
+    bytes: tuple[bytes, ...] = ()
+    counts: tuple[int, ...] = ()
+    """Of how many elements, or chunks of the level below, each is made; not known of leaves that were read."""
+    closed: bool = False
+    """Whether the last would end there in a longer value, too."""
+
+    def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
+        """The first chunks of these, as many as are the same, and more behind them."""
+        fields, found, counts = zip(*more, strict=True) if more else ((), (), ())
+        return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
+
+    def whole(self, same: int) -> int:
+        """How many chunks are made only of the first `same` elements, whatever follows these."""
+        if same >= sum(self.counts):
+            return len(self.counts) - (not self.closed)
+        return bisect_right(list(accumulate(self.counts)), same)
+
+
+class Stored(NamedTuple):
+    """A value as it is stored."""
+
+    value: bytes
+    """What the value's field holds: the value, or the root of its chunks."""
+    chunks: dict[bytes, bytes]
+    """Its chunks by field, not compressed."""
+    levels: tuple[Level, ...] = ()
+    """The same in order, the leaves first."""
+    new: tuple[bytes, ...] = ()
+    """The fields that the earlier version, with which it was compared, may not have."""
+    elements: EncodedElements | None = None
+    """What the serializer compares the next version with."""
+    size: int = 0
+    """Bytes of the chunks."""
+
+
+NO_LEVEL = Level(closed=True)
+"""What an earlier version has where it has no such level, or where there is none."""
+
+
+def digest(chunk: bytes) -> bytes:
+    """What names a chunk in its thread: 128 bits of SHA-256."""
+    return sha256(chunk).digest()[:DIGEST]
+
+
+def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
+    """The counts of the leaves at the front of a value that are those of another version, and need not be read again."""
+    leaves, before = stored.levels[0], last.levels[0]
+    # Whether the last one would end there in a longer value shows only when it is read.
+    fields = leaves.fields if stored is last else leaves.fields[:-1]
+    counts = before.counts[: _alike(fields, before.fields)]
+    return counts[: bisect_right(list(accumulate(counts)), last.elements.read if last.elements else 0)]
+
+
+def digests_of(fields: Sequence[bytes]) -> bytes:
+    """What a list of chunks, or a root, holds of them."""
+    return b"".join([field[1:] for field in fields])
+
+
+def in_chunks(value: bytes) -> bool:
+    """Whether a stored value is the root of chunks; others begin with a digit, or are empty."""
+    return value[:1] in KINDS
+
+
+def check(value: bytes) -> None:
+    """Look whether a root is what it was.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
+        raise ValueError("the bytes of its root are not what its digest says")
+
+
+def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
+    """A value as it is stored, from its root and the chunks below it.
+
+    A few lists that name each other again and again may stand for any number of chunks. So each level is counted before it is made.
+
+    Args:
+        value: The root.
+        chunks: Chunks by field, these among them, not compressed; each is what its name says (`codec.as_chunks`), so no list is below itself.
+        allowance: What the value may become.
+        last: Another version of it. It saves work, and changes nothing else.
+
+    Raises:
+        ChunkMissing: A chunk is not among them.
+        LimitExceeded: It becomes too long, or has too many chunks.
+        ValueError: The root, or a list of chunks, is damaged.
+    """
+    check(value)
+    start = take(value, _FRAMES, 2)[1]
+    fields, same, count = tuple(children(value[:1], value[start:])), 0, 0
+    levels, kept = list[Level](), list[int]()
+    others = chain(reversed(last.levels if last else ()), repeat(NO_LEVEL))
+    before = next(others)
+    try:
+        while True:
+            same += _alike(fields[same:], before.fields[same:])
+            found = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
+            kept.append(same)
+            count += len(fields)
+            if fields[0][:1] != LIST:
+                break
+            counts = tuple([len(one) // DIGEST for one in found])
+            levels.append(Level(fields, found, counts))
+            allowance.unfold("chunks", count + sum(counts))
+            allowance.unfold("depth", len(levels))
+            lists, same, before = same, sum(counts[:same]), next(others)
+            # Below lists that are the same, all is.
+            fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
+    except KeyError as error:
+        raise ChunkMissing(error.args[0]) from error
+    allowance.unfold("value_bytes", sum(map(len, found)))
+    all_levels = (Level(fields, found), *levels[::-1])
+    used, size = by_field(all_levels, kept[::-1], last)
+    return Stored(value, used, all_levels, size=size)
+
+
+def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
+    """How many are the same at the front of both."""
+    same = list(map(operator.eq, some, others))
+    return len(same) if all(same) else same.index(False)
+
+
+def by_field(
+    levels: Sequence[Level], kept: Sequence[int] = (), before: Stored | None = None
+) -> tuple[dict[bytes, bytes], int]:
+    """The chunks of all levels by field, and their size.
+
+    Args:
+        levels: The levels, the leaves first.
+        kept: So many at the front of each are those of an earlier version, whose table is copied and repaired.
+        before: That version.
+    """
+    if before is None or len(before.chunks) != sum(len(level.fields) for level in before.levels):
+        # What goes from one place may stay in another.
+        chunks = dict[bytes, bytes]()
+        for level in levels:
+            chunks.update(zip(level.fields, level.bytes, strict=True))
+        return chunks, sum(map(len, chunks.values()))
+    chunks, size = before.chunks.copy(), before.size
+    for level, same in zip(before.levels, chain(kept, repeat(0))):  # noqa: B905 - there may be fewer levels now
+        for field in level.fields[same:]:
+            size -= len(chunks.pop(field))
+    for level, same in zip(levels, kept, strict=True):
+        more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
+        size += sum(len(chunk) for field, chunk in more.items() if field not in chunks)
+        chunks.update(more)
+    return chunks, size
+
+
+def type_of(stored: Stored) -> bytes:
+    """The type that the serializer gave."""
+    return take(stored.value, _FRAMES, 1)[0][0]
+
+
+def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
+    """What the serializer gave, without what is in so many leaves at the front."""
+    (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
+    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[behind:]])
+
+
+def children(kind: bytes, digests: bytes) -> list[bytes]:
+    """The fields in a list of chunks.
+
+    Raises:
+        ValueError: It is no list of chunks.
+    """
+    if kind not in KINDS or not digests or len(digests) % DIGEST:
+        raise ValueError(f"no list of chunks: {len(digests)} bytes behind the kind {shown(kind)}")
+    return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
+
+
+def right_edge(levels: Sequence[Level]) -> list[bytes]:
+    """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
+    fields = list(levels[-1].fields)
+    for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        fields += below.fields[-lists.counts[-1] :]
+    return fields
+
+
+def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
+    """The fields of all chunks of stored values. Where a list is not in `lists`, those below it are left out.
+
+    What values share is looked at once.
+    """
+    found: set[bytes] = set()
+    for value in values:
+        if in_chunks(value):
+            open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
+            while open_lists:
+                one = open_lists.pop()
+                below = set(children(one[:1], one[1:])) - found
+                found |= below
+                open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
+    return found

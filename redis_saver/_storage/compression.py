@@ -1,0 +1,77 @@
+"""Compression of what is stored: off unless a saver asks for it, read back by every saver."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
+
+Compression: TypeAlias = Literal["zstd"]
+"""What a saver may compress with."""
+NAMES = ("zstd",)
+MIN_BYTES = 1024
+"""Bytes below which a value is not compressed."""
+
+_MARK = b"\xffzstd:"
+"""In front of the type of compressed bytes; no UTF-8 begins like that."""
+_of_thread = threading.local()
+
+
+def check(name: Compression | None, of: type) -> Compression | None:
+    """Check a setting of a class of savers.
+
+    Raises:
+        ValueError: it is unknown.
+        ImportError: what it needs is not installed.
+    """
+    if name is not None and name not in NAMES:
+        raise ValueError(
+            f"{of.__name__}: compression={shown(name)} is unknown; write {' or '.join(map(repr, NAMES))}, or None"
+        )
+    if name is not None:
+        _zstandard()
+    return name
+
+
+def _zstandard() -> Any:
+    try:
+        return import_module("zstandard")
+    except ImportError as error:
+        raise ImportError("values compressed with zstd need the extra: pip install 'redis-saver[zstd]'") from error
+
+
+def compress(data: bytes) -> bytes:
+    """A zstd frame."""
+    if (compressor := getattr(_of_thread, "compressor", None)) is None:
+        compressor = _of_thread.compressor = _zstandard().ZstdCompressor(write_checksum=True)
+    return compressor.compress(data)  # type: ignore[no-any-return]
+
+
+def decompress(data: bytes, allowance: Allowance) -> bytes:
+    """The inverse of `compress`. What it becomes is compared with what is allowed before there is memory for it.
+
+    Raises:
+        LimitExceeded: It becomes too long.
+        ValueError: It does not say how long it becomes, as all that `compress` makes does.
+    """
+    if (size := _zstandard().frame_content_size(data)) < 0:
+        raise ValueError("a zstd frame that does not tell its size")
+    allowance.unfold("value_bytes", size)
+    if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
+        decompressor = _of_thread.decompressor = _zstandard().ZstdDecompressor()
+    return decompressor.decompress(data)  # type: ignore[no-any-return]
+
+
+def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """A type and bytes, compressed where that is shorter."""
+    if len(data) >= MIN_BYTES and len(short := compress(data)) + len(_MARK) < len(data):
+        return _MARK + kind, short
+    return kind, data
+
+
+def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
+    """The inverse of `smaller`; takes what was never compressed as it is."""
+    return (kind[len(_MARK) :], decompress(data, allowance)) if kind.startswith(_MARK) else (kind, data)

@@ -1,0 +1,36 @@
+"""What every operation needs to know of the saver it works for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver._common.limits import Limits
+from redis_saver._common.names import Keyspace
+from redis_saver._common.ttl import Expiry
+from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.compression import Compression
+
+
+class Context(Protocol):
+    """A saver, as its operations see it."""
+
+    serde: SerializerProtocol
+    keyspace: Keyspace
+    expiry: Expiry
+    compression: Compression | None
+    require_encryption: bool
+    """Whether plain values are refused (`encryption.py`)."""
+    chunk_cache: ChunkCache
+    limits: Limits
+
+
+def default_ttl(context: Context) -> int | bytes:
+    """The saver's TTL as scripts take it: milliseconds, or nothing."""
+    return context.expiry.milliseconds or b""
+
+
+def refresh_arguments(context: Context) -> tuple[bytes, int | bytes]:
+    """Whether reading moves the deadline, and the saver's TTL, as reading scripts take them."""
+    return (b"1" if context.expiry.refresh_on_read else b"0"), default_ttl(context)

@@ -1,0 +1,87 @@
+"""Byte strings packed one after the other as `<length>:<bytes>`: what a script can follow without decoding msgpack.
+
+What is read may be damaged, or made by somebody who means harm: a length is digits and nothing else (`int` takes a sign, blanks and
+underscores, too), so that each step goes forward, and what is unpacked is never more than what was packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redis_saver._common.display import shown
+
+_SHORT = [b"%d:" % length for length in range(512)]
+_MAX_LENGTH = 20
+"""Characters of a length with its colon; more than any string needs that fits into memory."""
+
+
+def pack(parts: Iterable[bytes]) -> bytes:
+    """Pack byte strings into one; each is copied once, as one of them may be long."""
+    frames: list[bytes] = []
+    for part in parts:
+        length = len(part)
+        frames += (_SHORT[length] if length < 512 else b"%d:" % length, part)
+    return b"".join(frames)
+
+
+def unpack(packed: bytes) -> list[bytes]:
+    """The byte strings that `pack` was given.
+
+    Raises:
+        ValueError: `packed` is not what `pack` made.
+    """
+    parts = []
+    position, end = 0, len(packed)
+    while position < end:
+        colon = packed.index(b":", position, position + _MAX_LENGTH)
+        if not (length := packed[position:colon]).isdigit():
+            raise _no_length(length)
+        start = colon + 1
+        position = start + int(length)
+        parts.append(packed[start:position])
+    if position != end:
+        raise _too_short(packed)
+    return parts
+
+
+def first(packed: bytes) -> tuple[bytes, int]:
+    """The first byte string, and the position behind it.
+
+    Raises:
+        ValueError: There is none.
+    """
+    colon = packed.index(b":", 0, _MAX_LENGTH)
+    if not (length := packed[:colon]).isdigit():
+        raise _no_length(length)
+    start = colon + 1
+    end = start + int(length)
+    if end > len(packed):
+        raise _too_short(packed)
+    return packed[start:end], end
+
+
+def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
+    """The first `count` byte strings from a position on, and the position behind them.
+
+    Raises:
+        ValueError: There are fewer.
+    """
+    parts = []
+    for _ in range(count):
+        colon = packed.index(b":", position, position + _MAX_LENGTH)
+        if not (length := packed[position:colon]).isdigit():
+            raise _no_length(length)
+        start = colon + 1
+        position = start + int(length)
+        if position > len(packed):
+            raise _too_short(packed)
+        parts.append(packed[start:position])
+    return parts, position
+
+
+def _no_length(found: bytes) -> ValueError:
+    return ValueError(f"packed record has {shown(found)} where a length should be")
+
+
+def _too_short(packed: bytes) -> ValueError:
+    return ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")

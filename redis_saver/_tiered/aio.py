@@ -1,0 +1,82 @@
+"""`AsyncTieredSaver`: over two savers for asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+
+from typing_extensions import Self
+
+from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._engine.requests import T
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._tiered.capturing import capturing
+from redis_saver._tiered.drivers import AsyncTieredDriver
+from redis_saver._tiered.flush.workers import AsyncFlusher
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream
+from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
+
+
+class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
+    """An `AsyncRedisSaver` in front of any saver with `a...` methods.
+
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresSaver`
+    is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and children run on a loop in the
+    background, with connections of their own to Postgres. Another cold saver that is bound to a loop answers them there; where that loop
+    does not run, they raise `LoopEnded`.
+
+    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`.
+    Flushers start in a forked child with its first call on the saver.
+    """
+
+    _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
+    driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+
+    def _make_flusher(self) -> None:
+        self._flusher = AsyncFlusher(self)
+
+    async def aflush(self, timeout: float | None = None) -> int:
+        """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
+        return await self.driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
+
+    async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
+        """Stop the flusher, as `TieredSaver.close`."""
+        deadline = time.monotonic() + timeout
+        await self._flusher.stop(timeout)
+        return self._closed(await self.aflush(max(0.0, deadline - time.monotonic())) if self.flushes else 0)
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself; its flusher is at work from now on."""
+        self._flusher.entered.enter()
+        if self.flushes:
+            self._flusher.again()
+            await self.driver.on_loop_of_cold(self._flusher.run)
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close; or flush, while another `async with` of this process is open. Where something is left, a `BacklogWarning` says so."""
+        left, is_last = 0, self._flusher.entered.leave()
+        with capturing() as captured:
+            left = await (self.aclose() if is_last else self.aflush(CLOSE_TIMEOUT))
+        self._leave(left, captured.error, error)
+
+    def _run(self, operation: Tiered[T]) -> T:
+        if self.flushes and not self._flusher.is_at_work:
+            self.driver.call(self._flusher.run)
+        return self.driver.run(with_own_errors(operation))
+
+    async def _arun(self, operation: Tiered[T]) -> T:
+        if self.flushes and not self._flusher.is_at_work:
+            await self.driver.on_loop_of_cold(self._flusher.run)
+        return await self.driver.arun(with_own_errors(operation))
+
+    def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
+        if self.flushes and not self._flusher.is_at_work:
+            self.driver.call(self._flusher.run)
+        return self.driver.stream(with_own_errors(operation))
+
+    async def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
+        if self.flushes and not self._flusher.is_at_work:
+            await self.driver.on_loop_of_cold(self._flusher.run)
+        async for one in self.driver.astream(with_own_errors(operation)):
+            yield one

@@ -1,0 +1,95 @@
+"""Looking whether a thread in hot is whole, and is what cold has of it. Nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
+
+from redis_saver._checkpoint import checking
+from redis_saver._checkpoint.checking import CheckReport, State
+from redis_saver._checkpoint.inventory import Findings, Inventory, describe
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._common import config, names
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._migrate.diff import difference
+from redis_saver._migrate.records import record
+from redis_saver._storage import codec
+from redis_saver._tiered.context import Tiers, newest_of
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver.errors import LimitExceeded, ThreadDamaged
+
+_OUTSIDE = (
+    "somebody wrote to one of the two and not through a TieredSaver. If cold is right, UNLINK the two keys of the thread, and the next read brings it "
+    "back from there; if Redis is right, delete the thread in cold, and redis-saver migrate copies it"
+)
+_LACKS = "somebody removed it there, or wrote here and not through a TieredSaver; redis-saver migrate from Redis brings it there"
+
+
+def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
+    """`check` of what hot has; where cold is to have all of it, each checkpoint is compared with cold's.
+
+    Raises:
+        ThreadNotFound: Hot does not have the thread.
+        ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+    """
+    return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers, thread)))
+
+
+def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, found: Findings) -> Tiered[int]:
+    """Compare what both have. What cold lacks yet is not wrong, and nor is what hot alone has."""
+    if now.lacking or not now.has_cold:
+        return 0
+    newest: dict[str, str] = {}
+    for ns, checkpoint_id in held.headers:
+        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    for ns, checkpoint_id in newest.items():
+        if now.is_whole or newest_of(ns) in held.marks:
+            there = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
+            if there is not None and (other := there.checkpoint["id"]) > checkpoint_id:
+                text = f"it is the newest here, and cold has a newer one, {other!r}"
+                found.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
+    compared = 0
+    for place in held.headers:
+        compared += yield from _compare_one(tiers, thread, place, now, found)
+    return compared
+
+
+def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, found: Findings) -> Tiered[int]:
+    """Compare a checkpoint; answers 1 where that could be done. What was written here while cold was read says nothing."""
+    where = describe(names.checkpoint(*place))
+    try:
+        stored, here = yield from _read(tiers, thread, place)
+    except (ThreadDamaged, LimitExceeded) as error:
+        found.add("warning", where, f"it could not be compared with cold: {error}", "repair it here first")
+        return 0
+    there = yield ColdCall("get_tuple", (config.to_config(thread, *place),))
+    if there is None:
+        if not now.has_gaps:
+            found.add("error", where, "cold does not have it", _LACKS)
+    elif here and (what := difference(_Metadata(), record(here, {}), record(there, {}))):
+        again, _ = yield from _read(tiers, thread, place)
+        if again == stored:
+            found.add("error", where, f"cold has it otherwise: {what}", _OUTSIDE)
+    return 1
+
+
+def _read(tiers: Tiers, thread: str, place: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
+    """A checkpoint as hot stores it, and decoded."""
+    wanted = (BYTES_PER_PAGE, names.component(place[0]), names.component(place[1]))
+    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
+    here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
+    return stored, here or None
+
+
+class _Metadata:
+    """What comes back of metadata: of some savers JSON, without `writes`."""
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Something that is equal where those are."""
+        return json.dumps(get_serializable_checkpoint_metadata({}, metadata), sort_keys=True, default=repr)  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""What every operation over two tiers needs to know of the saver it works for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver._checkpoint import checking
+from redis_saver._common import config, names
+from redis_saver._storage.context import Context
+from redis_saver._tiered.requests import HotFailed, Tiered
+from redis_saver._tiered.stats import Stats
+
+WRITER_GONE = checking.WRITER_GONE
+MAX_NOTED = 10_000
+"""Threads of which something is noted in this process, at the most, and only where their names are short (`names.MAX_CACHED_NAME`): what
+is forgotten is asked again."""
+FILL_LEASE = 60_000
+"""Milliseconds that a reader may take to bring a checkpoint back."""
+
+Mode: TypeAlias = Literal["write-through", "write-behind"]
+OnHotError: TypeAlias = Literal["raise", "bypass"]
+Verify: TypeAlias = Literal["never", "on_open", "always"]
+ColdHistory: TypeAlias = Literal["all", "latest"]
+
+
+class NegativeEntry(NamedTuple):
+    """That nothing was found in cold, which holds until somebody writes the thread."""
+
+    token: str
+    field: bytes
+    """What a first write makes true of the thread in hot: `@complete`, or `@has_latest` and the namespace."""
+
+    def holds_for(self, ns: str) -> bool:
+        """Whether a write to this namespace makes it true."""
+        return self.field in (WHOLE, newest_of(ns))
+
+
+WHOLE = b"@complete"
+
+
+def newest_of(ns: str) -> bytes:
+    """The field that says that hot has what is newest in a namespace."""
+    return b"@has_latest" + names.component(ns)
+
+
+class Queue(Protocol):
+    """What operations see of a saver's flush queue."""
+
+    history: ColdHistory
+
+    def note(self, thread: str, records: int) -> None:
+        """Records of a thread were written that cold does not have."""
+
+    def wait_for_capacity(self) -> Tiered[None]:
+        """Wait while too many are."""
+
+    def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
+        """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
+
+    def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
+        """Know them from now on."""
+
+
+class Leases(Protocol):
+    """What operations see of the leases that a process may hold (`leases.Leases`)."""
+
+    def token(self, key: bytes) -> str:
+        """The token to ask for a lease with."""
+
+    def keep(self, key: bytes, token: str) -> None:
+        """Let the next attempt ask with it."""
+
+
+class Tiers(Protocol):
+    """What operations see of the saver."""
+
+    lists_by_id: bool
+    """Whether cold is known to list by descending id, whatever it is asked for."""
+    cold_is_postgres: bool
+    """Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`)."""
+    verify: Verify
+    negative_cache: dict[str, NegativeEntry]
+    """Threads in which nothing was found."""
+    verified: set[tuple[str, str]]
+    """Threads and namespaces whose newest checkpoint was compared with cold's."""
+    counts: Stats
+
+    @property
+    def hot(self) -> Context:
+        """The saver in front."""
+
+    @property
+    def opaque_hot(self) -> Context:
+        """Hot, as it is read to bring to cold what it has."""
+
+    @property
+    def leases(self) -> Leases:
+        """Which this process may hold."""
+
+    @property
+    def flush_queue(self) -> Queue | None:
+        """None: write-through."""
+
+
+def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
+    """Do something with hot, or, where it fails and is to be bypassed, leave it: cold has it."""
+    try:
+        yield from operation
+    except HotFailed:
+        tiers.counts.bypasses += 1
+
+
+def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
+    """A config as other savers take it: the namespace is always there; names are strings."""
+    where, more = config.address(given), dict(config.configurable(given))
+    more["thread_id"] = where.thread_id
+    more.pop(config.TTL_KEY, None)  # which is about hot; LangGraph would take a text along in the metadata
+    if ns:
+        more["checkpoint_ns"] = where.checkpoint_ns
+    if where.checkpoint_id is None:
+        more.pop("checkpoint_id", None)
+    return {**given, "configurable": more}

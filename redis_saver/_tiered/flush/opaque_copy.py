@@ -1,0 +1,48 @@
+"""The two savers as a flusher uses them: values go from one to the other as the bytes they are.
+
+Their objects are not built: it would take most of the flusher's time, their classes may not be here (`redis-saver flush`), and a strict
+serializer would not build them. That is possible where both sides write LangGraph's own format and cold is one of LangGraph's own savers, which look
+into values no further than to tell scalars and snapshots of a `DeltaChannel`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver._checkpoint.saver import Saver
+from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
+from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.opaque import OpaqueSerializer
+
+B = TypeVar("B", bound=Saver[Any])
+CACHE_BYTES = 16_000_000
+"""How much a flusher remembers of what it read."""
+_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
+
+
+def opaque_pair(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
+    """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
+    hot = copy.copy(hot)
+    hot.chunk_cache = ChunkCache(CACHE_BYTES)
+    own = type(cold).__module__.startswith("langgraph.checkpoint.")
+    if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
+        cold = copy.copy(cold)
+        hot.serde = cold.serde = OpaqueSerializer()
+    return hot, cold
+
+
+def opened(found: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
+    """A checkpoint that was read closed, with everything but its values as cold takes it: cold may store that as JSON."""
+    closed = OpaqueSerializer()
+
+    def open_up(value: Any) -> Any:
+        return serde.loads_typed(closed.dumps_typed(value))
+
+    checkpoint = open_up({**found.checkpoint, "channel_values": {}})
+    checkpoint["channel_values"] = found.checkpoint["channel_values"]
+    return found._replace(checkpoint=checkpoint, metadata=open_up(found.metadata))

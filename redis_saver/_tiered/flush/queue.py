@@ -1,0 +1,274 @@
+"""How far cold lags behind, as far as this process knows: which threads it is to bring there, and when a writer has to wait."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from redis_saver._common import forks, names
+from redis_saver._common.display import error_text, shown
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan
+from redis_saver._tiered.context import MAX_NOTED, ColdHistory, Tiers
+from redis_saver._tiered.requests import Attempt, Sleep, Tiered
+from redis_saver._tiered.stats import Stats
+from redis_saver.errors import BacklogFull
+
+SCAN_INTERVAL = 5.0
+"""Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
+SCAN_LEASE = 20_000
+"""Milliseconds for which no other process looks, should the one that does die. While it lives it says now and then that it goes on."""
+PUBLISHED_FOR = 3_600_000
+"""Milliseconds for which the result of a look is kept for other processes."""
+MAX_BACKOFF = 10.0
+"""Seconds between two tries, at the most, while cold takes nothing at all."""
+CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
+"""Seconds, and three times `flush_interval` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
+calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
+TAKE_OVER = 30.0
+"""Seconds more where a process died in the middle of a claim or a scan: the longest of their leases."""
+THREADS_PER_BATCH = 500
+
+
+class FlushQueue:
+    """What a saver knows of its own write-behind (`context.Queue`)."""
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        *,
+        history: ColdHistory,
+        flush_interval: float,
+        most: int,
+        backlog_timeout: float,
+        flushes: bool,
+    ) -> None:
+        """As `saver.TwoTiers` takes them."""
+        self.history: ColdHistory = history
+        self.flush_interval: float = flush_interval
+        self._tiers, self._flushes = tiers, flushes
+        self._most, self._backlog_timeout = most, backlog_timeout
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin with nothing: what the parent wrote the parent brings to cold, or whoever finds it."""
+        self._waiting: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []
+        self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
+        self._refused: set[str] = set()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
+
+    def note(self, thread: str, records: int) -> None:
+        """Records of a thread were written that cold does not have: it is due `flush_interval` seconds after the first."""
+        with self._lock:
+            self._tiers.counts.backlog += records
+            if self._flushes:
+                self._wait(thread, time.monotonic() + self.flush_interval)
+
+    def found(self, threads: Sequence[str]) -> None:
+        """Threads were found that cold does not have all of, whoever wrote them."""
+        with self._lock:
+            for thread in threads:
+                self._wait(thread, 0.0)
+
+    def due(self) -> str | None:
+        """The thread that is due, if there is one; it is noted no more."""
+        now = time.monotonic()
+        with self._lock:
+            while self._order and now >= self._not_before and self._order[0][0] <= now:
+                at, thread = heapq.heappop(self._order)
+                if self._waiting.get(thread) == at:
+                    del self._waiting[thread]
+                    return thread
+            return None
+
+    def _wait(self, thread: str, at: float) -> None:
+        """Let a thread be due at a time, or sooner if it is due sooner already."""
+        if at < self._waiting.get(thread, math.inf):
+            self._waiting[thread] = at
+            heapq.heappush(self._order, (at, thread))
+
+    def is_time_to_scan(self) -> bool:
+        """Whether to look for what others left: once in `flush_interval` seconds, by one of those who ask."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._scanned < self.flush_interval:
+                return False
+            self._scanned = now
+            return True
+
+    def after_claim(
+        self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
+    ) -> None:
+        """A claim of a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
+
+        The first and the last of such an outage are logged, and a thread of which cold refuses a record while it takes others; not each try.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - acked)
+            if left:
+                self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
+            else:
+                self._refused.discard(thread)
+            if failed and is_refused and (acked or not self._outages) and thread not in self._refused:
+                if len(self._refused) >= MAX_NOTED:
+                    self._refused.clear()
+                self._refused.add(thread)
+                _LOG.warning(
+                    "cold does not take a record of thread %s, which is tried again: %s",
+                    shown(thread),
+                    error_text(failed),
+                )
+            if acked and self._outages >= _OUTAGE:
+                _LOG.warning("the flusher brings threads to cold again")
+            if acked:
+                self._outages = 0
+            elif failed:
+                self._outages += 1
+                if self._outages == _OUTAGE:
+                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", error_text(failed))
+            if self._outages >= _OUTAGE:
+                self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
+
+    def wait_for_capacity(self) -> Tiered[None]:
+        """Wait while there is too much that cold does not have.
+
+        Raises:
+            BacklogFull: There is still too much after the longest wait.
+        """
+        counts = self._tiers.counts
+        if counts.backlog < self._most:
+            return
+        deadline = time.monotonic() + self._backlog_timeout
+        while True:
+            if not self._flushes:
+                yield from read_published(self._tiers)
+            if counts.backlog < self._most:
+                return
+            if time.monotonic() >= deadline:
+                raise BacklogFull(
+                    f"{counts.backlog} records wait to be brought to cold, max_backlog={self._most}, and that did not change in "
+                    f"{self._backlog_timeout} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
+                    "(flusher=True, or redis-saver flush)"
+                )
+            yield Sleep(_ASK_AGAIN)
+
+    def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
+        """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
+        with self._lock:
+            last = self._versions.get(place)
+        return last[1] if last and last[0] == checkpoint_id else None
+
+    def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
+        """Know them from now on."""
+        with self._lock:
+            if (last := self._versions.pop(place, None)) is not None:
+                self._bytes -= _size(last[1])
+            if sum(map(len, place)) <= names.MAX_CACHED_NAME:
+                self._versions[place] = (checkpoint_id, versions)
+                self._bytes += _size(versions)
+            while len(self._versions) > MAX_NOTED or self._bytes > _MAX_BYTES:
+                self._bytes -= _size(self._versions.popitem(last=False)[1][1])
+
+
+_MAX_BYTES = 32 * 2**20
+"""Of memory, about, for the channel versions that are known."""
+_OUTAGE, _DOUBLINGS = 3, 10
+_ASK_AGAIN = 0.05
+_LOG = logging.getLogger("redis_saver")
+
+
+def what_is_left(stats: Stats) -> str:
+    """Why a drain has ended before cold has everything, as the last look found it."""
+    return (
+        f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They are kept in Redis, for the flusher of "
+        f"another process, or the next. The oldest is {stats.oldest_seconds:.0f} seconds old"
+        + (f"; last error: {stats.last_error}" if stats.last_error else "")
+    )
+
+
+def _size(versions: Mapping[str, Any]) -> int:
+    """About as many bytes of memory as channel versions take."""
+    return sum(map(len, versions)) + 200 * len(versions)
+
+
+class Backlog(NamedTuple):
+    """What a look found."""
+
+    threads: list[str]
+    records: int
+    oldest_ms: int
+    set_aside: int
+
+
+def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
+    """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is.
+
+    Args:
+        tiers: The saver.
+        is_in_turn: Whether no other process is to look meanwhile.
+    """
+    keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
+    threads: dict[str, None] = {}
+    while True:
+        if is_in_turn and time.monotonic() - told > SCAN_LEASE / 4000:
+            yield Command(("PEXPIRE", keyspace.scanning, SCAN_LEASE))
+            told = time.monotonic()
+        position, keys = yield Scan(keyspace.dirty_pattern, position)
+        threads.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
+        if position is None:
+            break
+    found, records, oldest, aside = list(threads), 0, 0, 0
+    for first in range(0, len(found), THREADS_PER_BATCH):
+        keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_PER_BATCH]]
+        for of_thread in (yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in keys_of])):
+            records += of_thread[0]
+            oldest = max(oldest, of_thread[1])
+            aside += of_thread[2]
+    text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
+    yield Call(scripts.PUBLISH, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
+    tiers.counts.learn(text)
+    return Backlog(found, records, oldest, aside)
+
+
+def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
+    """As `look`, if it is time for that and no other process does it. Who meets an error lets others look, and does so itself when it asks again."""
+    keyspace, began = tiers.hot.keyspace, time.monotonic()
+    token, is_looking = tiers.leases.token(keyspace.scanning), False
+    try:
+        is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, SCAN_LEASE, b"1"))))
+        if not is_looking:
+            yield from read_published(tiers)
+            return []
+        found = yield from scan(tiers, is_in_turn=True)
+        pause = max(SCAN_INTERVAL, 20 * (time.monotonic() - began))
+        yield Call(scripts.PUBLISH, (keyspace.scanning,), (b"", int(1000 * pause), b""))
+    except BaseException as error:
+        tiers.leases.keep(keyspace.scanning, token)
+        if is_looking and isinstance(error, Exception):
+            yield Attempt(Command(("UNLINK", keyspace.scanning)))
+        raise
+    return found.threads
+
+
+_PUBLISHED = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
+"""What `look` publishes; anything else was not written by it, and tells nothing."""
+
+
+def read_published(tiers: Tiers) -> Operation[None]:
+    """Learn what the last look of any process found."""
+    text = yield Command(("GET", tiers.hot.keyspace.backlog))
+    if text and _PUBLISHED.fullmatch(text):
+        tiers.counts.learn(text.decode())

@@ -1,0 +1,368 @@
+"""Bringing to cold what only hot has: of a thread, in the order it was written.
+
+A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
+cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
+written last. One flusher at a time works on a thread; one that takes longer than its claim (it was stopped, or its machine slept) finds out when it is done,
+and what it may have done to cold is done again (`lua/tiered/ack.lua`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from redis_saver._checkpoint import listing, reading
+from redis_saver._common import config, names
+from redis_saver._common.display import error_text, shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import AckReply, ClaimReply
+from redis_saver._engine.requests import Argument, Call, Command
+from redis_saver._storage import codec
+from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver._tiered import context
+from redis_saver._tiered.cold_calls import calls_for, to_put, versions_of_values
+from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.flush import coalescing
+from redis_saver._tiered.flush.opaque_copy import opened
+from redis_saver._tiered.leases import release
+from redis_saver._tiered.records import Record
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
+from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
+
+RECORDS_PER_CLAIM = 50
+FLUSH_LEASE = 30_000
+"""Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
+DELETIONS_KEPT = 3_600_000
+"""Milliseconds for which a deletion is remembered, for flushers that are fenced."""
+MAX_PAUSE = 10
+"""Seconds after which what cold would not take is tried again, at the latest."""
+
+
+class Flushed(NamedTuple):
+    """What came of a claim."""
+
+    left: int
+    """Records that cold still does not have; 1 where another flusher took over, as who knows."""
+    brought: int
+    coalesced: int
+    """Records that cold need not get."""
+    failed: Sequence[Exception]
+    """What cold, or reading from hot, raised."""
+    is_refused: bool = False
+    """Whether it is likely that cold is there, and will not take a record: it took others, or this was not the first try."""
+
+
+def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Delete a thread in hot, and note that cold has to; False where it is being written to cold."""
+    tiers.negative_cache.pop(thread, None)
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.chunk_cache.forget(keys.data_key)
+    return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
+
+
+def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Bring all to cold that it does not have of a thread.
+
+    Raises:
+        Exception: What cold raised.
+        ThreadBusy: Others were at it all the time.
+    """
+    deadline = None
+    while True:
+        done = yield from flush(tiers, thread, at_once=True)
+        if done is None:
+            now = time.monotonic()
+            deadline = deadline or now + 2 * FLUSH_LEASE / 1000
+            if now >= deadline:
+                raise busy(thread)
+            yield Sleep(0.02)
+            continue
+        if done.failed:
+            raise done.failed[0]
+        if done.left == 0:
+            return
+        deadline = None
+
+
+def busy(thread: str) -> ThreadBusy:
+    """What to raise when others have been at a thread for the length of two claims."""
+    return ThreadBusy(
+        f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000} seconds; try again"
+    )
+
+
+def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Bring to cold what it takes of a thread; answers whether it has all now.
+
+    What it does not take is left alone, and so is what others are at all the time.
+    """
+    deadline = time.monotonic() + 2 * FLUSH_LEASE / 1000
+    while True:
+        done = yield from flush(tiers, thread, at_once=True)
+        if done is None:
+            if time.monotonic() >= deadline:
+                return False
+            yield Sleep(0.02)
+        elif not done.left:
+            return True
+        elif not done.brought + done.coalesced:
+            return False
+
+
+def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
+    """Bring some of what cold does not have of a thread there. None: another flusher is at it, or a writer that goes to cold first.
+
+    Where hot fails, the claim is released, and the next attempt of this process goes on with it in any case. Where this is stopped in the middle of a call
+    of cold, nobody knows when that is over: then the claim has to run out.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        at_once: Also what is to be tried again only later.
+        seconds: No record is begun after so many.
+    """
+    keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
+    token = tiers.leases.token(keys.flush)
+    try:
+        return (yield from _run_claim(claim, token, at_once=at_once, seconds=seconds))
+    except BaseException as error:
+        if not claim.is_asking_cold:
+            tiers.leases.keep(keys.flush, token)
+            if isinstance(error, Exception):
+                yield release(keys, token)
+        raise
+
+
+def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
+    """What `flush` does, by this token: claim, give to cold, ack."""
+    began, queue = time.monotonic(), claim.tiers.flush_queue
+    claimed = yield claim.request(token, at_once=at_once)
+    if claimed == ClaimReply.BUSY:
+        return None
+    with decoding("what cold does not have of thread {!r}", claim.thread):
+        bases, there, unacked, *raw = claimed
+        if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
+            raise TypeError("a note without name, time and tries")
+        claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+    if not raw:
+        return Flushed(there, 0, 0, ())
+    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest is for the last call of cold
+    coalesces = queue is not None and queue.history == "latest" and not unacked
+    until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
+    yield from claim.run(*until, coalesces=coalesces)
+    ack = claim.ack(token)
+    try:
+        left = yield ack
+    except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was acked, and that is not known, all of this claim is done again
+        left = yield ack
+    if left != AckReply.FENCED and queue:
+        for escaped, (raw_id, versions) in claim.latest.items():
+            queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
+    return claim.counted(1 if left == AckReply.FENCED else left, time.monotonic() - began)
+
+
+class _Claim:
+    """One flusher's claim of a thread."""
+
+    def __init__(self, tiers: Tiers, thread: str) -> None:
+        self.tiers, self.thread = tiers, thread
+        self.records: Sequence[Record] = ()
+        self.failed: list[tuple[Record, Exception]] = []
+        self._bases: Mapping[bytes, bytes] = {}
+        self._filled_up: set[str] = set()
+        self.is_asking_cold = False
+        """Whether a call of cold is under way; true for ever where this was stopped in it."""
+        self.done: list[Record] = []
+        self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
+        """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
+        self.coalesced = 0
+        self.gaps = b"0"
+
+    def request(self, token: str, *, at_once: bool) -> Call:
+        """What claims the thread."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        return Call(
+            scripts.CLAIM,
+            (keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
+        )
+
+    def ack(self, token: str) -> Call:
+        """What notes in hot what cold has got, and what it would not take."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        brought = [argument for record in self.done for argument in (record.member, record.score)]
+        failed: list[Argument] = []
+        for record, error in self.failed:
+            pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
+            failed += (record.member, pause, names.encode(error_text(error)[:500]))
+        latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        return Call(
+            scripts.ACK,
+            (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, len(self.done), len(self.failed), DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+        )
+
+    def counted(self, left: int, seconds: float) -> Flushed:
+        """What came of it, which the saver's statistics count."""
+        counts, brought = self.tiers.counts, len(self.done) - self.coalesced
+        counts.flushes += 1
+        counts.flushed += brought
+        counts.coalesced += self.coalesced
+        counts.refused += len(self.failed)
+        counts.flush_seconds += seconds
+        is_refused = any(self.done or record.tries for record, _ in self.failed)
+        return Flushed(left, brought, self.coalesced, [error for _, error in self.failed], is_refused)
+
+    def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
+        """Take over what there is to do, and what cold got last. A note that makes no sense has failed already."""
+        problems = [(record, record.problem()) for record in records]
+        self.records = [record for record, problem in problems if problem is None]
+        self.failed = [(record, problem) for record, problem in problems if problem is not None]
+        self._bases = bases
+
+    def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
+        """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
+
+        It coalesces what it may only where the claim before was acked: else cold may have half of that already.
+        """
+        plan = coalescing.Plan({}, set())
+        if coalesces:
+            plan = yield from coalescing.plan(self.tiers, self.thread, self.records)
+        for record in self.records:
+            if time.monotonic() > until or time.time() > until_by_clock:
+                return
+            if record.member in plan.newest:
+                continue
+            error = yield from self._give(record, plan.whole)
+            if error is None:
+                self.done.append(record)
+                continue
+            self.failed.append((record, error))
+            if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
+                return
+        given = {record.member for record in self.done}
+        for record in self.records:
+            if plan.newest.get(record.member) in given:
+                self.done.append(record)
+                self.coalesced += 1
+                if record.kind == b"c":
+                    self.gaps = b"1"
+
+    def _give(self, record: Record, whole: set[str]) -> Tiered[Exception | None]:
+        """Give a record to cold; answers the error, if there is one."""
+        try:
+            if record.kind == b"c" and record.place[0] in whole and (error := (yield from self._fill(record.place[0]))):
+                return error
+            if record.kind == b"d":
+                return (yield from self._delete())
+            if record.kind == b"c":
+                return (yield from self._give_checkpoint(record))
+            return (yield from self._give_writes(record))
+        except HotFailed:
+            raise
+        except RedisSaverError as error:  # hot has lost it, or cannot read it
+            return error
+
+    def _delete(self) -> Tiered[Exception | None]:
+        """Delete the thread in cold: what that had got is no base any more."""
+        self._bases = {}
+        self.latest.clear()
+        return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
+
+    def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
+        """Let cold do something; answers the error, if there is one."""
+        self.is_asking_cold = True
+        error = (yield Attempt(call)).error
+        self.is_asking_cold = False
+        return error  # type: ignore[no-any-return]
+
+    def _fill(self, ns: str) -> Tiered[Exception | None]:
+        """Give cold what was coalesced of a namespace, and that is needed now."""
+        hot, data = self.tiers.opaque_hot, self.tiers.hot.keyspace.keys(self.thread).data_key
+        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
+            return None
+        asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
+        for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):
+            for call in calls_for(self._opened(found), self.thread):
+                if (error := (yield from self._ask_cold(call))) is not None:
+                    return error
+        self._filled_up.add(ns)
+        return None
+
+    def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
+        if not isinstance(self.tiers.opaque_hot.serde, OpaqueSerializer):
+            return found
+        with decoding("{}", config.address(found.config)):
+            return opened(found, self.tiers.hot.serde)
+
+    def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
+        ns, checkpoint_id = record.place
+        hot = self.tiers.opaque_hot
+        found = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
+        if found is None:  # it was pruned or deleted meanwhile
+            return None
+        found = self._opened(found)
+        escaped = names.component(ns)
+        before = yield from self._versions_in_cold(ns, escaped)
+        versions = versions_of_values(found.checkpoint)
+        new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
+        error = yield from self._ask_cold(to_put(found, self.thread, new))
+        if error is None:
+            self.latest[escaped] = (names.component(checkpoint_id), versions)
+        return error
+
+    def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
+        """Of the checkpoint that cold got last in a namespace: it has their values."""
+        if escaped in self.latest:
+            return self.latest[escaped][1]
+        if (base := self._bases.get(escaped)) is None:
+            return {}
+        with decoding("what cold got last of thread {!r}", self.thread):
+            base_id = names.name_of(base)
+        known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
+        if known is None:
+            found = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
+            known = versions_of_values(found.checkpoint) if found else {}
+        return known
+
+    def _give_writes(self, record: Record) -> Tiered[Exception | None]:
+        if record.writes is None:  # pruned or deleted meanwhile
+            return None
+        hot, place = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
+        with decoding("pending writes of {}", place):
+            ns, checkpoint_id, task = names.components(record.member[1:])
+            where = config.to_config(self.thread, ns, checkpoint_id)
+            writes = codec.decode_writes((names.component(task), record.writes), place)
+            allowance = Allowance(hot.limits, place)
+            given = [codec.load_write(hot, write, place, allowance)[1:] for write in writes]
+            allowance.unfold("writes", writes[-1].idx)
+        if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
+            given = yield from self._filled(record.member, writes, given)
+        return (yield from self._ask_cold(ColdCall("put_writes", (where, given, task, writes[0].task_path))))
+
+    def _filled(
+        self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
+    ) -> Tiered[list[tuple[str, Any]]]:
+        """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
+        keys, hot, place = (
+            self.tiers.hot.keyspace.keys(self.thread),
+            self.tiers.opaque_hot,
+            f"thread {shown(self.thread)}",
+        )
+        fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
+        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
+        special = [
+            codec.load_write(hot, write, place, allowance)[1:]
+            for record in records
+            if record
+            for write in codec.decode_writes((names.component(""), record), place)
+        ]
+        if not special:
+            return list(given)
+        by_index = {write.idx: one for write, one in zip(writes, given, strict=True)}
+        return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]

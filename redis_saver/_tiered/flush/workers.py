@@ -1,0 +1,342 @@
+"""Who brings to cold what only hot has: threads of the process, or tasks of its event loop.
+
+Each takes the conversation that is due, brings it to cold, and takes the next, so one that takes long keeps no other; one of them also looks, now and
+then, for what other processes left. What goes wrong is counted (`Stats.last_error`) and tried again: nobody waits for it whom an error
+could be raised to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from redis_saver._client import loops
+from redis_saver._common import forks
+from redis_saver._common.display import error_text
+from redis_saver._tiered.capturing import capturing
+from redis_saver._tiered.flush.queue import Backlog, scan, scan_in_turn
+from redis_saver._tiered.flush.run import Flushed, flush
+from redis_saver.errors import LoopEnded
+
+if TYPE_CHECKING:
+    from redis_saver._tiered.aio import AsyncTieredSaver
+    from redis_saver._tiered.sync import TieredSaver
+
+_STEPS = 4
+"""How often is looked whether something is due, in the time for which records are gathered."""
+_MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
+"""Seconds between two tries, while all is waited for."""
+
+
+_TO_END = 1.0
+"""Seconds that are left to end what was begun when the time is up."""
+_SCANS = 3
+"""How often in a row hot may fail to say what is left, before a drain gives up."""
+
+
+def _after_claim(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
+    """Note what came of a claim of a thread; answers how many records cold need not get any more."""
+    failed = error or (done.failed[0] if done and done.failed else None)
+    if failed:
+        saver.counts.last_error = error_text(failed)
+    acked = done.brought + done.coalesced if done else 0
+    if saver.flush_queue:  # else it flushes, when asked to, what others left
+        saver.flush_queue.after_claim(
+            thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
+        )
+    return acked
+
+
+class _Scans:
+    """Scans of a drain, one after the other, of which some may fail."""
+
+    def __init__(self, saver: Any, left: Callable[[], float]) -> None:
+        self._saver, self._left, self._failed = saver, left, 0
+
+    def have_failed(self, error: Exception | None) -> bool:
+        """Whether this one did, and is to be tried again.
+
+        Raises:
+            Exception: It is the third in a row, or the time is up.
+        """
+        self._failed = self._failed + 1 if error else 0
+        if error:
+            self._saver.counts.last_error = error_text(error)
+            if self._failed == _SCANS or not self._left():
+                raise error
+        return bool(error)
+
+
+def _left_of(timeout: float | None) -> Callable[[], float]:
+    """The seconds that are left of so many."""
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    return lambda: max(0.0, deadline - time.monotonic())
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between tries that brought nothing."""
+    pause = _MIN_PAUSE
+    while True:
+        yield pause
+        pause = min(_MAX_PAUSE, 2 * pause)
+
+
+class _Entered:
+    """The `with` blocks over a saver that are open in this process."""
+
+    def __init__(self) -> None:
+        self._count, self._lock = 0, threading.Lock()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Those of the parent are the parent's."""
+        self._count, self._lock = 0, threading.Lock()
+
+    def enter(self) -> None:
+        """One more."""
+        with self._lock:
+            self._count += 1
+
+    def leave(self) -> bool:
+        """One less; whether that was the last, so that the flusher is to stop."""
+        with self._lock:
+            self._count = max(0, self._count - 1)
+            return not self._count
+
+
+class Flusher:
+    """Threads of the process."""
+
+    def __init__(self, saver: TieredSaver) -> None:
+        """Begin with `start`. Ends by itself when the saver is no longer used."""
+        self.entered: _Entered = _Entered()
+        self._saver = weakref.ref(saver)
+        self._stopped = threading.Event()
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Start with the next call on the saver, unless it was stopped."""
+        stopped, self._stopped = self._stopped.is_set(), threading.Event()
+        if stopped:
+            self._stopped.set()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start, unless it is at work or was stopped."""
+        if self._threads or self._stopped.is_set():
+            return
+        with self._lock:
+            saver = self._saver()
+            if self._threads or saver is None:
+                return
+            self._threads = [
+                threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
+                for _ in range(saver.flush_workers)
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def again(self) -> None:
+        """Start after it was stopped, too."""
+        with self._lock:
+            if self._stopped.is_set():
+                self._stopped, self._threads = threading.Event(), []
+        self.start()
+
+    def stop(self, timeout: float) -> None:
+        """End, after what is under way, if that is over in so many seconds."""
+        left = _left_of(timeout)
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(left() + _TO_END)
+
+    def _work(self, stopped: threading.Event) -> None:
+        while not stopped.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
+            if saver.flush_queue.is_time_to_scan():
+                with capturing() as captured:
+                    saver.flush_queue.found(saver.driver.run(scan_in_turn(saver)))
+                if captured.error:
+                    saver.counts.last_error = error_text(captured.error)
+            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
+            if thread is not None:
+                self._bring(saver, thread)
+            del saver
+            if thread is None:
+                stopped.wait(pause)
+
+    def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
+        """Bring some of a thread to cold; answers how many records."""
+        done = None
+        with capturing() as captured:
+            done = saver.driver.run(flush(saver, thread, **how))
+        return _after_claim(saver, thread, done, captured.error)
+
+    def drain(self, saver: TieredSaver, timeout: float | None) -> int:
+        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
+        left, pauses = _left_of(timeout), _pauses()
+        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
+        while True:
+            with capturing() as captured:
+                found = saver.driver.run(scan(saver))
+            if not scans.have_failed(captured.error) and (not found.records or not left()):
+                return found.records
+            if not captured.error and self._bring_all(saver, found.threads, left):
+                pauses = _pauses()
+            else:
+                time.sleep(min(left(), next(pauses)))
+
+    def _bring_all(self, saver: TieredSaver, threads: list[str], left: Callable[[], float]) -> int:
+        """Bring some of each thread to cold, with helpers; answers how many records."""
+        waiting, brought = queue.SimpleQueue[str](), []
+        for thread in threads:
+            waiting.put(thread)
+
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while left():
+                    brought.append(self._bring(saver, waiting.get_nowait(), at_once=True, seconds=left()))
+
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(saver.flush_workers, len(threads)))]
+        try:
+            for helper in helpers:
+                helper.start()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            work()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join(None if math.isinf(left()) else left() + _TO_END)
+        return sum(brought)
+
+
+class AsyncFlusher:
+    """Tasks of an event loop."""
+
+    def __init__(self, saver: AsyncTieredSaver) -> None:
+        """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
+        self.entered: _Entered = _Entered()
+        self._saver = weakref.ref(saver)
+        self._stopped = False
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Start with the next call on the saver, unless it was stopped."""
+        self._lock = threading.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there is nothing to start: it is at work on a loop that runs, or was stopped."""
+        return self._stopped or (self._loop is not None and self._loop.is_running())
+
+    async def run(self) -> None:
+        """Start on the running loop, unless it is at work on one that runs, or was stopped.
+
+        Where cold answers on every loop that is the background loop, as others may soon be over.
+        """
+        if self.is_at_work:
+            return
+        if (saver := self._saver()) is None:
+            return
+        if getattr(saver.cold, "loop", None) is None:
+            await loops.acall(self._start(saver))
+        else:
+            await self._start(saver)
+
+    async def _start(self, saver: AsyncTieredSaver) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self.is_at_work:
+                return
+            self._loop, self._stopping = loop, asyncio.Event()
+            self._tasks = [
+                loop.create_task(self._work(self._stopping), name="redis_saver flusher")
+                for _ in range(saver.flush_workers)
+            ]
+
+    async def stop(self, timeout: float) -> None:
+        """End, after what is under way, if that is over in so many seconds."""
+        self._stopped = True
+        if self._loop is not None and self._loop.is_running():
+            with contextlib.suppress(LoopEnded):  # and the flusher with it
+                await loops.acall(self._stop(timeout), self._loop)
+
+    async def _stop(self, timeout: float) -> None:
+        if self._stopping is not None and self._tasks:
+            self._stopping.set()
+            await _in_time(self._tasks, timeout + _TO_END)
+
+    def again(self) -> None:
+        """Let it start after it was stopped, too."""
+        with self._lock:
+            if self._stopped:
+                self._stopped, self._loop = False, None
+
+    async def _work(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
+            if saver.flush_queue.is_time_to_scan():
+                with capturing() as captured:
+                    saver.flush_queue.found(await saver.driver.arun(scan_in_turn(saver)))
+                if captured.error:
+                    saver.counts.last_error = error_text(captured.error)
+            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
+            if thread is not None:
+                await self._bring(saver, thread)
+            del saver
+            if thread is None:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), pause)
+
+    async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
+        """Bring some of a thread to cold; answers how many records."""
+        done = None
+        with capturing() as captured:
+            done = await saver.driver.arun(flush(saver, thread, **how))
+        return _after_claim(saver, thread, done, captured.error)
+
+    async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
+        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
+        left, pauses = _left_of(timeout), _pauses()
+        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
+        while True:
+            with capturing() as captured:
+                found = await saver.driver.arun(scan(saver))
+            if not scans.have_failed(captured.error) and (not found.records or not left()):
+                return found.records
+            if not captured.error and await self._bring_all(saver, found.threads, left):
+                pauses = _pauses()
+            else:
+                await asyncio.sleep(min(left(), next(pauses)))
+
+    async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], left: Callable[[], float]) -> int:
+        """Bring some of each thread to cold; answers how many records."""
+        waiting, brought = takewhile(lambda _: left() > 0, threads), list[int]()
+
+        async def work() -> None:
+            for thread in waiting:
+                brought.append(await self._bring(saver, thread, at_once=True, seconds=left()))
+
+        workers = [asyncio.ensure_future(work()) for _ in range(min(saver.flush_workers, len(threads)))]
+        await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
+        return sum(brought)
+
+
+async def _in_time(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:
+    """Wait for tasks; those that are not done in so many seconds are cancelled."""
+    _, running = await asyncio.wait(tasks, timeout=timeout)
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)

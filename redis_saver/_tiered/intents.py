@@ -1,0 +1,174 @@
+"""Saying in hot that a thread is being written elsewhere, and that it is no more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from redis_saver._checkpoint import threads
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import IntentReply, RepairReply
+from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._storage.context import default_ttl
+from redis_saver._tiered import context
+from redis_saver._tiered.context import Tiers, best_effort
+from redis_saver._tiered.enrolling import bring_enrolled
+from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.flush.run import DELETIONS_KEPT, busy, flush_now
+from redis_saver._tiered.leases import release
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
+from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
+
+ALL, NOWHERE = b"*" * 16, b"?"
+"""A record that is all of a thread; a field that there never is."""
+_ATTEMPTS = 3
+"""How often a damaged thread is repaired before a write fails: others may damage it again, or the damage is where repairing does not reach."""
+Need: TypeAlias = Literal["", "all", "nothing"]
+"""What cold must have of a thread before it is written there, beside all values of what is written."""
+
+
+class Intent(NamedTuple):
+    """What a writer said, and was told."""
+
+    token: str
+    is_here: bool
+    """Whether hot has the thread."""
+    has_all: bool
+    """Whether cold is known to have all values of the thread."""
+    is_pathless: bool
+    """Whether writes of the checkpoint were brought back without their paths."""
+    newest: bytes
+    """What hot will have of the thread, as `lua/tiered/end_intent.lua` takes it."""
+
+
+def begin_intent(
+    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, need: Need = ""
+) -> Tiered[Intent]:
+    """Say in hot that the thread is being written. What only hot has is brought to cold first, and believed until then.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        record: What is written.
+        writes: The beginning of the members of a checkpoint's pending writes, if it is some of them.
+        ns: The namespace it is in; None: all.
+        need: All: cold is brought first what was coalesced, too. Nothing: the thread is going to be deleted, so what only hot has need not
+            be brought, and what is damaged goes first.
+
+    Raises:
+        ThreadBusy: Others were at the thread all the time.
+    """
+    token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
+    known_empty = tiers.negative_cache.pop(thread, None)
+    if known_empty and (ns is None or not known_empty.holds_for(ns)):
+        known_empty = None
+    granted = known_empty.token if known_empty else ""
+    arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
+    deadline = time.monotonic() + 2 * flushing.FLUSH_LEASE / 1000
+    while True:
+        try:
+            in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
+        except Exception:
+            yield release(keys, token)  # the write is given up, and cold was not told of it
+            raise
+        if in_cold == IntentReply.BEHIND:
+            if need == "nothing":
+                yield from flushing.put_tombstone(tiers, thread)
+            yield from flush_now(tiers, thread)
+        elif in_cold == IntentReply.UNNOTED:
+            yield from bring_enrolled(tiers, thread)
+        elif in_cold == IntentReply.WAIT:
+            if time.monotonic() >= deadline:
+                raise busy(thread)
+            yield Sleep(0.02)
+        else:
+            newest = known_empty.field if known_empty and nothing_since else b""
+            return Intent(
+                token, in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE, bool(is_pathless), newest
+            )
+
+
+def _marked(
+    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = _ATTEMPTS
+) -> Tiered[tuple[int, int, int]]:
+    """What the script answers, after the thread was repaired, so often at the most, if it is damaged."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    try:
+        answer = yield Call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), arguments)
+        with decoding("what is being written of thread {!r}", thread):
+            in_cold, is_pathless, nothing_since = answer
+    except ThreadDamaged as damage:
+        if not repairs:
+            raise
+        if need == "nothing":
+            yield from threads.delete_thread(tiers.hot, thread)
+        else:
+            yield from repair(tiers, thread, damage)
+        return (yield from _marked(tiers, thread, arguments, need, repairs - 1))
+    return in_cold, is_pathless, nothing_since
+
+
+def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
+    """Give up what hot has left of a thread that cold has; what it does not have is lost, and that is the error it is."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.chunk_cache.forget(keys.data_key)
+    left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
+    if (yield Call(scripts.REPAIR, left, (b"0",))) == RepairReply.ASK_COLD:
+        in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
+        if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
+            raise damage
+
+
+def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
+    """End an intent: hot has what was written, if it has the field `needed`."""
+    yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, (intent.token, intent.newest, needed))
+
+
+def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
+    """End an intent by an operation over hot, unless hot is to be bypassed.
+
+    Where that fails, hot forgets the thread, if it can be told so at once: cold has what was written, and nobody else knows that this writer is done.
+    """
+
+    def or_forget() -> Tiered[None]:
+        try:
+            yield from operation
+        except Exception as error:
+            if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
+                keys = tiers.hot.keyspace.tier_keys(thread)
+                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE)))
+            raise
+
+    yield from best_effort(tiers, or_forget())
+
+
+def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
+    """Change a thread in cold, and give it up in hot. Answers what cold did.
+
+    Raises:
+        NotImplementedError: Cold cannot, and has done nothing: the intent is released.
+    """
+    intent = yield from begin_intent(tiers, thread, ALL)
+    try:
+        answer = (yield cold) if cold else None
+    except NotImplementedError:
+        yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+        raise
+    yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+    return answer
+
+
+def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+    """End an intent: hot forgets the thread."""
+    yield from threads.delete_thread(tiers.hot, thread)
+    yield from end_intent(tiers, thread, intent, NOWHERE)
+
+
+def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+    """End an intent: the thread was deleted in cold, and hot deletes it, too."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.chunk_cache.forget(keys.data_key)
+    yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))

@@ -1,0 +1,255 @@
+"""What LangGraph's Postgres savers cannot do, and threads over two tiers need: statements over their tables.
+
+Each method is a generator that yields a statement and its parameters, and is sent the rows: written once, run by a `PostgresSaver`'s cursor or an
+`AsyncPostgresSaver`'s, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.types import INTERRUPT, TASKS
+
+from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._common import postgres, times
+from redis_saver._common.display import shown
+from redis_saver._engine.requests import T
+from redis_saver._engine.runner import Pump
+
+Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
+
+_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+_DELETE_RUNS = (
+    "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns "
+    "AND w.checkpoint_id = c.checkpoint_id AND c.metadata ->> 'run_id' = ANY(%s)",
+    "DELETE FROM checkpoints WHERE metadata ->> 'run_id' = ANY(%s)",
+)
+
+_NAMES = """
+WITH RECURSIVE found(thread_id) AS (
+    (SELECT thread_id FROM checkpoints WHERE thread_id > %s ORDER BY thread_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.thread_id FROM checkpoints AS c WHERE c.thread_id > found.thread_id ORDER BY c.thread_id LIMIT 1)
+    FROM found WHERE found.thread_id IS NOT NULL
+)
+SELECT thread_id FROM found WHERE thread_id IS NOT NULL LIMIT %s
+"""
+
+_DESCRIBE = """
+SELECT t.thread_id, newest.checkpoint_id, newest.ts,
+    (SELECT count(*) FROM checkpoints AS c WHERE c.thread_id = t.thread_id) AS checkpoints,
+    (SELECT coalesce(sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)), 0) FROM checkpoints AS c WHERE c.thread_id = t.thread_id)
+    + (SELECT coalesce(sum(pg_column_size(b.blob)), 0) FROM checkpoint_blobs AS b WHERE b.thread_id = t.thread_id)
+    + (SELECT coalesce(sum(pg_column_size(w.blob)), 0) FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id) AS bytes,
+    EXISTS (
+        SELECT 1 FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = %s AND w.checkpoint_id = (
+            SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = ''
+        )
+    ) AS interrupted
+FROM unnest(%s::text[]) AS t(thread_id)
+CROSS JOIN LATERAL (
+    SELECT c.checkpoint_id, c.checkpoint ->> 'ts' AS ts FROM checkpoints AS c WHERE c.thread_id = t.thread_id ORDER BY c.checkpoint_id DESC LIMIT 1
+) AS newest
+"""
+
+_OUTLINE = """
+SELECT checkpoint_ns AS ns, checkpoint_id AS id, parent_checkpoint_id AS parent, checkpoint ->> 'ts' AS ts, metadata -> 'parents' ->> '' AS root,
+    (checkpoint ->> 'v')::int < 4 AND EXISTS (
+        SELECT 1 FROM checkpoint_writes AS w WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
+        AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = %s
+    ) AS has_sends_at_parent
+FROM checkpoints AS c WHERE thread_id = %s
+"""
+
+_WITH_DELTA_CHANNELS = """
+SELECT thread_id FROM checkpoints WHERE thread_id = ANY(%s) AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
+UNION
+SELECT c.thread_id FROM checkpoints AS c CROSS JOIN LATERAL jsonb_each(c.checkpoint -> 'channel_values') AS inlined
+WHERE c.thread_id = ANY(%s) AND inlined.value = 'true'::jsonb AND EXISTS (
+    SELECT 1 FROM checkpoint_blobs AS b WHERE b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = inlined.key
+    AND b.version = c.checkpoint -> 'channel_versions' ->> inlined.key
+)
+"""
+
+_DELETE_WRITES = "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s) RETURNING pg_column_size(blob) AS size"
+_DELETE_CHECKPOINTS = (
+    "DELETE FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s) "
+    "RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) AS size, checkpoint -> 'channel_versions' AS versions"
+)
+_DELETE_BLOBS = (
+    "DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = ANY(%s) "
+    "RETURNING coalesce(pg_column_size(blob), 0) AS size"
+)
+_KEPT_VERSIONS = (
+    "SELECT checkpoint -> 'channel_versions' AS versions FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s"
+)
+_FORGET_PARENTS = "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id = ANY(%s)"
+_COUNT = """
+SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints, (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s) AS writes,
+    (SELECT count(*) FROM checkpoint_blobs WHERE thread_id = %s) AS blobs
+"""
+
+
+def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
+    """Delete the checkpoints of some runs, with their writes, which a `PostgresSaver` cannot."""
+    for statement in _DELETE_RUNS:
+        yield statement, (list(run_ids),)
+
+
+def thread_names(after: str, limit: int) -> Statements[list[str]]:
+    """Names of threads behind one, in the database's order, so many at the most. Looks at one row of each."""
+    rows = yield _NAMES, (after, limit)
+    return [row["thread_id"] for row in rows]
+
+
+def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
+    """What there is of some threads; of those that are not there, nothing. Looks at all their rows, not at what is stored in them."""
+    rows = yield _DESCRIBE, (INTERRUPT, list(thread_ids))
+    return [
+        ThreadInfo(
+            thread_id=row["thread_id"],
+            checkpoint_id=row["checkpoint_id"],
+            updated_at=times.moment(row["ts"] or ""),
+            checkpoints=row["checkpoints"],
+            bytes=int(row["bytes"]),
+            ttl=None,
+            pinned=False,
+            interrupted=row["interrupted"],
+        )
+        for row in rows
+    ]
+
+
+def count_thread(thread_id: str) -> Statements[Pruned]:
+    """What is removed where a thread is deleted."""
+    (row,) = yield _COUNT, (thread_id,) * 3
+    described = yield from describe_threads([thread_id])
+    return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(one.bytes for one in described))
+
+
+def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
+    """Remove the checkpoints of a thread that are not kept, on one snapshot of it.
+
+    Raises:
+        NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
+    """
+    yield _SNAPSHOT, ()
+    rows = yield _OUTLINE, (TASKS, thread_id)
+    if (yield from threads_with_delta_channels([thread_id])):
+        raise uses_delta_channel(thread_id)
+    outline = {(row["ns"], row["id"]): row for row in rows}
+    keep = _kept(outline, retention)
+    total = Pruned()
+    for ns in {ns for ns, _ in outline}:
+        gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
+        if gone:
+            total = total.plus((yield from _remove(thread_id, ns, gone)))
+    return total
+
+
+def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:
+    """Those of some threads that use a `DeltaChannel`: LangGraph notes it in metadata, and marks a snapshot by `true` with a blob behind it."""
+    rows = yield _WITH_DELTA_CHANNELS, (list(thread_ids), list(thread_ids))
+    return sorted(row["thread_id"] for row in rows)
+
+
+def uses_delta_channel(thread_id: str) -> NotImplementedError:
+    """Why a thread is not pruned in Postgres, as `PostgresSaver.prune` has it."""
+    return NotImplementedError(
+        f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does not prune such threads. "
+        "The thread was not changed"
+    )
+
+
+def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retention) -> set[CheckpointKey]:
+    keep = retention.kept({key: row["ts"] or "" for key, row in outline.items()})
+    for ns, checkpoint_id in list(keep):
+        row = outline[ns, checkpoint_id]
+        if row["has_sends_at_parent"] and (ns, row["parent"]) in outline:  # before format 4 of checkpoints
+            keep.add((ns, row["parent"]))
+    newest: dict[str, str] = {}
+    for ns, checkpoint_id in outline:
+        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    roots = {ns: outline[ns, checkpoint_id]["root"] for ns, checkpoint_id in newest.items() if is_call(ns)}
+    finished = finished_calls(roots, outline.keys(), keep)
+    return {key for key in keep if key[0] not in finished}
+
+
+def _remove(thread_id: str, ns: str, gone: list[str]) -> Statements[Pruned]:
+    writes = yield _DELETE_WRITES, (thread_id, ns, gone)
+    checkpoints = yield _DELETE_CHECKPOINTS, (thread_id, ns, gone)
+    yield _FORGET_PARENTS, (thread_id, ns, gone)
+    kept = yield _KEPT_VERSIONS, (thread_id, ns)
+    freed: dict[str, list[str]] = {}
+    for channel, version in _versions(checkpoints) - _versions(kept):
+        freed.setdefault(channel, []).append(version)
+    blobs: list[dict[str, Any]] = []
+    for channel, versions in freed.items():
+        blobs += yield _DELETE_BLOBS, (thread_id, ns, channel, versions)
+    size = sum(row["size"] for row in (*checkpoints, *writes, *blobs))
+    return Pruned(len(checkpoints), len(writes), len(blobs), size)
+
+
+def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    return {(channel, str(version)) for row in rows for channel, version in (row["versions"] or {}).items()}
+
+
+_METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
+    "count_thread": count_thread,
+    "delete_for_runs": delete_for_runs,
+    "describe_threads": describe_threads,
+    "prune_thread": prune_thread,
+    "thread_names": thread_names,
+    "threads_with_delta_channels": threads_with_delta_channels,
+}
+
+
+def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
+    """A method, where the saver's tables are known, and it has no such method by its own name."""
+    if method not in _METHODS or not postgres.has_history(saver):
+        return None
+    has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
+    return None if has_own else _METHODS[method]
+
+
+def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
+    """What does in a `PostgresSaver` what it cannot do itself; None where it can, or is another saver, which has to."""
+    if (made := _statements(saver, method, method)) is None:
+        return None
+
+    def run(*arguments: Any, dry_run: bool = False) -> Any:
+        if pipe := getattr(saver, "pipe", None):
+            pipe.sync()  # what ran before is not part of this transaction
+        with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
+            pump = Pump(made(*arguments))
+            for statement, parameters in pump:
+                with pump:
+                    cursor.execute(statement, parameters, prepare=False)
+                    pump.reply = cursor.fetchall() if cursor.description else []
+            return pump.result
+
+    return run
+
+
+def amethod_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Coroutine[Any, Any, Any]] | None:
+    """`method_of` for an `AsyncPostgresSaver`."""
+    if (made := _statements(saver, method, f"a{method}")) is None:
+        return None
+
+    async def run(*arguments: Any, dry_run: bool = False) -> Any:
+        if pipe := getattr(saver, "pipe", None):
+            await pipe.sync()  # what ran before is not part of this transaction
+        async with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
+            pump = Pump(made(*arguments))
+            for statement, parameters in pump:
+                with pump:
+                    await cursor.execute(statement, parameters, prepare=False)
+                    pump.reply = await cursor.fetchall() if cursor.description else []
+            return pump.result
+
+    return run

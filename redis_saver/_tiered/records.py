@@ -1,0 +1,49 @@
+"""Records: the notes of what cold does not have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redis_saver._common import names
+from redis_saver.errors import DecodeError, decoding
+
+
+class Record(NamedTuple):
+    """What cold does not have."""
+
+    member: bytes
+    """Its member of the index; `d`: the thread was deleted."""
+    score: bytes
+    """When it was written."""
+    tries: int
+    """How often cold would not take it."""
+    writes: bytes | None
+    """The pending writes, if it is some and they are still there."""
+
+    def problem(self) -> DecodeError | None:
+        """What is wrong with the note, which somebody else may have written: None where it names something."""
+        try:
+            with decoding("the note {!r} of what cold does not have", self.member):
+                if self.kind not in (b"c", b"w", b"d"):
+                    raise ValueError("it is neither a checkpoint, nor writes, nor a deletion")
+                if self.kind != b"d":
+                    names.component(self.place[1])
+        except DecodeError as error:
+            return error
+        return None
+
+    @property
+    def kind(self) -> bytes:
+        """`c` a checkpoint, `w` pending writes, `d` a deletion."""
+        return self.member[:1]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the id of the checkpoint.
+
+        Raises:
+            DecodeError: It names none.
+        """
+        with decoding("the name {!r} of what cold does not have", self.member):
+            ns, checkpoint_id = names.components(self.member[1:])[:2]
+            return ns, checkpoint_id

@@ -1,0 +1,212 @@
+"""What `TieredSaver` and `AsyncTieredSaver` share: a saver of ours that answers, in front of one that remembers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from abc import abstractmethod
+from collections.abc import Collection, Generator
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from typing_extensions import Self
+
+from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._common import config as configs
+from redis_saver._common import forks, postgres
+from redis_saver._common.display import error_text, kind_of
+from redis_saver._engine.requests import R, T
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._serde.serializer import safe
+from redis_saver._tiered import checking, operations
+from redis_saver._tiered.context import ColdHistory, Mode, NegativeEntry, OnHotError, Verify
+from redis_saver._tiered.drivers import TieredDriver
+from redis_saver._tiered.flush.opaque_copy import opaque_pair
+from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
+from redis_saver._tiered.leases import Leases
+from redis_saver._tiered.requests import HotFailed, TieredRequest
+from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.thread_info import TieredThreadInfo
+from redis_saver.errors import BacklogWarning
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
+Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
+_LOG = logging.getLogger("redis_saver")
+
+
+class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
+    """What both flavours share.
+
+    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"` it goes to `hot`, and
+    a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must use tiers over the same two stores; else set
+    `verify`.
+    """
+
+    _operations: ClassVar[Operations] = operations
+    driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
+    """What talks to both."""
+    _hot_class: ClassVar[type[Any]]
+    _driver_class: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        hot: Hot,
+        cold: BaseCheckpointSaver[Any],
+        *,
+        mode: Mode = "write-through",
+        on_hot_error: OnHotError = "raise",
+        verify: Verify = "never",
+        flusher: bool = True,
+        flush_interval: float = 1.0,
+        flush_workers: int = 4,
+        cold_history: ColdHistory = "all",
+        max_backlog: int = 100_000,
+        backlog_timeout: float = 5.0,
+    ) -> None:
+        """Put a saver in front of another. Both stay yours.
+
+        Args:
+            hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`, writes that are
+                acknowledged before cold has them wait for replicas.
+            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what can be stored, and
+                how metadata come back. Its `serde` is replaced by a copy that bears values which other OS threads change meanwhile.
+            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it, and the thread does
+                not expire until cold has it, too.
+            on_hot_error: Write-through, where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone,
+                and so do writes that are under way. A new write raises in any case, and cold does not get it: other processes may still
+                see hot, and would believe it.
+            verify: Compare a newest checkpoint that hot answers with cold's, for writers that go straight to cold: `"never"`, `"on_open"`
+                (once for each thread and namespace in this process), `"always"`.
+            flusher: Write-behind, as all that follow: whether this process flushes, its own records and those that others left. False:
+                others do (`redis-saver flush`).
+            flush_interval: Seconds for which records of a thread are gathered before they are flushed.
+            flush_workers: How many threads (conversations) are flushed at once.
+            cold_history: Flush `"all"` checkpoints, or the `"latest"`: of those that were gathered the newest of each namespace, with its
+                pending writes. (All, where a `DeltaChannel` needs them.)
+            max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait for cold, over all processes. A
+                process counts those of others every few seconds.
+            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was written.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        if not isinstance(hot, self._hot_class):
+            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
+        if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
+            raise TypeError(
+                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as PostgresSaver"
+            )
+        configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
+        configs.one_of(type(self), "verify", verify, "never", "on_open", "always")
+        configs.one_of(type(self), "mode", mode, "write-through", "write-behind")
+        configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
+        if mode == "write-behind" and on_hot_error == "bypass":
+            raise ValueError(
+                'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
+            )
+        configs.number("flush_workers", flush_workers, 1, whole=True)
+        configs.number("max_backlog", max_backlog, 1, whole=True)
+        configs.number("flush_interval", flush_interval, 0.001)
+        configs.number("backlog_timeout", backlog_timeout, 0)
+        super().__init__(serde=hot.serde)
+        self._origin: TwoTiers[Hot] | None = None
+        cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
+        self.hot: Hot = hot
+        self.cold: BaseCheckpointSaver[Any] = cold
+        self.on_hot_error: OnHotError = on_hot_error
+        self.verify: Verify = verify
+        self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
+        self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
+        self.cold_is_postgres: bool = postgres.has_history(cold)
+        modules = [kind.__module__ for kind in type(cold).__mro__]
+        self.lists_by_id: bool = any(
+            one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
+        )
+        self.counts: Stats = Stats()
+        self.leases: Leases = Leases()
+        forks.watch(self.counts)
+        self.verified: set[tuple[str, str]] = set()
+        self.negative_cache: dict[str, NegativeEntry] = {}
+        self.flush_workers: int = flush_workers
+        self.flushes: bool = flusher and mode == "write-behind"
+        self.flush_queue: FlushQueue | None = None
+        if mode == "write-behind":
+            self.flush_queue = FlushQueue(
+                self,
+                history=cold_history,
+                flush_interval=flush_interval,
+                most=max_backlog,
+                backlog_timeout=backlog_timeout,
+                flushes=flusher,
+            )
+        self._make_flusher()
+
+    @abstractmethod
+    def _make_flusher(self) -> None:
+        """Make what brings to cold what only hot has, and start it where it is not up to a loop."""
+
+    def __repr__(self) -> str:
+        """The class, hot, the class of cold, and the mode."""
+        mode = "write-through" if self.flush_queue is None else "write-behind"
+        return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """A clone whose savers allow these types, too."""
+        clone = copy.copy(self)
+        clone._origin = self  # noqa: SLF001 - whose flusher it shares
+        clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
+        clone.cold = self.cold.with_allowlist(extra_allowlist)
+        clone.driver = self.driver.over(clone.hot, clone.cold)
+        clone.serde = clone.hot.serde
+        return clone
+
+    def stats(self) -> Stats:
+        """A copy of what was counted so far, in this process."""
+        return copy.copy(self.counts)
+
+    def _closed(self, left: int) -> int:
+        """Log what `close` has left behind; answers how many records that is."""
+        if left:
+            _LOG.warning("%s", what_is_left(self.counts))
+        return left
+
+    def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
+        """Say at the end of a `with` what `close` has left behind, or met; but an error that is on its way out stays what it is."""
+        if error is None and failed is not None:
+            raise failed
+        if failed is not None:
+            _LOG.warning("it cannot be said whether cold has everything: %s", error_text(failed))
+        elif left and error is None:
+            warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
+
+    def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
+
+        Each checkpoint is compared with cold's, which is asked for it. Where cold is still to get some of the thread, nothing is compared.
+
+        Args:
+            thread_id: The thread.
+            values: As there. It is about Redis; what is compared with cold is decoded in any case.
+
+        Raises:
+            ThreadNotFound: Redis does not have the thread.
+            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        """
+        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+    async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
+        """`check` for asyncio."""
+        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+
+
+def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
+    """An operation that ends with hot's own error, where that was not bypassed."""
+    try:
+        return (yield from operation)
+    except HotFailed as failed:
+        raise (failed.__cause__ or failed) from None

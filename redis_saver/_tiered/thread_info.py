@@ -1,0 +1,174 @@
+"""Which threads there are in two tiers, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import INTERRUPT
+
+from redis_saver._checkpoint import listing, threads
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._common import config, times
+from redis_saver._engine.requests import Batch, Call, Command, Page
+from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
+
+NAMES_PER_PAGE = 200
+
+
+class TieredThreadInfo(NamedTuple):
+    """A thread in two tiers: what each of them has of it."""
+
+    thread_id: str
+    """Its name."""
+    hot: ThreadInfo | None
+    """What Redis has; None where it has nothing: the next read brings the thread back."""
+    cold: ThreadInfo | None
+    """What the cold saver has; None where it has nothing (yet). Of a saver that is not LangGraph's Postgres saver `bytes` is 0."""
+    lacking: int
+    """Records that cold still has to get, or a deletion."""
+
+    @property
+    def tier(self) -> Literal["hot", "cold", "both"]:
+        """Where it is."""
+        return "both" if self.hot and self.cold else "hot" if self.hot else "cold"
+
+    @property
+    def newest(self) -> ThreadInfo:
+        """What is told by the tier with the newer checkpoint; hot where both have the same."""
+        found = [one for one in (self.hot, self.cold) if one is not None]
+        return max(found, key=lambda one: one.checkpoint_id or "")
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The newest checkpoint over all namespaces."""
+        return self.newest.checkpoint_id
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """That checkpoint's `ts`."""
+        return self.newest.updated_at
+
+    @property
+    def checkpoints(self) -> int:
+        """How many the tier has that has more of them."""
+        return max(one.checkpoints for one in (self.hot, self.cold) if one is not None)
+
+    @property
+    def bytes(self) -> int:
+        """What both store of it, in all."""
+        return sum(one.bytes for one in (self.hot, self.cold) if one is not None)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
+        return self.newest.interrupted
+
+    @property
+    def ttl(self) -> timedelta | None:
+        """Time left in hot; None: it does not expire there, or is not there. Cold keeps it in any case."""
+        return self.hot.ttl if self.hot else None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether hot keeps it until `unpin`."""
+        return self.hot is not None and self.hot.pinned
+
+
+def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
+    """Describe one thread."""
+    found = yield from _joined(tiers, [thread], None)
+    return found[0] if found else None
+
+
+def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThreadInfo]:
+    """Describe all threads whose names begin with a prefix: those of hot, then those that only cold has."""
+    everything = None if tiers.cold_is_postgres else (yield from _gathered())
+    seen = set[str]()
+
+    def describe(found: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
+        names = [name for name in found if name.startswith(thread_prefix)]
+        seen.update(names)
+        return (yield from _joined(tiers, names, everything))
+
+    yield from listing.mapped(listing.scan_threads(tiers.hot), describe)
+    after, pages = "", iter([sorted(everything)] if everything is not None else ())
+    while True:
+        page = next(pages, []) if everything is not None else (yield ColdCall("thread_names", (after, NAMES_PER_PAGE)))
+        if not page:
+            return
+        after = page[-1]
+        names = [name for name in page if name.startswith(thread_prefix) and name not in seen]
+        yield Page((yield from _joined(tiers, names, everything)))
+
+
+def _joined(
+    tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
+) -> Tiered[list[TieredThreadInfo]]:
+    """What both have of some threads. Cold is not believed where it is still to delete the thread.
+
+    Args:
+        tiers: The saver.
+        names: The threads.
+        in_cold: What cold has, if that is known. Else cold is asked behind hot, so that what is flushed in between is seen twice, not never.
+    """
+    if not names:
+        return []
+    asked: list[Call | Command] = []
+    for name in names:
+        dirty = tiers.hot.keyspace.tier_keys(name).dirty
+        asked += (threads.described(tiers.hot, name), Command(("ZCARD", dirty)), Command(("ZSCORE", dirty, "d")))
+    answers = yield Batch(asked)
+    if in_cold is None:
+        in_cold = yield from _in_cold(tiers, names)
+    found = []
+    for at, name in enumerate(names):
+        answer, lacking, tombstone = answers[3 * at : 3 * at + 3]
+        hot = None if answer is None else threads.info(name, answer)
+        cold = None if tombstone is not None else in_cold.get(name)
+        if hot or cold:
+            found.append(TieredThreadInfo(name, hot, cold, lacking))
+    return found
+
+
+def _in_cold(tiers: Tiers, names: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]:
+    """What cold has of some threads."""
+    if tiers.cold_is_postgres:
+        found = yield ColdCall("describe_threads", (names,))
+        return {one.thread_id: one for one in found}
+    infos: dict[str, ThreadInfo] = {}
+    for name in names:
+        infos.update(_described((yield ColdCall("list", ({"configurable": {"thread_id": name}},)))))
+    return infos
+
+
+def _gathered() -> Tiered[dict[str, ThreadInfo]]:
+    """What a saver of which nothing else is known has of all threads: all of it is read."""
+    return _described((yield ColdCall("list", (None,))))
+
+
+def _described(found: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
+    """What checkpoints tell of their threads."""
+    by_thread: dict[str, list[CheckpointTuple]] = {}
+    for one in found:
+        by_thread.setdefault(config.thread_id(one.config), []).append(one)
+    return {thread: _of_checkpoints(thread, checkpoints) for thread, checkpoints in by_thread.items()}
+
+
+def _of_checkpoints(thread: str, found: Sequence[CheckpointTuple]) -> ThreadInfo:
+    newest = max(found, key=lambda one: one.checkpoint["id"])
+    of_root = [one for one in found if not config.namespace(one.config)]
+    root = max(of_root, key=lambda one: one.checkpoint["id"], default=None)
+    return ThreadInfo(
+        thread_id=thread,
+        checkpoint_id=newest.checkpoint["id"],
+        updated_at=times.moment(newest.checkpoint.get("ts") or ""),
+        checkpoints=len(found),
+        bytes=0,
+        ttl=None,
+        pinned=False,
+        interrupted=root is not None and any(channel == INTERRUPT for _, channel, _ in root.pending_writes or ()),
+    )

@@ -1,0 +1,145 @@
+"""Changing threads as a whole: in cold, and hot gives them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from redis_saver._checkpoint import listing
+from redis_saver._checkpoint import threads as hot_threads
+from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.retention import Retention
+from redis_saver._common import config, names
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Operation
+from redis_saver._tiered import postgres as statements
+from redis_saver._tiered import write_behind
+from redis_saver._tiered.cold_calls import calls_for
+from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.flush.run import busy
+from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up
+from redis_saver._tiered.leases import release
+from redis_saver._tiered.reading import get_tuple, list_checkpoints
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.thread_info import get_thread
+
+_ATTEMPTS = 5
+
+
+def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Delete a thread."""
+    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread)):
+        return
+    intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
+    yield ColdCall("delete_thread", (thread,))
+    yield from end(tiers, thread, intent, erased(tiers, thread, intent))
+
+
+def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
+    """Make the target what the source is, in cold; hot gives the target up."""
+    if source == target:
+        return
+    stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
+    found: list[CheckpointTuple] = yield from listing.collect(stream)
+    if not found:
+        return
+    intent = yield from begin_intent(tiers, target, ALL, need="nothing")
+    yield ColdCall("delete_thread", (target,))
+    for one in reversed(found):
+        yield from calls_for(one, target)
+    yield from end(tiers, target, intent, given_up(tiers, target, intent))
+
+
+def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
+    """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them.
+
+    Raises:
+        ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, as others were writing it all the time.
+    """
+    members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
+    for run in run_ids:  # of threads, too, that may be on their way back to hot
+        found = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
+        concerned.update(config.thread_id(one.config) for one in found)
+    for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
+        if thread not in concerned and (yield Call(scripts.HAS_RUNS, tiers.hot.keyspace.keys(thread), members)):
+            concerned.add(thread)
+    try:
+        for thread in sorted(concerned):
+            intent = yield from begin_intent(tiers, thread, ALL, need="all")  # what is left may be what was coalesced
+            intents.append((thread, intent))
+    except Exception:
+        for thread, intent in intents:
+            yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+        raise
+    yield ColdCall("delete_for_runs", (run_ids,))
+    for thread, intent in intents:
+        yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+
+
+def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
+    """Prune threads in cold; hot gives them up. Answers what cold removed, as far as it is known.
+
+    Raises:
+        NotImplementedError: Cold cannot. Nothing was done to the thread.
+    """
+    total = Pruned()
+    if not tiers.cold_is_postgres:
+        yield from _prune_as_cold_does(tiers, thread_ids, kept, dry_run)
+        return total
+    if kept is not None and (refused := (yield ColdCall("threads_with_delta_channels", (thread_ids,)))):
+        raise statements.uses_delta_channel(refused[0])
+    for thread in thread_ids:
+        if kept is None:
+            total = total.plus((yield ColdCall("count_thread", (thread,))))
+            if not dry_run:
+                yield from delete_thread(tiers, thread)
+        elif dry_run:
+            total = total.plus((yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
+        else:
+            total = total.plus((yield from change(tiers, thread, ColdCall("prune_thread", (thread, kept)))))
+    return total
+
+
+def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
+    """Prune by a saver of which no more is known than LangGraph's interface."""
+    if dry_run or (kept is not None and kept != Retention()):
+        raise NotImplementedError(
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold; over this one there are strategy='keep_latest', "
+            "if it can prune, and 'delete'. Nothing was removed"
+        )
+    if kept is None:
+        for thread in thread_ids:
+            yield from delete_thread(tiers, thread)
+        return
+    latest = {"strategy": "keep_latest"}
+    yield ColdCall("prune", ([],), latest)  # so that one that cannot says so before anything is done
+    for thread in thread_ids:
+        yield from change(tiers, thread, ColdCall("prune", ([thread],), latest))
+
+
+def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
+    """The time a thread has left in hot; None where it does not expire, or is not there."""
+    return hot_threads.get_ttl(tiers.hot, thread)
+
+
+def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
+    """Change when a thread expires in hot; one that only cold has is brought back first.
+
+    Raises:
+        ThreadNotFound: Neither has it.
+        ThreadBusy: It could not be brought back, as others were writing it.
+    """
+    for _ in range(_ATTEMPTS):
+        if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:
+            return
+        if (yield from get_thread(tiers, thread)) is None:
+            raise hot_threads.not_there(thread)
+        if action in ("unpin", "clear"):  # only cold has it, where nothing expires or is pinned
+            return
+        (newest,) = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        ns = config.namespace(newest.config) or ""
+        yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
+    raise busy(thread)

@@ -1,0 +1,116 @@
+"""Writing to cold, then to hot; or to hot, where cold may lag behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+
+from redis_saver._checkpoint import writing
+from redis_saver._checkpoint.writing import Variant
+from redis_saver._common import config, names
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Operation
+from redis_saver._engine.scripts import Script
+from redis_saver._storage.chunks import digest
+from redis_saver._tiered import write_behind
+from redis_saver._tiered.cold_calls import versions_of_values, writes_of
+from redis_saver._tiered.context import WHOLE, Tiers, for_cold
+from redis_saver._tiered.intents import NOWHERE, begin_intent, end, end_intent
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver.errors import LimitExceeded, ThreadDamaged
+
+
+def put(
+    tiers: Tiers,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Tiered[RunnableConfig]:
+    """Store a checkpoint."""
+    where = config.address(given)
+    stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+    if tiers.flush_queue and (
+        yield from write_behind.put(tiers, tiers.flush_queue, given, checkpoint, metadata, new_versions)
+    ):
+        return stored
+    in_it = versions_of_values(checkpoint)
+
+    def cold(*, has_all: bool) -> ColdCall:
+        # Of a thread that hot does not know, and of one of which checkpoints were coalesced, cold may lack anything.
+        return ColdCall(
+            "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
+        )
+
+    def hot(variant: Variant) -> Operation[bool]:
+        return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
+
+    field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
+    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
+    yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
+    return stored
+
+
+def put_writes(
+    tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> Tiered[None]:
+    """Store the pending writes of a task."""
+    where = config.address(given)
+    if tiers.flush_queue and (
+        yield from write_behind.put_writes(tiers, tiers.flush_queue, given, writes, task_id, task_path)
+    ):
+        return
+    cold = ColdCall("put_writes", (for_cold(given), writes, task_id, task_path))
+
+    def hot(variant: Variant) -> Operation[bool]:
+        return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
+
+    record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
+    yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
+
+
+def _write(
+    tiers: Tiers,
+    where: config.Address,
+    cold: Callable[..., ColdCall],
+    hot: Callable[[Variant], Operation[bool]],
+    script: Script,
+    record: bytes,
+    *,
+    needed: bytes = b"",
+    writes: bytes = b"",
+) -> Tiered[None]:
+    """Write to cold, then to hot; what hot has has a write intent meanwhile, which stays where something fails.
+
+    Args:
+        tiers: The saver.
+        where: Its checkpoint.
+        cold: The call of cold, given whether cold `has_all` of the thread.
+        hot: The operation over hot, by a variant of its script.
+        script: That variant, which ends the intent, too.
+        record: What is written.
+        needed: What hot must have for this to be all it is in cold, unless the thread was empty.
+        writes: The beginning of the members of the checkpoint's pending writes, if it is one.
+    """
+    thread = where.thread_id
+    intent = yield from begin_intent(tiers, thread, digest(record), writes, where.checkpoint_ns)
+    yield cold(has_all=intent.has_all)
+
+    def then() -> Operation[None]:
+        # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
+        # are not known.
+        if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
+            keys = tiers.hot.keyspace.tier_keys(thread)
+            more = (intent.token, intent.newest, b"" if intent.newest else needed)
+            try:
+                yield from hot(Variant(script, (*keys.writing, keys.flush), more))
+            except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
+                pass
+            else:
+                return
+        yield from end_intent(tiers, thread, intent, NOWHERE)
+
+    yield from end(tiers, thread, intent, then())

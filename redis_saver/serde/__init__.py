@@ -1,5 +1,0 @@
-"""Values and their bytes: LangGraph's format, faster, and safe for values that change meanwhile."""
-
-from redis_saver.serde.serializer import FastSerializer, StrictSerializer, safe
-
-__all__ = ["FastSerializer", "StrictSerializer", "safe"]
