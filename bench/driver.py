@@ -41,8 +41,8 @@ def prepared(url: str) -> tuple[Any, Any, Any, bytes]:
     saver.put_writes(where, WRITES, "task")
     found: Any = saver.get_tuple(where)
     assert found.checkpoint["channel_values"] == values
-    read = wire.as_command(next(reading.get_tuple(saver, where)))
-    write = wire.as_command(next(writing.put_writes(saver, where, WRITES, "task", "")))
+    read = wire.as_command(next(reading.get_tuple(saver._context, where)))
+    write = wire.as_command(next(writing.put_writes(saver._context, where, WRITES, "task", "")))
     size = len(b"".join(client.connection_pool.make_connection().pack_command(*write)))
     client.set("bench-driver", b"x" * size, px=3_600_000)
     client.close()

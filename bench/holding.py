@@ -89,7 +89,7 @@ def calls(saver: RedisSaver) -> Iterator[tuple[str, int, Callable[[], object]]]:
         yield (
             "get_tuple, a list of so many MiB in chunks",
             megabytes,
-            lambda: (saver.chunk_cache.__init__(0), saver.get_tuple(config(str(thread)))),
+            lambda: (saver._context.chunk_cache.__init__(0), saver.get_tuple(config(str(thread)))),
         )
 
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from redis_saver._common.display import kind_of
 from redis_saver._tiered.aio import AsyncTieredSaver
-from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.saver import tiers_of
+from redis_saver._tiered.stats import Counts
 from redis_saver._tiered.sync import TieredSaver
 
 SCOPE = "redis_saver"
@@ -134,7 +135,7 @@ def instrument(
         metrics = import_module("opentelemetry.metrics")
     except ImportError as error:
         raise ImportError(f"this needs more packages: pip install 'redis-saver[otel]' ({error})") from error
-    _exported(metrics, meter_provider).add(saver.counts, dict(attributes or {}))
+    _exported(metrics, meter_provider).add(tiers_of(saver).counts, dict(attributes or {}))
 
 
 class _Exported:
@@ -142,7 +143,7 @@ class _Exported:
 
     def __init__(self, metrics: Any, provider: Any) -> None:
         self._lock = threading.Lock()
-        self._savers: dict[int, tuple[weakref.ref[Stats], dict[str, Any]]] = {}
+        self._savers: dict[int, tuple[weakref.ref[Counts], dict[str, Any]]] = {}
         self._observation = metrics.Observation
         meter = metrics.get_meter(SCOPE, version("redis-saver"), provider)
         for one in INSTRUMENTS:
@@ -151,13 +152,13 @@ class _Exported:
         about = "The kind of error that the flusher met last."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
 
-    def add(self, counts: Stats, attributes: dict[str, Any]) -> None:
+    def add(self, counts: Counts, attributes: dict[str, Any]) -> None:
         """Tell of a saver, too. Its counts stand for it: clones of a saver share them, and may outlive it."""
         with self._lock:
             self._savers = {key: one for key, one in self._savers.items() if one[0]() is not None}
             self._savers[id(counts)] = (weakref.ref(counts), attributes)
 
-    def _living(self) -> Iterator[tuple[Stats, dict[str, Any]]]:
+    def _living(self) -> Iterator[tuple[Counts, dict[str, Any]]]:
         with self._lock:
             savers = list(self._savers.values())
         for reference, attributes in savers:

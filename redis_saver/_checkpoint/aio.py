@@ -30,7 +30,7 @@ class AsyncRedisSaver(Saver[AsyncClient]):
     running loop they would block that loop, and raise `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
     """
 
-    driver: AsyncDriver | DriverWrapper[Request]
+    _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
     _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
 
@@ -78,4 +78,4 @@ class AsyncRedisSaver(Saver[AsyncClient]):
         try:
             yield saver
         finally:
-            await saver.driver.aclose()
+            await saver._driver.aclose()

@@ -18,7 +18,7 @@ from redis_saver._checkpoint.references import (
     read_references,
     write_members,
 )
-from redis_saver._common import names
+from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.names import Keys
 from redis_saver._engine import scripts
@@ -38,7 +38,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     """Make the target what the source is now."""
     if source == target:
         return
-    context.limits.check_name(target, "a thread")
+    limits.check_name(context.limits, target, "a thread")
     for _ in range(ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)

@@ -25,7 +25,7 @@ from redis_saver._engine.runner import Driver
 
 
 class Operations(ThreadOperations, Protocol):
-    """What the methods are made of: a module of generators (`operations.py`, `tiered/operations.py`), each given the saver first."""
+    """What the methods are made of: a module of generators (`operations.py`, `_tiered/operations.py`), each given the saver's context first."""
 
     get_tuple: Made[CheckpointTuple | None]
     list_checkpoints: Made[Any]
@@ -51,7 +51,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     """What its constructor takes, for messages."""
     __signature__: ClassVar[inspect.Signature]
 
-    driver: Driver[Any]
+    _driver: Driver[Any]
     """What runs the operations."""
 
     if not TYPE_CHECKING:  # a type checker looks at `__init__`
@@ -68,16 +68,16 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def _run(self, operation: Generator[Any, Any, T]) -> T:
-        return self.driver.run(operation)
+        return self._driver.run(operation)
 
     def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]:
-        return self.driver.arun(operation)
+        return self._driver.arun(operation)
 
     def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]:
-        return self.driver.stream(operation)
+        return self._driver.stream(operation)
 
     def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
-        return self.driver.astream(operation)
+        return self._driver.astream(operation)
 
     # -- checkpoints
 
@@ -91,11 +91,11 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
-        return self._run(self._operations.get_tuple(self, config))
+        return self._run(self._operations.get_tuple(self._context, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
-        return await self._arun(self._operations.get_tuple(self, config))
+        return await self._arun(self._operations.get_tuple(self._context, config))
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
@@ -130,7 +130,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
                 message names it.
         """
-        return self._stream(self._operations.list_checkpoints(self, config, filter, before, limit))
+        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
 
     def alist(
         self,
@@ -141,7 +141,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list` for asyncio."""
-        return self._astream(self._operations.list_checkpoints(self, config, filter, before, limit))
+        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
 
     def put(
         self,
@@ -168,7 +168,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
         """
-        return self._run(self._operations.put(self, config, checkpoint, metadata, new_versions))
+        return self._run(self._operations.put(self._context, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -178,7 +178,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`put` for asyncio."""
-        return await self._arun(self._operations.put(self, config, checkpoint, metadata, new_versions))
+        return await self._arun(self._operations.put(self._context, config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -192,13 +192,13 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             EncodeError: The serializer does not know a value. Nothing was written.
             ValueError: The config has no `checkpoint_id`.
         """
-        return self._run(self._operations.put_writes(self, config, writes, task_id, task_path))
+        return self._run(self._operations.put_writes(self._context, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`put_writes` for asyncio."""
-        return await self._arun(self._operations.put_writes(self, config, writes, task_id, task_path))
+        return await self._arun(self._operations.put_writes(self._context, config, writes, task_id, task_path))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -214,13 +214,13 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         Returns:
             For each channel `writes`, oldest first, and `seed` where an ancestor has a value.
         """
-        return self._run(self._operations.get_delta_channel_history(self, config, channels))
+        return self._run(self._operations.get_delta_channel_history(self._context, config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history` for asyncio."""
-        return await self._arun(self._operations.get_delta_channel_history(self, config, channels))
+        return await self._arun(self._operations.get_delta_channel_history(self._context, config, channels))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
@@ -237,11 +237,11 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
 
         A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens.
         """
-        return self._run(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
+        return self._run(self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id")))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """`delete_thread` for asyncio."""
-        return await self._arun(self._operations.delete_thread(self, configs.name(thread_id, "thread_id")))
+        return await self._arun(self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id")))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
@@ -256,11 +256,11 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             ThreadBusy: A thread was written to during each of many attempts.
             ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
         """
-        return self._run(self._operations.delete_for_runs(self, configs.names(run_ids, "run_id")))
+        return self._run(self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id")))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs` for asyncio."""
-        return await self._arun(self._operations.delete_for_runs(self, configs.names(run_ids, "run_id")))
+        return await self._arun(self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
@@ -279,9 +279,9 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             ThreadBusy: Checkpoints of the source were removed during each of many attempts.
         """
         source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return self._run(self._operations.copy_thread(self, source, target))
+        return self._run(self._operations.copy_thread(self._context, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread` for asyncio."""
         source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return await self._arun(self._operations.copy_thread(self, source, target))
+        return await self._arun(self._operations.copy_thread(self._context, source, target))

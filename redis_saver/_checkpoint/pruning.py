@@ -57,9 +57,10 @@ class Pruned(NamedTuple):
     bytes: int = 0
     """What these took: headers, values and writes as stored."""
 
-    def plus(self, other: Iterable[int]) -> Pruned:
-        """The sum."""
-        return Pruned(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+def added(one: Pruned, other: Iterable[int]) -> Pruned:
+    """The sum of two."""
+    return Pruned(*(mine + theirs for mine, theirs in zip(one, other, strict=True)))
 
 
 def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Operation[Pruned]:
@@ -71,9 +72,9 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
             context.chunk_cache.forget(keys.data_key)
             counted = yield Call(scripts.DELETE_THREAD, keys, (b"count" if dry_run else b"sound",))
             with decoding("the counters of thread {!r}", thread):
-                total = total.plus(counted)
+                total = added(total, counted)
         else:
-            total = total.plus((yield from _prune_thread(context, thread, kept, dry_run)))
+            total = added(total, (yield from _prune_thread(context, thread, kept, dry_run)))
     return total
 
 
@@ -114,7 +115,7 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
             plan = _orphaned(seen, victims) + _plan(seen, reachable, victims, writes)
             plan += [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
-        total = removed if dry_run else total.plus(removed)
+        total = removed if dry_run else added(total, removed)
         if done:
             return total
     raise _busy(thread)
@@ -322,7 +323,7 @@ def _carry_out(
             return total, False
         with decoding("what was removed of thread {!r}", thread):
             *counted, revision = removed
-            total = total.plus(counted)
+            total = added(total, counted)
             if not isinstance(revision, bytes):
                 raise TypeError(f"{shown(revision)} is no revision")
     return total, True

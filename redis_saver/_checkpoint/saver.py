@@ -28,6 +28,7 @@ from redis_saver._storage import compression as compressions
 from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
+from redis_saver._storage.context import Context
 
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
@@ -36,8 +37,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method has a twin with an `a` in front, for asyncio."""
 
     serde: SerializerProtocol = FastSerializer()
-    driver: RedisDriver | DriverWrapper[Request]
-    """What talks to the server."""
+    _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
     _operations: ClassVar[Operations] = operations
 
@@ -92,8 +92,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        self.keyspace: Keyspace = Keyspace(prefix)
-        self.driver = self._driver_class(
+        keyspace = Keyspace(prefix)
+        self._driver = self._driver_class(
             client,
             prefix=prefix,
             cluster_timeout=cluster_timeout,
@@ -105,21 +105,32 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             if serde is not None:
                 raise ValueError(
                     f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
-                    "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver._serde.serializer.StrictSerializer())"
+                    "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver.StrictSerializer())"
                 )
             serde = StrictSerializer()
         super().__init__(serde=None if serde is None else safe(serde))
-        self.require_encryption: bool = encryption.check(require_encryption, self.serde)
-        self.compression = compressions.check(compression, type(self))
-        self.chunk_cache: ChunkCache = ChunkCache(cache_bytes)
-        self.limits = limits
-        self.expiry: ttls.Expiry = ttls.parse(ttl)
+        self._current = Context(
+            serde=self.serde,
+            keyspace=keyspace,
+            expiry=ttls.parse(ttl),
+            compression=compressions.check(compression, type(self)),
+            require_encryption=encryption.check(require_encryption, self.serde),
+            chunk_cache=ChunkCache(cache_bytes),
+            limits=limits,
+        )
+
+    @property
+    def _context(self) -> Context:
+        """The saver as its operations see it; with the serializer it has now, as LangGraph assigns others (`with_allowlist`)."""
+        if self._current.serde is not self.serde:
+            self._current = self._current._replace(serde=self.serde)
+        return self._current
 
     def __repr__(self) -> str:
         """The class, the server without its login, the prefix and the TTL."""
-        amount = self.expiry.milliseconds
+        amount = self._current.expiry.milliseconds
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
-        return f"{type(self).__name__}({self.driver.server}, prefix={shown(self.keyspace.prefix)}, ttl={ttl})"
+        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
@@ -127,11 +138,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
         """
-        self.driver.check_version()
+        self._driver.check_version()
 
     async def asetup(self) -> None:
         """`setup` for asyncio."""
-        await self.driver.acheck_version()
+        await self._driver.acheck_version()
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
@@ -151,8 +162,18 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             ThreadNotFound: There is no such thread.
             ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
         """
-        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+        return self._run(checking.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+        return await self._arun(checking.check(self._context, configs.name(thread_id, "thread_id"), values=values))
+
+
+def context_of(saver: Saver[Any]) -> Context:
+    """What operations are given of a saver: for rooms that run more of them. It is private to users."""
+    return saver._context  # noqa: SLF001
+
+
+def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
+    """What runs a saver's operations at this moment, for the same rooms."""
+    return saver._driver  # noqa: SLF001

@@ -30,7 +30,7 @@ class RedisSaver(Saver[SyncClient]):
     client of its own, with the same settings.
     """
 
-    driver: SyncDriver | DriverWrapper[Request]
+    _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
     _takes = "a blocking client, such as redis.Redis or redis.RedisCluster"
 
@@ -93,4 +93,4 @@ class RedisSaver(Saver[SyncClient]):
         try:
             yield saver
         finally:
-            saver.driver.close()
+            saver._driver.close()

@@ -18,7 +18,7 @@ from redis_saver._engine.requests import T
 InfoT = TypeVar("InfoT")
 """How a saver describes a thread."""
 Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
-"""What makes an operation, of a saver and a method's arguments."""
+"""What makes an operation, of a saver's context and a method's arguments."""
 
 
 class ThreadOperations(Protocol):
@@ -35,6 +35,11 @@ class ThreadInterface(Generic[InfoT]):
     """Threads as a whole: which there are, how much is kept of them, when they expire."""
 
     _operations: ClassVar[ThreadOperations]
+
+    @property
+    @abstractmethod
+    def _context(self) -> Any:
+        """The saver as its operations see it."""
 
     @abstractmethod
     def _run(self, operation: Generator[Any, Any, T]) -> T: ...
@@ -87,7 +92,7 @@ class ThreadInterface(Generic[InfoT]):
                 were pruned.
         """
         kept = retention(strategy, keep_last, older_than)
-        return self._run(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
+        return self._run(self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run))
 
     @keywords.checked
     async def aprune(
@@ -101,7 +106,9 @@ class ThreadInterface(Generic[InfoT]):
     ) -> Pruned:
         """`prune` for asyncio."""
         kept = retention(strategy, keep_last, older_than)
-        return await self._arun(self._operations.prune(self, configs.names(thread_ids, "thread_id"), kept, dry_run))
+        return await self._arun(
+            self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run)
+        )
 
     @keywords.checked
     def threads(self, thread_prefix: str = "") -> Iterator[InfoT]:
@@ -117,32 +124,34 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
-        return self._stream(self._operations.stream_threads(self, thread_prefix))
+        return self._stream(self._operations.stream_threads(self._context, thread_prefix))
 
     @keywords.checked
     def athreads(self, thread_prefix: str = "") -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
-        return self._astream(self._operations.stream_threads(self, thread_prefix))
+        return self._astream(self._operations.stream_threads(self._context, thread_prefix))
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """One thread, as `threads()` describes it; None: there is no such thread.
 
         Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver is asked for all checkpoints of the thread.
         """
-        found: InfoT | None = self._run(self._operations.get_thread(self, configs.name(thread_id, "thread_id")))
+        found: InfoT | None = self._run(
+            self._operations.get_thread(self._context, configs.name(thread_id, "thread_id"))
+        )
         return found
 
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""
-        return await self._arun(self._operations.get_thread(self, configs.name(thread_id, "thread_id")))
+        return await self._arun(self._operations.get_thread(self._context, configs.name(thread_id, "thread_id")))
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
-        return self._run(self._operations.get_ttl(self, configs.name(thread_id, "thread_id")))
+        return self._run(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
         """`get_thread_ttl` for asyncio."""
-        return await self._arun(self._operations.get_ttl(self, configs.name(thread_id, "thread_id")))
+        return await self._arun(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
@@ -154,11 +163,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
 
     async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """`set_thread_ttl` for asyncio."""
-        await self._arun(self._operations.expire(self, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
 
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
@@ -166,11 +175,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self, configs.name(thread_id, "thread_id"), "pin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
 
     async def apin(self, thread_id: str) -> None:
         """`pin` for asyncio."""
-        await self._arun(self._operations.expire(self, configs.name(thread_id, "thread_id"), "pin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
 
     def unpin(self, thread_id: str) -> None:
         """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
@@ -178,11 +187,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self, configs.name(thread_id, "thread_id"), "unpin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
 
     async def aunpin(self, thread_id: str) -> None:
         """`unpin` for asyncio."""
-        await self._arun(self._operations.expire(self, configs.name(thread_id, "thread_id"), "unpin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
 
 
 def _own_ttl(ttl: TTL) -> tuple[str, int | None]:

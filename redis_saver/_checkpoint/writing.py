@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from redis_saver._common import config, names
+from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import PutReply
@@ -100,11 +100,10 @@ def check_names(context: Context, where: Address, checkpoint_id: str = "") -> No
     Raises:
         LimitExceeded: A name is too long.
     """
-    limits = context.limits
-    limits.check_name(where.thread_id, "a thread")
-    limits.check_name(where.checkpoint_ns, "a namespace")
+    limits.check_name(context.limits, where.thread_id, "a thread")
+    limits.check_name(context.limits, where.checkpoint_ns, "a namespace")
     for one in (where.checkpoint_id or "", checkpoint_id):
-        limits.check_name(one, "a checkpoint")
+        limits.check_name(context.limits, one, "a checkpoint")
 
 
 def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
@@ -150,7 +149,7 @@ class PutRequest:
         """
         self._context, self._ns, self._cached = context, where.checkpoint_ns, cached
         self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        context.limits.check("channels", len(versions), "checkpoint {!r} has {} channels", checkpoint["id"])
+        limits.check(context.limits, "channels", len(versions), "checkpoint {!r} has {} channels", checkpoint["id"])
         self._table = headers.version_table(checkpoint)
         _check_table(context, self._table)
         # Without a parent the thread has nothing yet, most likely.
@@ -183,7 +182,7 @@ class PutRequest:
         merged.pop("thread_ttl", None)  # type: ignore[typeddict-item]  # which is about the thread; LangGraph takes texts along
         run_id = merged.get("run_id")
         run = b"" if run_id is None else names.run(str(run_id))
-        context.limits.check_names([run], "a run")
+        limits.check_names(context.limits, [run], "a run")
         by_age = names.by_age(self._ns, checkpoint_id) if self._ns else b""
         header = headers.encode(
             context, where.checkpoint_id, run, checkpoint, merged, self._table, pack(retained.values())
@@ -291,12 +290,11 @@ def _check_table(context: Context, table: headers.VersionTable) -> None:
     Raises:
         LimitExceeded: One is too long.
     """
-    limits = context.limits
-    if len(table.names) > limits.name_bytes:
-        limits.check_names(table.names.split(b"\0"), "a channel or node")
-    limits.check_names(table.entries, "a channel with its version")
-    if len(table.tokens) > limits.name_bytes:
-        limits.check_names(unpack(table.tokens), "a version that a node has seen")
+    if len(table.names) > context.limits.name_bytes:
+        limits.check_names(context.limits, table.names.split(b"\0"), "a channel or node")
+    limits.check_names(context.limits, table.entries, "a channel with its version")
+    if len(table.tokens) > context.limits.name_bytes:
+        limits.check_names(context.limits, unpack(table.tokens), "a version that a node has seen")
 
 
 def put_writes(
@@ -319,7 +317,7 @@ def address_of_writes(context: Context, given: RunnableConfig, task_id: str) -> 
     if not where.checkpoint_id:
         raise ValueError('config["configurable"] has no "checkpoint_id"; pending writes belong to a checkpoint')
     check_names(context, where)
-    context.limits.check_name(task_id, "a task")
+    limits.check_name(context.limits, task_id, "a task")
     return where
 
 

@@ -52,9 +52,11 @@ def _run(given: argparse.Namespace) -> int:
     if not given.url:
         raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
     with ExitStack() as stack:
-        endpoint = stack.enter_context(opened(given.url, target=False, prefix=given.prefix))
+        encrypted = "LANGGRAPH_AES_KEY" in os.environ
+        endpoint = stack.enter_context(
+            opened(given.url, target=False, prefix=given.prefix, require_encryption=encrypted)
+        )
         hot = endpoint.saver
-        hot.require_encryption = "LANGGRAPH_AES_KEY" in os.environ  # who moves threads takes plain ones, too
         saver: Any = hot
         failures: tuple[type[Exception], ...] = ()
         if given.postgres:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli.arguments import add_prefix
 from redis_saver._cli.health import Cold, Hot, Reachable, Refused
 from redis_saver._cli.progress import Teller, warn
@@ -240,7 +241,7 @@ class _Run:
         """How many records are left after something is done; None: hot cannot tell."""
         try:
             return act()
-        except saver.hot.driver.failures:
+        except driver_of(saver.hot).failures:
             return None
 
     def _go_on(self, saver: TieredSaver) -> None:

@@ -22,6 +22,7 @@ from redis.exceptions import (
     RedisError,
 )
 
+from redis_saver._checkpoint.saver import driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable
@@ -130,7 +131,8 @@ class Hot:
     def close(self) -> None:
         """Close the client, if there is one."""
         if self._saver is not None:
-            self._saver.driver.close()
+            driver: Any = driver_of(self._saver)
+            driver.close()
 
 
 class Cold:

@@ -6,6 +6,8 @@ of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped a
 
 from __future__ import annotations
 
+import re
+
 MAX_NAME = 200
 """Characters of a name that are shown; of a longer one the beginning and the end."""
 MAX_TEXT = 2000
@@ -37,7 +39,8 @@ def error_text(error: BaseException) -> str:
 
 def kind_of(given: object) -> str:
     """What was given, by its class alone: the `repr` of a client (redis-py 6) or a URL in its place has a password in it."""
-    return f"a {type(given).__module__}.{type(given).__qualname__}".replace("builtins.", "")
+    module = re.sub(r"^(redis_saver)\._.*", r"\1", type(given).__module__)  # where users find ours
+    return f"a {module}.{type(given).__qualname__}".replace("builtins.", "")
 
 
 def sentence(template: str, *named: object) -> str:

@@ -46,43 +46,47 @@ class Limits:
             if given < 1:
                 raise ValueError(f"Limits({each.name}={shown(given)}): 1 at the least")
 
-    def check(self, setting: str, amount: int, what: str, *named: object) -> None:
-        """Check what is about to be written.
 
-        Args:
-            setting: The field of this class.
-            amount: How much there is.
-            what: A sentence for the message, as `str.format` takes it: `"channel {!r} has {} bytes"`.
-            named: What stands in it before the amount, which is its last.
+def check(limits: Limits, setting: str, amount: int, what: str, *named: object) -> None:
+    """Check what is about to be written.
 
-        Raises:
-            LimitExceeded: It is more than the setting.
-        """
-        if amount > (most := getattr(self, setting)):
-            raise LimitExceeded(
-                f"{sentence(what, *named, f'{amount:,}')}; the most is {most:,}. Nothing was written. Store less (a reference to a file, say), or "
-                f"raise the limit: limits=Limits({setting}={amount}) on every saver that reads it, too"
-            )
+    Args:
+        limits: The limits of the saver.
+        setting: A field of theirs.
+        amount: How much there is.
+        what: A sentence for the message, as `str.format` takes it: `"channel {!r} has {} bytes"`.
+        named: What stands in it before the amount, which is its last.
 
-    def check_name(self, name: str, what: str) -> None:
-        """Check a name; `what` says of what it is.
+    Raises:
+        LimitExceeded: It is more than the setting.
+    """
+    if amount > (most := getattr(limits, setting)):
+        raise LimitExceeded(
+            f"{sentence(what, *named, f'{amount:,}')}; the most is {most:,}. Nothing was written. Store less (a reference to a file, say), or "
+            f"raise the limit: limits=Limits({setting}={amount}) on every saver that reads it, too"
+        )
 
-        Raises:
-            LimitExceeded: It is longer than `name_bytes`.
-        """
-        if 4 * len(name) > self.name_bytes:
-            self.check_names([name.encode("utf-8", "surrogatepass")], what)
 
-    def check_names(self, names: Iterable[bytes], what: str) -> None:
-        """Check names in UTF-8.
+def check_name(limits: Limits, name: str, what: str) -> None:
+    """Check a name; `what` says of what it is.
 
-        Raises:
-            LimitExceeded: One is longer than `name_bytes`.
-        """
-        longest = max(names, key=len, default=b"")
-        if len(longest) > self.name_bytes:
-            begins = longest[:40].decode("utf-8", "replace")
-            self.check("name_bytes", len(longest), "the name of {} that begins with {!r} has {} bytes", what, begins)
+    Raises:
+        LimitExceeded: It is longer than `name_bytes`.
+    """
+    if 4 * len(name) > limits.name_bytes:
+        check_names(limits, [name.encode("utf-8", "surrogatepass")], what)
+
+
+def check_names(limits: Limits, names: Iterable[bytes], what: str) -> None:
+    """Check names in UTF-8.
+
+    Raises:
+        LimitExceeded: One is longer than `name_bytes`.
+    """
+    longest = max(names, key=len, default=b"")
+    if len(longest) > limits.name_bytes:
+        begins = longest[:40].decode("utf-8", "replace")
+        check(limits, "name_bytes", len(longest), "the name of {} that begins with {!r} has {} bytes", what, begins)
 
 
 class Allowance:

@@ -161,7 +161,7 @@ class DriverWrapper(Driver[R]):
                 self.count += 1
                 return (yield request)
 
-        saver.driver = Counting(saver.driver)
+        saver._driver = Counting(saver._driver)
 
     What is not about requests is the wrapped driver's.
     """

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.references import read_references, write_members
-from redis_saver._checkpoint.saver import Saver
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._common import names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
@@ -25,6 +25,7 @@ from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.endpoints import SaverEndpoint, special
 from redis_saver._migrate.records import Entry, Key, Task, TaskInfo, ThreadOutline
 from redis_saver._storage import codec
+from redis_saver._storage.context import Context
 from redis_saver.errors import ThreadMigrationError
 
 
@@ -68,36 +69,40 @@ class OurEndpoint(SaverEndpoint):
     def __init__(self, saver: Saver[Any], name: str = "") -> None:
         """Use a saver."""
         super().__init__(saver, name)
-        self.failures: tuple[type[Exception], ...] = saver.driver.failures
+        self.failures: tuple[type[Exception], ...] = driver_of(saver).failures
+
+    @property
+    def _context(self) -> Context:
+        return context_of(self.saver)
 
     def _threads(self) -> Iterable[str]:
-        return self.saver.driver.stream(listing.scan_threads(self.saver))
+        return driver_of(self.saver).stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        return self.saver.driver.run(self._survey(thread))
+        return driver_of(self.saver).run(self._survey(thread))
 
     def _survey(self, thread: str) -> Operation[ThreadOutline]:
-        seen = yield from read_references(self.saver, thread)
+        seen = yield from read_references(self._context, thread)
         if seen is None:
             return {}
         tasks: dict[Key, dict[Task, TaskInfo]] = {}
         to_read: dict[Key, list[Task]] = {}
-        for member in (yield from write_members(self.saver, thread)):
+        for member in (yield from write_members(self._context, thread)):
             head, _, index = member[1:].rpartition(b"\0")
             ns, checkpoint_id, task_id = names.components(head + b"\0")
             named = task_id, int(index or 0)
             tasks.setdefault((ns, checkpoint_id), {})[named] = TaskInfo()
             if index:
                 to_read.setdefault((ns, checkpoint_id), []).append(named)
-        allowance = Allowance(self.saver.limits, f"thread {shown(thread)}")
+        allowance = Allowance(self._context.limits, f"thread {shown(thread)}")
         for key, some in to_read.items():
             for named, write in (yield from self._read_writes(thread, key, some)).items():
-                value = codec.load_write(self.saver, write, Address(thread, *key), allowance)[2]
+                value = codec.load_write(self._context, write, Address(thread, *key), allowance)[2]
                 tasks[key][named] = TaskInfo(write.task_path, special(named, value))
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:
-        found = self.saver.driver.run(self._read_writes(thread, key, list(tasks)))
+        found = driver_of(self.saver).run(self._read_writes(thread, key, list(tasks)))
         return {named: TaskInfo(write.task_path) for named, write in found.items()}
 
     def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
@@ -106,7 +111,7 @@ class OurEndpoint(SaverEndpoint):
             return {}
         suffixes = [b"%d" % index if index else b"" for _, index in tasks]
         members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, suffixes, strict=True)]
-        records = yield Command(("HMGET", self.saver.keyspace.keys(thread).data_key, *members))
+        records = yield Command(("HMGET", self._context.keyspace.keys(thread).data_key, *members))
         flat: list[bytes] = []
         for (task_id, _), end, stored in zip(tasks, suffixes, records, strict=True):
             flat += (names.component(task_id) + end, stored) if stored is not None else ()

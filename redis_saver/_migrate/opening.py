@@ -34,7 +34,14 @@ _OURS = urls.SCHEMES | {"memory"}
 
 
 @contextmanager
-def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta | None = None) -> Iterator[Any]:
+def opened(
+    url: str,
+    *,
+    target: bool,
+    prefix: str = "langgraph",
+    ttl: timedelta | None = None,
+    require_encryption: bool = False,
+) -> Iterator[Any]:
     """A source, or a target, as `migrate` takes it. What is written to a file is there at the end of the `with`.
 
     Values keep the bytes they are stored as: no class of theirs is needed. With LANGGRAPH_AES_KEY set, what is encrypted is read, and
@@ -46,6 +53,7 @@ def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta 
         target: Whether it is written. Else it must be there, and is not changed.
         prefix: The beginning of all keys of ours.
         ttl: When threads that are written to ours expire.
+        require_encryption: Whether ours refuses plain values. False, as plain threads are moved, too.
 
     Raises:
         EndpointError: It is not understood, not there, or a package is missing; the message says which, without a password.
@@ -65,7 +73,7 @@ def opened(url: str, *, target: bool, prefix: str = "langgraph", ttl: timedelta 
             serde: SerializerProtocol = OpaqueSerializer()
             if "LANGGRAPH_AES_KEY" in os.environ:
                 serde = EncryptedSerializer.from_pycryptodome_aes(serde)
-            endpoint = opener(_Wanted(url, path, serde, target, prefix, ttl), stack)
+            endpoint = opener(_Wanted(url, path, serde, target, prefix, ttl, require_encryption), stack)
         yield endpoint
 
 
@@ -79,6 +87,7 @@ class _Wanted(NamedTuple):
     target: bool
     prefix: str
     ttl: timedelta | None
+    require_encryption: bool
 
     @property
     def local(self) -> Path:
@@ -112,8 +121,13 @@ def _needs(extra: str, package: str) -> Any:
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
-    settings: Any = {"prefix": wanted.prefix, "ttl": wanted.ttl, "require_encryption": False}  # plain threads may go in
-    made = RedisSaver.from_conn_string(wanted.url, serde=wanted.serde, **settings)
+    made = RedisSaver.from_conn_string(
+        wanted.url,
+        serde=wanted.serde,
+        prefix=wanted.prefix,
+        ttl=wanted.ttl,
+        require_encryption=wanted.require_encryption,
+    )
     saver = stack.enter_context(made)
     saver.setup()
     return endpoint_of(saver, urls.without_login(wanted.url))

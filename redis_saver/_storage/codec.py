@@ -7,11 +7,12 @@ and dicts, the same bytes in chunks (`chunks.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 
-from redis_saver._common import names
+from redis_saver._common import limits, names
 from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
@@ -62,14 +63,14 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
             if encoded.same:
                 return encode_value(context, value, channel)
             said, data = encoded.type, b"".join(encoded.elements)
-    context.limits.check("value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
+    limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
     kind, data = _shortened(context, said, data)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
     """Check a value in chunks against the saver's limits: its bytes as they are read, its chunks, the levels of these."""
-    check, levels = context.limits.check, stored.levels
+    check, levels = partial(limits.check, context.limits), stored.levels
     check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
     count = sum([len(level.fields) for level in levels])
     check("chunks", count, "the value of channel {!r} has {} chunks", channel)
@@ -186,19 +187,19 @@ def encode_writes(
         EncodeError: The serializer does not know a value.
         LimitExceeded: There are too many, or one is too long.
     """
-    limits, path = context.limits, names.encode(task_path)
-    limits.check("writes", len(writes), "put_writes was given {} writes")
-    limits.check_names([path], "a task path")
+    path = names.encode(task_path)
+    limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
+    limits.check_names(context.limits, [path], "a task path")
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
         with encoding("a write to channel {!r}", channel):
             said, data = context.serde.dumps_typed(value)
             encryption.check_written(context, said)
-        limits.check("value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+        limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
         kind, data = _shortened(context, said, data)
         channel_name = names.encode(channel)
-        limits.check_names([channel_name], "a channel")
+        limits.check_names(context.limits, [channel_name], "a channel")
         record = pack([b"%d" % index, path, channel_name, kind, data])
         if index >= 0:
             regular.append(record)

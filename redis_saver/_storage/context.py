@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -13,8 +13,8 @@ from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.compression import Compression
 
 
-class Context(Protocol):
-    """A saver, as its operations see it."""
+class Context(NamedTuple):
+    """A saver on one server, as its operations see it."""
 
     serde: SerializerProtocol
     keyspace: Keyspace

@@ -30,27 +30,27 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """
 
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
-    driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
-    def _make_flusher(self) -> None:
-        self._flusher = AsyncFlusher(self)
+    def _make_flusher(self, workers: int) -> None:
+        self._flusher = AsyncFlusher(self, self._flush_queue, workers)
 
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        return await self.driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
+        return await self._driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher, as `TieredSaver.close`."""
         deadline = time.monotonic() + timeout
         await self._flusher.stop(timeout)
-        return self._closed(await self.aflush(max(0.0, deadline - time.monotonic())) if self.flushes else 0)
+        return self._closed(await self.aflush(max(0.0, deadline - time.monotonic())) if self._flushes else 0)
 
     async def __aenter__(self) -> Self:
         """Return the saver itself; its flusher is at work from now on."""
         self._flusher.entered.enter()
-        if self.flushes:
+        if self._flushes:
             self._flusher.again()
-            await self.driver.on_loop_of_cold(self._flusher.run)
+            await self._driver.on_loop_of_cold(self._flusher.run)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -61,22 +61,22 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         self._leave(left, captured.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
-        if self.flushes and not self._flusher.is_at_work:
-            self.driver.call(self._flusher.run)
-        return self.driver.run(with_own_errors(operation))
+        if self._flushes and not self._flusher.is_at_work:
+            self._driver.call(self._flusher.run)
+        return self._driver.run(with_own_errors(operation))
 
     async def _arun(self, operation: Tiered[T]) -> T:
-        if self.flushes and not self._flusher.is_at_work:
-            await self.driver.on_loop_of_cold(self._flusher.run)
-        return await self.driver.arun(with_own_errors(operation))
+        if self._flushes and not self._flusher.is_at_work:
+            await self._driver.on_loop_of_cold(self._flusher.run)
+        return await self._driver.arun(with_own_errors(operation))
 
     def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
-        if self.flushes and not self._flusher.is_at_work:
-            self.driver.call(self._flusher.run)
-        return self.driver.stream(with_own_errors(operation))
+        if self._flushes and not self._flusher.is_at_work:
+            self._driver.call(self._flusher.run)
+        return self._driver.stream(with_own_errors(operation))
 
     async def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
-        if self.flushes and not self._flusher.is_at_work:
-            await self.driver.on_loop_of_cold(self._flusher.run)
-        async for one in self.driver.astream(with_own_errors(operation)):
+        if self._flushes and not self._flusher.is_at_work:
+            await self._driver.on_loop_of_cold(self._flusher.run)
+        async for one in self._driver.astream(with_own_errors(operation)):
             yield one

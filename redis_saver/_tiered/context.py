@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
 from redis_saver._checkpoint import checking
+from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config, names
 from redis_saver._storage.context import Context
 from redis_saver._tiered.requests import HotFailed, Tiered
-from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.stats import Counts
 
 WRITER_GONE = checking.WRITER_GONE
 MAX_NOTED = 10_000
@@ -74,35 +76,50 @@ class Leases(Protocol):
         """Let the next attempt ask with it."""
 
 
-class Tiers(Protocol):
-    """What operations see of the saver."""
+class Tiers:
+    """Two tiers, as their operations see them."""
 
-    lists_by_id: bool
-    """Whether cold is known to list by descending id, whatever it is asked for."""
-    cold_is_postgres: bool
-    """Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`)."""
-    verify: Verify
-    negative_cache: dict[str, NegativeEntry]
-    """Threads in which nothing was found."""
-    verified: set[tuple[str, str]]
-    """Threads and namespaces whose newest checkpoint was compared with cold's."""
-    counts: Stats
+    def __init__(
+        self,
+        hot: Saver[Any],
+        opaque_hot: Context,
+        *,
+        leases: Leases,
+        verify: Verify,
+        cold_is_postgres: bool,
+        lists_by_id: bool,
+    ) -> None:
+        """Begin with nothing known.
+
+        Args:
+            hot: The saver in front.
+            opaque_hot: Hot, as it is read to bring to cold what it has.
+            leases: Those that this process may hold.
+            verify: When a newest checkpoint of hot is compared with cold's.
+            cold_is_postgres: Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`).
+            lists_by_id: Whether cold is known to list by descending id, whatever it is asked for.
+        """
+        self._hot = hot
+        self.opaque_hot, self.leases, self.verify = opaque_hot, leases, verify
+        self.cold_is_postgres, self.lists_by_id = cold_is_postgres, lists_by_id
+        self.flush_queue: Queue | None = None
+        """None: write-through."""
+        self.counts: Counts = Counts()
+        self.negative_cache: dict[str, NegativeEntry] = {}
+        """Threads in which nothing was found."""
+        self.verified: set[tuple[str, str]] = set()
+        """Threads and namespaces whose newest checkpoint was compared with cold's."""
 
     @property
     def hot(self) -> Context:
-        """The saver in front."""
+        """The saver in front, with the serializer that it has now."""
+        return context_of(self._hot)
 
-    @property
-    def opaque_hot(self) -> Context:
-        """Hot, as it is read to bring to cold what it has."""
-
-    @property
-    def leases(self) -> Leases:
-        """Which this process may hold."""
-
-    @property
-    def flush_queue(self) -> Queue | None:
-        """None: write-through."""
+    def over(self, hot: Saver[Any]) -> Tiers:
+        """The same, with all that is known, over a clone of hot."""
+        clone = copy.copy(self)
+        clone._hot = hot  # noqa: SLF001 - it is of this class
+        return clone
 
 
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:

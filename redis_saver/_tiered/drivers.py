@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.saver import driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
@@ -59,7 +60,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
-        self._failures = hot.driver.failures
+        self._failures = driver_of(hot).failures
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
@@ -129,7 +130,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def _ask_hot(self, request: Request) -> Any:
         try:
-            return self.hot.driver.request(request)
+            return driver_of(self.hot).request(request)
         except self._failures as error:
             if self._bypasses:
                 raise HotFailed from error
@@ -233,7 +234,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_hot(self, request: Request) -> Any:
         try:
-            return await self.hot.driver.arequest(request)
+            return await driver_of(self.hot).arequest(request)
         except self._failures as error:
             if self._bypasses:
                 raise HotFailed from error

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import INTERRUPT, TASKS
 
-from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common import postgres, times
@@ -148,7 +148,7 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
     for ns in {ns for ns, _ in outline}:
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
-            total = total.plus((yield from _remove(thread_id, ns, gone)))
+            total = added(total, (yield from _remove(thread_id, ns, gone)))
     return total
 
 

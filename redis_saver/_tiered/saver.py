@@ -15,6 +15,7 @@ from typing_extensions import Self
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.saver import context_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common import forks, postgres
@@ -23,7 +24,7 @@ from redis_saver._engine.requests import R, T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._serde.serializer import safe
 from redis_saver._tiered import checking, operations
-from redis_saver._tiered.context import ColdHistory, Mode, NegativeEntry, OnHotError, Verify
+from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.flush.opaque_copy import opaque_pair
 from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
@@ -48,8 +49,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     """
 
     _operations: ClassVar[Operations] = operations
-    driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
-    """What talks to both."""
+    _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
 
@@ -117,42 +117,47 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot: Hot = hot
+        """The saver in front."""
         self.cold: BaseCheckpointSaver[Any] = cold
-        self.on_hot_error: OnHotError = on_hot_error
-        self.verify: Verify = verify
-        self.opaque_hot, opaque_cold = opaque_pair(hot, cold)
-        self.driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self.cold_is_postgres: bool = postgres.has_history(cold)
+        """The saver behind it."""
+        opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
+        self._driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
         modules = [kind.__module__ for kind in type(cold).__mro__]
-        self.lists_by_id: bool = any(
-            one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
+        self._tiers = Tiers(
+            hot,
+            opaque_hot,
+            leases=Leases(),
+            verify=verify,
+            cold_is_postgres=postgres.has_history(cold),
+            lists_by_id=any(
+                one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
+            ),
         )
-        self.counts: Stats = Stats()
-        self.leases: Leases = Leases()
-        forks.watch(self.counts)
-        self.verified: set[tuple[str, str]] = set()
-        self.negative_cache: dict[str, NegativeEntry] = {}
-        self.flush_workers: int = flush_workers
-        self.flushes: bool = flusher and mode == "write-behind"
-        self.flush_queue: FlushQueue | None = None
+        forks.watch(self._tiers.counts)
+        self._flushes = flusher and mode == "write-behind"
+        self._flush_queue: FlushQueue | None = None
         if mode == "write-behind":
-            self.flush_queue = FlushQueue(
-                self,
+            self._tiers.flush_queue = self._flush_queue = FlushQueue(
+                self._tiers,
                 history=cold_history,
                 flush_interval=flush_interval,
                 most=max_backlog,
                 backlog_timeout=backlog_timeout,
                 flushes=flusher,
             )
-        self._make_flusher()
+        self._make_flusher(flush_workers)
+
+    @property
+    def _context(self) -> Tiers:
+        return self._tiers
 
     @abstractmethod
-    def _make_flusher(self) -> None:
+    def _make_flusher(self, workers: int) -> None:
         """Make what brings to cold what only hot has, and start it where it is not up to a loop."""
 
     def __repr__(self) -> str:
         """The class, hot, the class of cold, and the mode."""
-        mode = "write-through" if self.flush_queue is None else "write-behind"
+        mode = "write-through" if self._flush_queue is None else "write-behind"
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
@@ -161,18 +166,19 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         clone._origin = self  # noqa: SLF001 - whose flusher it shares
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
-        clone.driver = self.driver.over(clone.hot, clone.cold)
+        clone._driver = self._driver.over(clone.hot, clone.cold)  # noqa: SLF001 - it is of this class
+        clone._tiers = self._tiers.over(clone.hot)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde
         return clone
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""
-        return copy.copy(self.counts)
+        return self._tiers.counts.snapshot()
 
     def _closed(self, left: int) -> int:
         """Log what `close` has left behind; answers how many records that is."""
         if left:
-            _LOG.warning("%s", what_is_left(self.counts))
+            _LOG.warning("%s", what_is_left(self.stats()))
         return left
 
     def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
@@ -182,7 +188,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         if failed is not None:
             _LOG.warning("it cannot be said whether cold has everything: %s", error_text(failed))
         elif left and error is None:
-            warnings.warn(what_is_left(self.counts), BacklogWarning, stacklevel=3)
+            warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
@@ -197,11 +203,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             ThreadNotFound: Redis does not have the thread.
             ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
         """
-        return self._run(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+        return self._run(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(checking.check(self, configs.name(thread_id, "thread_id"), values=values))
+        return await self._arun(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
 
 def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
@@ -210,3 +216,13 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
         return (yield from operation)
     except HotFailed as failed:
         raise (failed.__cause__ or failed) from None
+
+
+def tiers_of(saver: TwoTiers[Any]) -> Tiers:
+    """What operations are given of a saver over two tiers, for what runs more of them. It is private to users."""
+    return saver._tiers  # noqa: SLF001
+
+
+def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
+    """What runs its operations at this moment."""
+    return saver._driver  # noqa: SLF001

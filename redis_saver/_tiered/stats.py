@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 
 @dataclass
@@ -43,11 +43,21 @@ class Stats:
     """Those of them that cold refused, and that are tried again with pauses."""
     last_error: str = ""
     """The last error of the flusher."""
-    _look: str = field(default="", repr=False)
+
+
+class Counts(Stats):
+    """The numbers of a process while they change. Users get copies (`snapshot`)."""
+
+    _look: str = ""
 
     def after_fork(self) -> None:
         """Begin anew: what the parent counted is the parent's."""
+        vars(self).clear()
         vars(self).update(vars(Stats()))
+
+    def snapshot(self) -> Stats:
+        """What was counted so far."""
+        return Stats(**{each.name: getattr(self, each.name) for each in fields(Stats)})
 
     @property
     def knows_backlog(self) -> bool:

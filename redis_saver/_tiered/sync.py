@@ -30,11 +30,11 @@ class TieredSaver(TwoTiers[RedisSaver]):
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
-    driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
 
-    def _make_flusher(self) -> None:
-        self._flusher = Flusher(self)
-        if self.flushes:
+    def _make_flusher(self, workers: int) -> None:
+        self._flusher = Flusher(self, self._flush_queue, workers)
+        if self._flushes:
             self._flusher.start()
 
     def flush(self, timeout: float | None = None) -> int:
@@ -60,12 +60,12 @@ class TieredSaver(TwoTiers[RedisSaver]):
         """
         deadline = time.monotonic() + timeout
         self._flusher.stop(timeout)
-        return self._closed(self.flush(max(0.0, deadline - time.monotonic())) if self.flushes else 0)
+        return self._closed(self.flush(max(0.0, deadline - time.monotonic())) if self._flushes else 0)
 
     def __enter__(self) -> Self:
         """Return the saver itself; after `close` its flusher is at work again."""
         self._flusher.entered.enter()
-        if self.flushes:
+        if self._flushes:
             self._flusher.again()
         return self
 
@@ -77,24 +77,24 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self._leave(left, captured.error, error)
 
     def _run(self, operation: Tiered[T]) -> T:
-        if self.flushes:
+        if self._flushes:
             self._flusher.start()
-        return self.driver.run(with_own_errors(operation))
+        return self._driver.run(with_own_errors(operation))
 
     async def _arun(self, operation: Tiered[T]) -> T:
-        if self.flushes:
+        if self._flushes:
             self._flusher.start()
-        return await self.driver.arun(with_own_errors(operation))
+        return await self._driver.arun(with_own_errors(operation))
 
     def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
-        if self.flushes:
+        if self._flushes:
             self._flusher.start()
-        return self.driver.stream(with_own_errors(operation))
+        return self._driver.stream(with_own_errors(operation))
 
     def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
-        if self.flushes:
+        if self._flushes:
             self._flusher.start()
-        return self.driver.astream(with_own_errors(operation))
+        return self._driver.astream(with_own_errors(operation))
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""
@@ -107,5 +107,5 @@ class TieredSaver(TwoTiers[RedisSaver]):
         await super().aput_writes(*arguments, **options)
 
     async def _wait_for_capacity(self) -> None:
-        if self.flush_queue:
-            await self.driver.arun_sleeping(self.flush_queue.wait_for_capacity())
+        if self._flush_queue:
+            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity())

@@ -37,7 +37,7 @@ class TieredThreadInfo(NamedTuple):
         return "both" if self.hot and self.cold else "hot" if self.hot else "cold"
 
     @property
-    def newest(self) -> ThreadInfo:
+    def _newest(self) -> ThreadInfo:
         """What is told by the tier with the newer checkpoint; hot where both have the same."""
         found = [one for one in (self.hot, self.cold) if one is not None]
         return max(found, key=lambda one: one.checkpoint_id or "")
@@ -45,12 +45,12 @@ class TieredThreadInfo(NamedTuple):
     @property
     def checkpoint_id(self) -> str | None:
         """The newest checkpoint over all namespaces."""
-        return self.newest.checkpoint_id
+        return self._newest.checkpoint_id
 
     @property
     def updated_at(self) -> datetime | None:
         """That checkpoint's `ts`."""
-        return self.newest.updated_at
+        return self._newest.updated_at
 
     @property
     def checkpoints(self) -> int:
@@ -65,7 +65,7 @@ class TieredThreadInfo(NamedTuple):
     @property
     def interrupted(self) -> bool:
         """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
-        return self.newest.interrupted
+        return self._newest.interrupted
 
     @property
     def ttl(self) -> timedelta | None:

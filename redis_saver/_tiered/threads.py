@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint import threads as hot_threads
-from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
@@ -93,13 +93,13 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         raise statements.uses_delta_channel(refused[0])
     for thread in thread_ids:
         if kept is None:
-            total = total.plus((yield ColdCall("count_thread", (thread,))))
+            total = added(total, (yield ColdCall("count_thread", (thread,))))
             if not dry_run:
                 yield from delete_thread(tiers, thread)
         elif dry_run:
-            total = total.plus((yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
+            total = added(total, (yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
         else:
-            total = total.plus((yield from change(tiers, thread, ColdCall("prune_thread", (thread, kept)))))
+            total = added(total, (yield from change(tiers, thread, ColdCall("prune_thread", (thread, kept)))))
     return total
 
 

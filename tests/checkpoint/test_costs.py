@@ -107,13 +107,13 @@ async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Uni
     configs = await chain(saver, "t", 10)
     await saver.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
     keys = target.keys()
-    assert keys == sorted(saver.saver.keyspace.keys("t"))
+    assert keys == sorted(saver.saver._context.keyspace.keys("t"))
     await chain(saver, "t", 990, ns="sub|graph:1")
     assert target.keys() == keys
 
 
 async def test_each_channel_version_is_stored_once(target: Target, saver: Uniform) -> None:
-    data = saver.saver.keyspace.keys("t").data_key
+    data = saver.saver._context.keyspace.keys("t").data_key
     made = checkpoint({"big": "x" * 100_000, "n": 1})
     where = await saver.put(config("t"), made, {}, made["channel_versions"])
     size = target.raw.info("stats")["total_net_input_bytes"]
@@ -131,7 +131,7 @@ async def test_a_small_checkpoint_costs_few_bytes(target: Target, saver: Uniform
     made = checkpoint({"messages": [], "branch:to:agent": None}, versions)
     made["versions_seen"] = {"__input__": {}, "__start__": {"__start__": versions["__start__"]}}
     await saver.put(config("t"), made, {"source": "loop", "step": 1, "parents": {}}, versions)
-    data = target.raw.hgetall(saver.saver.keyspace.keys("t").data_key)
+    data = target.raw.hgetall(saver.saver._context.keyspace.keys("t").data_key)
     (header,) = [value for field, value in data.items() if field[:1] == b"c"]
     assert len(header) < 600
 

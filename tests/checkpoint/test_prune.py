@@ -24,7 +24,7 @@ from redis_saver._engine.requests import Call
 
 
 def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:
-    data = uniform.saver.keyspace.keys(thread).data_key
+    data = uniform.saver._context.keyspace.keys(thread).data_key
     return {field for field in target.raw.hgetall(data) if field[:1] == b"b"}
 
 
@@ -234,7 +234,7 @@ async def test_copy(saver: Uniform, target: Target) -> None:
     assert len(target.keys()) == 4
     infos = {info.thread_id: info for info in await saver.threads()}
     assert infos["source"].checkpoints == infos["target"].checkpoints
-    data = {thread: target.raw.hgetall(saver.saver.keyspace.keys(thread).data_key) for thread in infos}
+    data = {thread: target.raw.hgetall(saver.saver._context.keyspace.keys(thread).data_key) for thread in infos}
     for thread, info in infos.items():
         assert info == await saver.get_thread(thread)
         raw.check_counters(data[thread])
@@ -301,7 +301,7 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
         return (yield request)
 
     Around(saver, around)
-    saver.driver.run(copy_thread(saver, "source", "target"))
+    saver._driver.run(copy_thread(saver._context, "source", "target"))
     assert seen["lost"] == 1
     assert ids(await uniform.list(config("target"))) == ids(await uniform.list(config("source")))
     assert len([key for key in target.keys() if b"{target}" in key]) == 2
@@ -323,7 +323,7 @@ async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Targ
         return (yield request)
 
     Around(saver, around)
-    dry = saver.driver.run(pruning.prune(saver, ["t"], Retention(), True))
+    dry = saver._driver.run(pruning.prune(saver._context, ["t"], Retention(), True))
     assert dry.checkpoints == 399
 
 
@@ -404,7 +404,7 @@ async def test_a_prune_that_dies_leaves_what_the_next_one_finds(saver: Uniform, 
             if one.checkpoint["id"] in stay and (parent := one.parent_config) is not None:
                 assert (parent["configurable"]["checkpoint_ns"], parent["configurable"]["checkpoint_id"]) in there
         assert (await saver.check("t")).sound
-    saver.saver.driver = wrapper.wrapped
+    saver.saver._driver = wrapper.wrapped
     await saver.prune(["t"])
     assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:5": 1, "memory": 1, "sub:early": 1}
 

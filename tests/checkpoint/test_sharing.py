@@ -655,20 +655,20 @@ class Machine(RuleBasedStateMachine):
     def lose_memory(self, which: int, keeps: bool) -> None:
         saver = self.uniforms[which].saver
         fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
-        self.kept.append(saver.chunk_cache)
-        saver.chunk_cache = fresh.chunk_cache
+        self.kept.append(saver._context.chunk_cache)
+        saver._current = saver._current._replace(chunk_cache=fresh.chunk_cache)
 
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:
         """What it knew some time ago, or what another process knows."""
         saver = self.uniforms[which].saver
-        lock = saver.chunk_cache._lock
-        del saver.chunk_cache._lock
-        mine = copy.deepcopy(saver.chunk_cache)
-        saver.chunk_cache._lock = lock
+        lock = saver._context.chunk_cache._lock
+        del saver._context.chunk_cache._lock
+        mine = copy.deepcopy(saver._context.chunk_cache)
+        saver._context.chunk_cache._lock = lock
         mine._lock = type(lock)() if isinstance(lock, type) else __import__("threading").Lock()
         if self.kept and data.draw(st.booleans()):
-            saver.chunk_cache = data.draw(st.sampled_from(self.kept))
+            saver._current = saver._current._replace(chunk_cache=data.draw(st.sampled_from(self.kept)))
         self.kept.append(mine)
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
@@ -942,8 +942,8 @@ async def test_prune_counts_what_it_removes(target: Target) -> None:
 
 def _removal(saver: RedisSaver, operation: str) -> Any:
     if operation == "prune":
-        return pruning.prune(saver, [THREAD], Retention(), False)
-    return pruning.delete_for_runs(saver, ["doomed"])
+        return pruning.prune(saver._context, [THREAD], Retention(), False)
+    return pruning.delete_for_runs(saver._context, ["doomed"])
 
 
 class Died(Exception):
@@ -1217,7 +1217,7 @@ def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: 
 
         try:
             Around(saver, around)
-            saver.driver.run(_removal(saver, operation))
+            saver._driver.run(_removal(saver, operation))
             over = True
         except Died:
             over = False
@@ -1253,7 +1253,7 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
             return (yield request)
 
         Around(saver, around)
-        saver.driver.run(_removal(saver, operation))
+        saver._driver.run(_removal(saver, operation))
         if put:
             found = asyncio.run(target_uniform(target).get_tuple(config(THREAD, "", name(5))))
             told.same(found)
@@ -1288,7 +1288,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
             from redis_saver._checkpoint.copying import copy_thread
 
             Around(saver, around)
-            saver.driver.run(copy_thread(saver, THREAD, "copy"))
+            saver._driver.run(copy_thread(saver._context, THREAD, "copy"))
             (found,) = asyncio.run(target_uniform(target).list(config("copy")))
             assert said(found.checkpoint["channel_values"]["v"]) in (said(before), said(after))
             check_sound(target, "copy")

@@ -74,7 +74,9 @@ def framed(position: int, kind: bytes, data: bytes) -> Any:
 
 def in_chunks(target: Target) -> Any:
     """An edit: the root of a plain value that is in chunks, which are stored with it."""
-    made = codec.encode_value(target.uniform().saver, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n")
+    made = codec.encode_value(
+        target.uniform().saver._context, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n"
+    )
     assert made.chunks
     target.raw.hset(key_of(target), mapping=dict(made.chunks))
     return lambda _: made.value
@@ -153,9 +155,9 @@ async def test_settings_that_contradict_each_other(target: Target) -> None:
         target.uniform(require_encryption="yes")
     with pytest.raises(ValueError, match=r"strict=True.*EncryptedSerializer.*StrictSerializer"):
         target.uniform(strict=True, serde=FastSerializer())
-    assert not target.uniform().saver.require_encryption
-    assert target.uniform(**encrypting()).saver.require_encryption
-    assert target.uniform(**encrypting()).saver.with_allowlist([("a", "B")]).require_encryption
+    assert not target.uniform().saver._context.require_encryption
+    assert target.uniform(**encrypting()).saver._context.require_encryption
+    assert target.uniform(**encrypting()).saver.with_allowlist([("a", "B")])._context.require_encryption
 
 
 # -- strict

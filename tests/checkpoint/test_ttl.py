@@ -21,7 +21,7 @@ def left(target: Target, uniform: Uniform, thread: str = "t") -> int:
         "local a, b, c repeat a = redis.call('PTTL', KEYS[1]) b = redis.call('PTTL', KEYS[2]) "
         "c = redis.call('PTTL', KEYS[1]) until a == c return {a, b}"
     )
-    index, data = target.raw.eval(script, 2, *uniform.saver.keyspace.keys(thread))
+    index, data = target.raw.eval(script, 2, *uniform.saver._context.keyspace.keys(thread))
     assert index == data
     assert index != -2
     return int(index)
@@ -85,7 +85,7 @@ async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
     async def shortened(change: Any) -> bool:
         """Whether the deadline, cut to a minute, is an hour again after a change."""
         script = "local t = redis.call('TIME')[1] + 60 return {redis.call('EXPIREAT', KEYS[1], t), redis.call('EXPIREAT', KEYS[2], t)}"
-        target.raw.eval(script, 2, *still.saver.keyspace.keys("t"))
+        target.raw.eval(script, 2, *still.saver._context.keyspace.keys("t"))
         await change
         return left(target, still) > 3_000_000
 

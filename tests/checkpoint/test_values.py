@@ -304,14 +304,14 @@ def split(stored: bytes) -> tuple[str, bytes]:
 async def test_stored_bytes_are_the_serializers(saver: Uniform, target: Target) -> None:
     """The field of a channel version holds the type, then the serializer's bytes as they are, and nothing else."""
     await put(saver, config(), EVERYTHING, versions=dict.fromkeys(EVERYTHING, "7.x"))
-    _, data = saver.saver.keyspace.keys("thread")
+    _, data = saver.saver._context.keyspace.keys("thread")
     fields = target.raw.hgetall(data)
     for name, value in EVERYTHING.items():
         kind, raw = saver.saver.serde.dumps_typed(value)
         stored = fields.pop(names.blob("", names.component(name) + names.version_text(name, "7.x")))
         assert stored.endswith(bytes(raw)), name
         assert split(stored) == (kind, raw), name
-        assert stored == codec.encode_value(saver.saver, value, name).value
+        assert stored == codec.encode_value(saver.saver._context, value, name).value
         assert alike(JsonPlusSerializer().loads_typed(split(stored)), saver.saver.serde.loads_typed((kind, raw))), name
     assert [field for field in fields if field[:1] == b"b"] == []
 
@@ -370,7 +370,7 @@ async def test_pickle_fallback(target: Target) -> None:
     values = {**STRANGE, "plain": [1]}
     for got in itertools.chain(*await stored_everywhere(uniform, values)):
         assert got == values
-    _, data = uniform.saver.keyspace.keys("thread")
+    _, data = uniform.saver._context.keyspace.keys("thread")
     kinds = {split(raw)[0] for field, raw in target.raw.hgetall(data).items() if field[:1] == b"b"}
     assert kinds == {"pickle", "msgpack"}
     with pytest.raises(DecodeError, match="Unknown serialization type: pickle"):
@@ -448,7 +448,7 @@ async def test_allowlist(target: Target, encrypted: bool) -> None:
     clone = Uniform(uniform.saver.with_allowlist([(Point.__module__, "Point")]))  # type: ignore[arg-type]
     assert type(clone.saver) is type(uniform.saver)
     assert clone.saver is not uniform.saver
-    assert clone.saver.driver is uniform.saver.driver
+    assert clone.saver._driver is uniform.saver._driver
     await put(uniform, config(), {"point": Point(1)})
     fields = {"x": 1, "label": "MARKER of a dataclass", "inner": None}
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == {"point": fields}

@@ -154,7 +154,7 @@ async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
 
 async def idle(saver: AsyncRedisSaver) -> None:
     """No connection is in use, no task under way, and each connection answers what it is asked."""
-    batcher = saver.driver.connections.batcher()
+    batcher = saver._driver.connections.batcher()
     while batcher._under_way:
         await asyncio.sleep(0)
     assert not batcher._queue
@@ -198,12 +198,12 @@ async def test_many_callers_take_few_connections(server: Server) -> None:
                 assert right(await saver.aget_tuple(config(f"n{number}")), number)
 
         await asyncio.gather(*(caller(number % 8) for number in range(200)))
-        assert len(saver.driver.connections.batcher().client.connection_pool._available_connections) <= 4
+        assert len(saver._driver.connections.batcher().client.connection_pool._available_connections) <= 4
 
 
 async def test_who_is_alone_is_not_piped(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    monkeypatch.setattr(saver.driver.connections.batcher().client, "pipeline", None)
+    monkeypatch.setattr(saver._driver.connections.batcher().client, "pipeline", None)
     assert right(await saver.aget_tuple(config("n3")), 3)
     assert sent.calls == [1]
 
@@ -223,8 +223,8 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
 
 async def test_a_batch_travels_with_the_others(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2, 99)]
-    asked = saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))
+    index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2, 99)]
+    asked = saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))
     replies, found = await asyncio.gather(asked, saver.aget_tuple(config("n4")))
     assert replies == [1, 1, 0]
     assert right(found, 4)
@@ -261,8 +261,8 @@ async def test_all_cancelled_before_they_are_sent(saver: Any, monkeypatch: Any) 
 
 async def test_a_batch_that_is_cancelled_before_it_is_sent_sends_what_came_after(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
-    asked = asyncio.ensure_future(saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index])))
+    index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
+    asked = asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index])))
     tasks = read(saver, 4, 5)
     await asyncio.sleep(0)
     asked.cancel()
@@ -326,11 +326,11 @@ async def test_many_who_come_and_go_get_no_reply_of_another(saver: Any) -> None:
 
 
 async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server: Server, monkeypatch: Any) -> None:
-    keys = saver.keyspace.keys("n2")
+    keys = saver._context.keyspace.keys("n2")
     server.client().delete(*keys)
     server.client().set(keys.index_key, "of another program")
     tasks = read(saver, 1, 2, 3)
-    wrong = asyncio.ensure_future(saver.driver.arequest(Command(("LPUSH", keys.index_key, "x"))))
+    wrong = asyncio.ensure_future(saver._driver.arequest(Command(("LPUSH", keys.index_key, "x"))))
     with pytest.raises(KeyConflict):
         await tasks[1]
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -380,8 +380,8 @@ async def test_scripts_the_server_does_not_know_are_taught_at_once(
     raw.script_flush()
     raw.config_resetstat()
     sent = Sent(monkeypatch)
-    calls = [Call(script(number % 100), saver.keyspace.keys(f"n{number}"), ()) for number in range(200)]
-    replies = await asyncio.gather(*map(saver.driver.arequest, calls), saver.aget_tuple(config("n3")))
+    calls = [Call(script(number % 100), saver._context.keyspace.keys(f"n{number}"), ()) for number in range(200)]
+    replies = await asyncio.gather(*map(saver._driver.arequest, calls), saver.aget_tuple(config("n3")))
     assert replies[:-1] == [number % 100 for number in range(200)]
     assert right(replies[-1], 3)
     stats = raw.info("commandstats")
@@ -400,9 +400,9 @@ async def test_scripts_the_server_does_not_know_are_taught_at_once(
 async def test_only_the_unknown_script_is_sent_again(saver: Any, server: Server) -> None:
     raw = server.client()
     raw.config_resetstat()
-    unknown = Call(script(1000), saver.keyspace.keys("n1"), ())
+    unknown = Call(script(1000), saver._context.keyspace.keys("n1"), ())
     tasks = read(saver, 1, 2)
-    assert await saver.driver.arequest(unknown) == 1000
+    assert await saver._driver.arequest(unknown) == 1000
     await all_right(tasks, 1, 2)
     stats = raw.info("commandstats")
     assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_eval"]["calls"]) == (3, 1)
@@ -507,8 +507,8 @@ async def test_nothing_waits_for_a_hanging_server_when_all_have_left(relay: Rela
     async with saver_on(relay.port, max_connections=1, socket_timeout=None) as saver:
         relay.on_reply = swallow
         tasks = [*read(saver, 1, 2, 3), asyncio.ensure_future(saver.aprune(["n1", "n2"], dry_run=True))]
-        index = [saver.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
-        tasks.append(asyncio.ensure_future(saver.driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))))
+        index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
+        tasks.append(asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))))
         await asyncio.wait(tasks, timeout=0.05)
         for task in tasks:
             task.cancel()
@@ -564,7 +564,7 @@ async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: in
             assert right(one, number) or isinstance(one, asyncio.CancelledError), one
         assert sum(isinstance(one, asyncio.CancelledError) for one in found) == 86
     await idle(saver)
-    await saver.driver.connections.batcher().client.aclose()
+    await saver._driver.connections.batcher().client.aclose()
 
 
 async def test_a_client_that_decodes(server: Server) -> None:
@@ -593,7 +593,7 @@ async def test_a_sentinel_s_client(sentinel: Server) -> None:
     async with AsyncRedisSaver.from_conn_string(url) as saver:
         await furnish(saver, 30)
         await all_right(read(saver, *range(30)), *range(30))
-        assert await saver.driver.connections.batcher().client.client_kill_filter(_type="normal", skipme=False)
+        assert await saver._driver.connections.batcher().client.client_kill_filter(_type="normal", skipme=False)
         await all_right(read(saver, *range(30)), *range(30))
 
 
@@ -614,12 +614,12 @@ async def test_callers_on_other_loops_and_threads_travel_too(saver: Any) -> None
 
 
 async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipeline(saver: Any, monkeypatch: Any) -> None:
-    await saver.driver.arequest(Call(script(7), saver.keyspace.keys("n0"), ()))
+    await saver._driver.arequest(Call(script(7), saver._context.keyspace.keys("n0"), ()))
     sent = Sent(monkeypatch)
     loop = asyncio.get_running_loop()
     asked = [
         asyncio.run_coroutine_threadsafe(
-            saver.driver._answer_here(Call(script(7), saver.keyspace.keys(f"n{number}"), ())), loop
+            saver._driver._answer_here(Call(script(7), saver._context.keyspace.keys(f"n{number}"), ())), loop
         )
         for number in range(5)
     ]
@@ -631,7 +631,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
     """What was under way for callers of the loop is cancelled, not what others asked; the next loop starts afresh."""
     no_retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
     saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port, socket_timeout=2, retry=no_retry))
-    settings = saver.driver.connections.given.connection_pool.connection_kwargs
+    settings = saver._driver.connections.given.connection_pool.connection_kwargs
     outcomes: list[type[BaseException]] = []
 
     def ask() -> None:
@@ -671,7 +671,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
     async def again() -> None:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
         await idle(saver)
-        await saver.driver.connections.batcher().client.aclose()
+        await saver._driver.connections.batcher().client.aclose()
 
     asyncio.run(again())
 
@@ -712,7 +712,7 @@ async def test_a_cold_cluster_client_serves_many_at_once(clustered: Any, cluster
 
 async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     """While it moves (ASK), and when it has (MOVED); others in the pipeline are not disturbed."""
-    keys = clustered.keyspace.keys("n7")
+    keys = clustered._context.keyspace.keys("n7")
     slot = redis.crc.key_slot(keys.index_key)
     clients = [node.client() for node in cluster.nodes]
     names = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
@@ -726,7 +726,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     clients[source].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *held)
     await all_right(read(clustered, *range(30)), *range(30))
     # With an even number of connections redis-py never says ASKING on the one that it then sends the command on.
-    node = clustered.driver.connections.batcher().client.get_node(*where)
+    node = clustered._driver.connections.batcher().client.get_node(*where)
     await asyncio.gather(*(node.execute_command("PING") for _ in range(len(node._connections) // 2 * 2 + 2)))
     assert len(node._connections) % 2 == 0
     await all_right(read(clustered, 7), 7)
@@ -737,7 +737,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-    client = clustered.driver.connections.batcher().client
+    client = clustered._driver.connections.batcher().client
     assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
     assert await clusters.aask(client, keys.index_key, ("EXISTS", keys.index_key), {}) == 1
     await all_right(read(clustered, *range(30)), *range(30))
@@ -746,7 +746,9 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
 
 async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
     held = asyncio.Event()
-    node = clustered.driver.connections.batcher()._node_of(Command(("GET", clustered.keyspace.keys("n0").index_key)))
+    node = clustered._driver.connections.batcher()._node_of(
+        Command(("GET", clustered._context.keyspace.keys("n0").index_key))
+    )
     run = type(node).execute_pipeline
 
     async def hanging(self: Any, commands: Any) -> Any:
@@ -756,11 +758,11 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
 
     monkeypatch.setattr(type(node), "execute_pipeline", hanging)
     tasks = read(clustered, *range(30))
-    batcher = clustered.driver.connections.batcher()
+    batcher = clustered._driver.connections.batcher()
     there = {
         number
         for number in range(30)
-        if batcher._node_of(Command(("GET", clustered.keyspace.keys(f"n{number}").index_key))) == node
+        if batcher._node_of(Command(("GET", clustered._context.keyspace.keys(f"n{number}").index_key))) == node
     }
     assert 1 < len(there) < 30
     await all_right(

@@ -156,7 +156,7 @@ async def test_who_passes_a_client_keeps_it() -> None:
     RedisSaver(client).get_tuple(config("t"))
     with RedisSaver.from_conn_string(url_of("redis")) as saver:
         saver.get_tuple(config("t"))
-        pool = saver.driver.client.connection_pool
+        pool = saver._driver.client.connection_pool
         assert pool._available_connections[0]._sock is not None
     assert pool._available_connections[0]._sock is None
     assert client.connection_pool._available_connections[0]._sock is not None
@@ -212,7 +212,7 @@ def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
         found = await asyncio.to_thread(asyncio.run, saver.aget_tuple(config("t")))
         assert found.checkpoint["channel_values"] == {"n": 1}
         assert await asyncio.to_thread(lambda: len(list(saver.list(None)))) == 1
-        await saver.driver.connections.batcher().client.aclose()
+        await saver._driver.connections.batcher().client.aclose()
 
     asyncio.run(main())
 
@@ -296,7 +296,7 @@ async def roundtrip_async(saver: Any) -> None:
 
 def test_a_clone_has_the_serializer_it_was_given(prefix: str) -> None:
     saver = RedisSaver(redis.Redis(port=port()), prefix=prefix)
-    assert copy.copy(saver).driver.client is saver.driver.client
+    assert copy.copy(saver)._driver.client is saver._driver.client
 
 
 # -- versions

@@ -102,7 +102,7 @@ def used(request: pytest.FixtureRequest, prefix: str) -> Iterator[Any]:
     write(saver)
     yield saver
     if isinstance(saver, RedisSaver):
-        saver.driver.close()
+        saver._driver.close()
 
 
 def test_a_child_and_its_parent_go_on(used: Any) -> None:
@@ -115,22 +115,22 @@ def test_a_child_and_its_parent_go_on(used: Any) -> None:
 
     in_child(child)
     assert value(used.get_tuple(config())) == 1
-    if "fakeredis" not in type(getattr(used.driver, "client", None) or used.driver.connections.given).__module__:
+    if "fakeredis" not in type(getattr(used._driver, "client", None) or used._driver.connections.given).__module__:
         assert value(used.get_tuple(config("of its child"))) == 3
 
 
 def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
     """The locks of pools, clients and savers, which nobody will release in the child."""
-    holders: list[Any] = [used.chunk_cache._lock]
+    holders: list[Any] = [used._context.chunk_cache._lock]
     if isinstance(used, RedisSaver):
-        holders += [used.driver.connection._lock]
-        client = used.driver.connection.client
+        holders += [used._driver.connection._lock]
+        client = used._driver.connection.client
         for owner in (client, getattr(client, "connection_pool", None), getattr(client, "nodes_manager", None)):
             holders += [
                 lock for name in ("_lock", "_fork_lock", "_initialization_lock") if (lock := getattr(owner, name, None))
             ]
     else:
-        holders += [used.driver.connections._lock, loops._background._lock]
+        holders += [used._driver.connections._lock, loops._background._lock]
     ready, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -162,7 +162,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
 
     def ids() -> set[int]:
         if kind == "sync":
-            return {saver.driver.client.execute_command("CLIENT", "ID")}
+            return {saver._driver.client.execute_command("CLIENT", "ID")}
         return {loops.call(_client_id(saver))}
 
     before = ids()
@@ -178,7 +178,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
 
 
 async def _client_id(saver: AsyncRedisSaver) -> int:
-    batcher = saver.driver.connections.batcher()
+    batcher = saver._driver.connections.batcher()
     assert batcher is not None
     return int(await batcher.send("CLIENT", "ID"))
 
@@ -216,16 +216,16 @@ def test_a_stream_that_was_begun_before_the_fork(prefix: str) -> None:
 def test_what_a_child_closes_is_its_own(prefix: str) -> None:
     with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         write(saver)
-        client = saver.driver.client
+        client = saver._driver.client
 
         def child() -> None:
             write(saver, "u")
-            saver.driver.close()
+            saver._driver.close()
 
         in_child(child)
         assert client.connection_pool._available_connections[0]._sock is not None
         write(saver, "v")
-        assert saver.driver.client is client
+        assert saver._driver.client is client
 
 
 # -- twins of clients
@@ -347,7 +347,7 @@ def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
 ) -> None:
     client = connect(url_of("redis"), asynchronous=True)
     saver = AsyncRedisSaver(client, prefix=prefix)
-    own = saver.driver.connections
+    own = saver._driver.connections
 
     async def asks() -> Any:
         await saver.aget_tuple(config())
@@ -375,7 +375,7 @@ def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
         saver = AsyncRedisSaver(client, prefix=prefix)
         await asyncio.to_thread(asyncio.run, saver.aget_tuple(config()))
         await saver.aget_tuple(config())
-        batcher = saver.driver.connections.batcher()
+        batcher = saver._driver.connections.batcher()
         assert batcher is not None
         assert batcher.client is client
 
@@ -403,7 +403,7 @@ async def test_no_connection_is_left_by_loops_that_end_or_by_savers_that_are_for
     await asyncio.to_thread(saver.get_tuple, config())
     raw = redis.Redis(port=port(), decode_responses=True)
     assert sum(one["name"] == prefix for one in raw.client_list()) >= 2
-    await saver.driver.aclose()
+    await saver._driver.aclose()
     assert await connected(raw, prefix) == 0
     await asyncio.to_thread(saver.get_tuple, config())  # whoever goes on connects anew
     del saver, asks
@@ -461,7 +461,7 @@ async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(p
     answers = await asyncio.to_thread(asyncio.run, elsewhere())
     assert [isinstance(one, asyncio.CancelledError) for one in answers] == [True, False] * 10
     assert {value(one) for one in answers[1::2]} == {1}
-    await saver.driver.aclose()
+    await saver._driver.aclose()
 
 
 # -- over two tiers
@@ -537,7 +537,7 @@ async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(pre
                 saver.get_tuple(config())
 
         in_child(child)
-        await saver.hot.driver.aclose()
+        await saver.hot._driver.aclose()
 
 
 def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_path: Path) -> None:

@@ -566,7 +566,7 @@ async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, movin
             ) as caught:
                 await call()
             assert isinstance(caught.value, redis.ConnectionError)
-            assert isinstance(caught.value, uniform.saver.driver.failures)
+            assert isinstance(caught.value, uniform.saver._driver.failures)
         assert time.monotonic() - began < 10
     await put(uniform, config(), {"n": 1})
 

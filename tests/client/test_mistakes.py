@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "hot": (
         lambda: AsyncTieredSaver(RedisSaver(redis.Redis()), InMemorySaver()),
         TypeError,
-        "AsyncTieredSaver: hot is a redis_saver._checkpoint.sync.RedisSaver; it has to be of AsyncRedisSaver",
+        "AsyncTieredSaver: hot is a redis_saver.RedisSaver; it has to be of AsyncRedisSaver",
     ),
     "cold": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), "postgresql://:secret@h"),

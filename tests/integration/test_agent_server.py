@@ -56,8 +56,8 @@ async def test_without_further_settings_it_is_the_plain_saver(environment: pytes
     async with checkpointer() as saver:
         plain = AsyncRedisSaver(clients.connect("memory://", asynchronous=True))
         assert type(saver) is AsyncRedisSaver
-        assert saver.keyspace.prefix == plain.keyspace.prefix
-        assert saver.expiry == plain.expiry
+        assert saver._context.keyspace.prefix == plain._context.keyspace.prefix
+        assert saver._context.expiry == plain._context.expiry
         assert type(saver.serde) is type(plain.serde)
 
 
@@ -67,17 +67,17 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", "true")
     environment.setenv("LANGGRAPH_AES_KEY", KEY)
     async with checkpointer() as saver:
-        assert saver.keyspace.prefix == "mine"
-        assert saver.expiry == (90_000, True)
+        assert saver._context.keyspace.prefix == "mine"
+        assert saver._context.expiry == (90_000, True)
         assert isinstance(saver.serde, EncryptedSerializer)
-        assert saver.require_encryption
+        assert saver._context.require_encryption
 
 
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
 async def test_refresh_on_read_is_true_or_false(environment: pytest.MonkeyPatch, text: str, meant: bool) -> None:
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
     async with checkpointer() as saver:
-        assert saver.expiry == (None, meant)
+        assert saver._context.expiry == (None, meant)
 
 
 @pytest.mark.parametrize("text", ["", "yes", "1", "on", " true"])
@@ -385,9 +385,9 @@ async def test_delete_leaves_no_key(app: App) -> None:
 
 @needs_agent_server
 async def test_a_stateless_run_leaves_no_key(app: App) -> None:
-    before = set(app.keys(app.saver.keyspace.prefix))
+    before = set(app.keys(app.saver._context.keyspace.prefix))
     assert contents(await app.client.runs.wait(None, "chat", input=human("one"))) == ["one", "echo: one"]
-    assert set(app.keys(app.saver.keyspace.prefix)) == before
+    assert set(app.keys(app.saver._context.keyspace.prefix)) == before
 
 
 @needs_agent_server

@@ -56,7 +56,7 @@ def meters() -> Any:
 def tiered(**settings: Any) -> TieredSaver:
     saver = TieredSaver(RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver(), **settings)
     if not settings:
-        saver.counts.learn("scan 0 0 0 0")  # as if it had looked
+        saver._context.counts.learn("scan 0 0 0 0")  # as if it had looked
     return saver
 
 
@@ -75,9 +75,9 @@ def test_every_field_is_exported_as_what_it_is(meters: Meters) -> None:
     saver = tiered()
     instrument(saver, meters.provider, {"tier": "chats"})
     for number, field in enumerate(exported(), 1):
-        setattr(saver.counts, field, number)
+        setattr(saver._context.counts, field, number)
     assert meters.points(LAST_ERROR) == {}
-    saver.counts.last_error = "OperationalError: 10.0.0.7 does not answer"
+    saver._context.counts.last_error = "OperationalError: 10.0.0.7 does not answer"
     for number, (name, attributes) in enumerate(exported().values(), 1):
         assert meters.points(name)[tuple(sorted({"tier": "chats", **attributes}.items()))] == number
     assert meters.points(LAST_ERROR) == {(("error.type", "OperationalError"), ("tier", "chats")): 1}
@@ -85,7 +85,7 @@ def test_every_field_is_exported_as_what_it_is(meters: Meters) -> None:
 
 def test_kinds_and_units(meters: Meters) -> None:
     saver = tiered()
-    saver.counts.last_error = "ValueError: no"
+    saver._context.counts.last_error = "ValueError: no"
     instrument(saver, meters.provider)
     found = meters.metrics()
     assert set(found) == {*(one.name for one in INSTRUMENTS), LAST_ERROR}
@@ -129,7 +129,7 @@ def test_several_savers(meters: Meters) -> None:
     """Attributes tell them apart; those with the same ones are taken together."""
     savers = [tiered() for _ in range(3)]
     for number, saver in enumerate(savers, 1):
-        saver.counts.bypasses = saver.counts.backlog = saver.counts.hits = number
+        saver._context.counts.bypasses = saver._context.counts.backlog = saver._context.counts.hits = number
         instrument(saver, meters.provider, {"tier": "a" if number == 1 else "b"})
     assert meters.points("redis_saver.tier.bypasses") == {(("tier", "a"),): 1, (("tier", "b"),): 5}
     assert meters.points("redis_saver.tier.backlog.records") == {(("tier", "a"),): 1, (("tier", "b"),): 3}
@@ -139,7 +139,7 @@ def test_several_savers(meters: Meters) -> None:
 def test_twice(meters: Meters) -> None:
     """The last attributes hold, and nothing is counted twice."""
     saver = tiered()
-    saver.counts.bypasses = 4
+    saver._context.counts.bypasses = 4
     for name in ("a", "a", "b"):
         instrument(saver, meters.provider, {"tier": name})
         assert meters.points("redis_saver.tier.bypasses") == {(("tier", name),): 4}
@@ -243,9 +243,9 @@ except ImportError as error:
 def test_stats_are_a_copy() -> None:
     """What is read is of one moment, and whatever is done to it changes nothing."""
     saver = tiered()
-    saver.counts.hits = 2
+    saver._context.counts.hits = 2
     before = saver.stats()
-    saver.counts.hits = 3
+    saver._context.counts.hits = 3
     before.misses = 9
     assert (before.hits, saver.stats().hits, saver.stats().misses) == (2, 3, 0)
     assert saver.with_allowlist([]).stats() == saver.stats()

@@ -305,7 +305,9 @@ def test_what_moved_between_two_of_ours_is_stored_as_it_was(places: Places, live
     here = places.url("ours")
     assert Ran("migrate", lived["ours"], here).all_well
     with places.saver(here) as new, places.saver(lived["ours"]) as native:
-        stored = [saver.driver.client.hgetall(saver.keyspace.keys("user-chat").data_key) for saver in (new, native)]
+        stored = [
+            saver._driver.client.hgetall(saver._context.keyspace.keys("user-chat").data_key) for saver in (new, native)
+        ]
     assert {key: data for key, data in stored[0].items() if key[:1] != b"@"} == {
         key: data for key, data in stored[1].items() if key[:1] != b"@"
     }
@@ -532,7 +534,7 @@ def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str
     there = places.url("ours")
     assert Ran("migrate", lived["ours"], there).all_well
     with RedisSaver.from_conn_string(there) as saver:
-        saver.driver.client.delete(saver.keyspace.keys("other").data_key)
+        saver._driver.client.delete(saver._context.keyspace.keys("other").data_key)
     ran = Ran("migrate", there, places.url("sqlite"))
     assert ran.code == 1 and "4 copied" in ran.out and ran.err.startswith("failed: thread 'other': ")
 

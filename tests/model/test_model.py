@@ -285,7 +285,7 @@ class Machine(RuleBasedStateMachine):
             assert raw.counters(data)["writes"] == counted
 
     def client_raw_data(self, thread: str) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.target.raw.hgetall(self.uniform.saver.keyspace.keys(thread).data_key)
+        found: dict[bytes, bytes] = self.target.raw.hgetall(self.uniform.saver._context.keyspace.keys(thread).data_key)
         return found
 
 

@@ -222,6 +222,6 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
 
 def test_the_setting_is_the_constructors(target: Target) -> None:
     kind = AsyncRedisSaver if target.flavour == "async" else RedisSaver
-    assert kind(target.client(), compression="zstd").compression == "zstd"
-    assert kind(target.client()).compression is None
+    assert kind(target.client(), compression="zstd")._context.compression == "zstd"
+    assert kind(target.client())._context.compression is None
     assert texts(1) != texts(1, 1)

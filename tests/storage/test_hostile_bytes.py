@@ -820,13 +820,13 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
         made = furnish(saver, length=2)
         what = [change_tiers(target.raw, keys, chance) for _ in range(chance.choice([1, 1, 2]))]
         calls: dict[str, Callable[[], Any]] = {
-            "flush": lambda: saver.driver.run(flushing.flush(saver, "thread", at_once=True)),
+            "flush": lambda: saver._driver.run(flushing.flush(saver._context, "thread", at_once=True)),
             "get_tuple": lambda: saver.get_tuple(WHERE),
             "put": lambda: saver.put(made[-1], checkpoint({"n": 5}, checkpoint_id="c000009"), {}, {"n": "1"}),
             "put_writes": lambda: saver.put_writes(made[-1], [("n", 1)], "task 9"),
             "list": lambda: list(saver.list(WHERE)),
             "history": lambda: saver.get_delta_channel_history(config=WHERE, channels=["delta"]),
-            "flush again": lambda: saver.driver.run(flushing.flush(saver, "thread", at_once=True)),
+            "flush again": lambda: saver._driver.run(flushing.flush(saver._context, "thread", at_once=True)),
             "delete_thread": lambda: saver.delete_thread("thread"),
         }
         for name, call in calls.items():

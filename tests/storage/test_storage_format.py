@@ -105,7 +105,7 @@ async def store_tiers(hot: Uniform, cold: Refusing) -> None:
             where = await put(uniform, where, {"n": number}, checkpoint_id=f"{number}", versions=versions(number, "n"))
             await uniform.put_writes(where, [("n", number + 1)], "task", "path")
         if thread != "dirty":
-            await ran(uniform, flushing.flush(uniform.saver, thread, at_once=True))
+            await ran(uniform, flushing.flush(uniform.saver._context, thread, at_once=True))
     await behind.delete_thread("deleted")
     filled = Uniform(cold)  # type: ignore[arg-type]
     where = await put(filled, config("filled"), {"n": 1}, checkpoint_id="1", versions=versions(1, "n"))

@@ -272,7 +272,7 @@ class History:
                     await saver.aclose(
                         1
                     )  # a turn may be released on a primary that is lost: then its thread waits for 30 seconds
-                await getattr(saver, "hot", saver).driver.aclose()
+                await getattr(saver, "hot", saver)._driver.aclose()
         return self.rounds
 
     async def _round(self, name: str, disturb: Callable[[], None], number: int) -> Round:
@@ -386,7 +386,7 @@ class History:
                     continue
                 unwritten = [one for one in thread.written & there.keys() if not there[one].pending_writes]
                 made.lost[mode] += len(thread.put - there.keys()) + len(unwritten)
-            getattr(fresh, "hot", fresh).driver.close()
+            getattr(fresh, "hot", fresh)._driver.close()
         if made.name not in LOSING and made.lost["plain"]:
             made.wrong.append(f"{made.lost['plain']} checkpoints are lost, and nothing failed over")
         for mode in self._keeps:
@@ -397,7 +397,7 @@ class History:
         for saver in self._blocking.values():
             if isinstance(saver, TieredSaver):
                 saver.close(1)
-            getattr(saver, "hot", saver).driver.close()
+            getattr(saver, "hot", saver)._driver.close()
         self.servers.stop()
 
 

@@ -91,7 +91,7 @@ class Process:
                     return process._tried(request, error)
                 return answer
 
-        owner.driver = PassingBy(owner.driver)
+        owner._driver = PassingBy(owner._driver)
 
     @staticmethod
     def _tried(request: Any, error: Exception) -> Outcome:
@@ -129,7 +129,7 @@ class Process:
         raise {"hot": redis.ConnectionError, "cold": psycopg.OperationalError}[tier]("on purpose")
 
     async def run(self, operation: Any) -> Any:
-        driver = self.saver.driver
+        driver = self.saver._driver
         return await driver.arun(operation) if self.uniform.native_async else driver.run(operation)
 
 
@@ -456,7 +456,7 @@ class History:
         """A flusher's turn."""
         at_once = self.chance.random() < 0.5
         done, _ = await self.met(
-            at, lambda process: process.run(flushing.flush(process.saver, thread, at_once=at_once))
+            at, lambda process: process.run(flushing.flush(process.saver._context, thread, at_once=at_once))
         )
         assert not done or not done.failed or self.processes[at].has_struck, done
 

@@ -65,7 +65,7 @@ class UnderWay:
         if self.asks == TAKES:
             self.waited, self.is_outdated = 0, False
         try:
-            reply = None if self.is_waiting else self.saver.driver.request(request)
+            reply = None if self.is_waiting else self.saver._driver.request(request)
         except RedisSaverError as error:
             return self._go_on(self._operations[-1].throw, error)
         return self._go_on(self._operations[-1].send, reply)
@@ -293,7 +293,7 @@ class Interleaving:
             return
 
         def looking_first(saver: Any) -> Iterator[Any]:
-            yield from operations.get_tuple(saver, config(thread, ns))
+            yield from operations.get_tuple(saver._context, config(thread, ns))
             return (yield from make(saver))
 
         self.write(method, thread, looking_first, happened)
@@ -341,12 +341,15 @@ class Interleaving:
         found, ns = self.some_newest(thread), self.chance.choice(NAMESPACES)
         where = found.config if found and self.chance.random() < 0.3 else config(thread, ns)
         self.read(
-            "get_tuple", thread, lambda saver: operations.get_tuple(saver, where), lambda: self.model.get_tuple(where)
+            "get_tuple",
+            thread,
+            lambda saver: operations.get_tuple(saver._context, where),
+            lambda: self.model.get_tuple(where),
         )
 
     def list(self, thread: str) -> None:
         where = config(thread, None)
-        make = lambda saver: listing.collect(operations.list_checkpoints(saver, where, None, None, None))  # noqa: E731
+        make = lambda saver: listing.collect(operations.list_checkpoints(saver._context, where, None, None, None))  # noqa: E731
         if not self.is_coalescing:
             self.read("list", thread, make, lambda: list(self.model.list(where)))
 
@@ -362,21 +365,21 @@ class Interleaving:
         self.start(what, thread, make, then)
 
     def flush(self, thread: str) -> None:
-        saver = self.chance.choice([saver for saver in self.savers if saver.flush_queue])
+        saver = self.chance.choice([saver for saver in self.savers if saver._flush_queue])
         at_once = self.chance.random() < 0.8
 
         def then(done: Any) -> None:
             self.say("done flush", thread, done)
             assert done in (None, KILLED) or not done.failed
 
-        self.start("flush", thread, lambda saver: flushing.flush(saver, thread, at_once=at_once), then, saver)
+        self.start("flush", thread, lambda saver: flushing.flush(saver._context, thread, at_once=at_once), then, saver)
 
     # -- in the end
 
     def check_all(self, cold: Any) -> None:
         self.tiers.later(context.WRITER_GONE)
         list(self.savers[0].list(None))  # which brings there what only hot has
-        assert next(saver for saver in self.savers if saver.flush_queue).flush(timeout=30) == 0
+        assert next(saver for saver in self.savers if saver._flush_queue).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:
             for ns in NAMESPACES:

@@ -155,7 +155,7 @@ class Tiers:
     def fails(self, uniform: Uniform, script: Any = None) -> Any:
         """Let hot fail, in all or from one script on, until the answer is called."""
         hot, has_failed = uniform.saver.hot, script is None
-        works = hot.driver
+        works = hot._driver
 
         def around(request: Any) -> Any:
             nonlocal has_failed
@@ -165,7 +165,7 @@ class Tiers:
             return (yield request)
 
         Around(hot, around)
-        return lambda: setattr(hot, "driver", works)
+        return lambda: setattr(hot, "_driver", works)
 
 
 class Clock:
@@ -237,7 +237,7 @@ async def drained(uniform: Uniform) -> None:
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
     """A flusher that has taken what is dirty, and stops before it gives anything to cold; its claim is over when the answer lets it go on."""
     saver = uniform.saver
-    operation = flushing.flush(saver, "thread")
+    operation = flushing.flush(saver._context, "thread")
     request = next(operation)
     while not isinstance(request, Attempt):
         answer = await asked(uniform, request)

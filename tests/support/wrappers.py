@@ -14,18 +14,18 @@ class Around(DriverWrapper[Any]):
     """Does for each request what a generator says, which yields it, or others, and returns the reply."""
 
     def __init__(self, saver: Any, around: Callable[[Any], Generator[Any, Any, Any]]) -> None:
-        super().__init__(saver.driver)
+        super().__init__(saver._driver)
         self.around = around  # type: ignore[method-assign]
-        saver.driver = self
+        saver._driver = self
 
 
 class Meanwhile(DriverWrapper[Any]):
     """Lets something happen before a request, or after it: what a function answers for it, if anything, is awaited. For a blocking driver on another thread."""
 
     def __init__(self, saver: Any, before: Callable[[Any], Any], after: Callable[[Any], Any] = lambda _: None) -> None:
-        super().__init__(saver.driver)
+        super().__init__(saver._driver)
         self._before, self._after = before, after
-        saver.driver = self
+        saver._driver = self
 
     def request(self, request: Any) -> Any:
         elsewhere(self._before(request))
@@ -56,12 +56,14 @@ def elsewhere(act: Any) -> None:
 async def asked(uniform: Any, request: Any) -> Any:
     """What a saver's driver answers."""
     return (
-        await uniform.saver.driver.arequest(request) if uniform.native_async else uniform.saver.driver.request(request)
+        await uniform.saver._driver.arequest(request)
+        if uniform.native_async
+        else uniform.saver._driver.request(request)
     )
 
 
 async def ran(uniform: Any, operation: Any) -> Any:
     """What an operation returns."""
     if uniform.native_async:
-        return await uniform.saver.driver.arun(operation)
-    return await asyncio.to_thread(uniform.saver.driver.run, operation)
+        return await uniform.saver._driver.arun(operation)
+    return await asyncio.to_thread(uniform.saver._driver.run, operation)

@@ -210,12 +210,12 @@ async def done(tiers: Tiers, uniform: Uniform, operation: Any, fails: Any = None
 
 
 async def flushed(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
-    return await done(tiers, uniform, flushing.flush(uniform.saver, "thread"), **how)
+    return await done(tiers, uniform, flushing.flush(uniform.saver._context, "thread"), **how)
 
 
 async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
     """A claim that has got as far as a script, which was carried out; or (None) as a call of cold, which was not."""
-    operation = flushing.flush(uniform.saver, "thread")
+    operation = flushing.flush(uniform.saver._context, "thread")
     request = next(operation)
     while script is not None or not isinstance(request, Attempt):
         answer = await asked(uniform, request)
@@ -252,7 +252,7 @@ async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> No
     goes_on = await stopped(tiers, uniform, scripts.CLAIM)
     assert await flushed(tiers, uniform) is None
     goes_on.close()
-    leases = uniform.saver.leases
+    leases = uniform.saver._context.leases
     kept = dict(leases._tokens)
     leases.after_fork()
     assert await flushed(tiers, uniform) is None
@@ -325,7 +325,7 @@ async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
 
 
 async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
-    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver), **how)
+    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver._context), **how)
 
 
 @pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
@@ -344,13 +344,13 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     """And another does when it has not gone on for a while."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation = flush_queue.scan_in_turn(uniform.saver)
+    operation = flush_queue.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, uniform) == ["thread"]
     tiers.later(flush_queue.SCAN_LEASE)
-    operation = flush_queue.scan_in_turn(uniform.saver)
+    operation = flush_queue.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     tiers.later(flush_queue.SCAN_LEASE)
     assert await looked(tiers, other) == ["thread"]
@@ -360,7 +360,7 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
     monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation, sent = flush_queue.scan(uniform.saver, is_in_turn=True), list[Any]()
+    operation, sent = flush_queue.scan(uniform.saver._context, is_in_turn=True), list[Any]()
     request = next(operation)
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)

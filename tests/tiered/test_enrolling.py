@@ -60,7 +60,7 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
     listed, expected = await alone.list(config()), alone.saver.get_delta_channel_history(**asked)
 
     async def another() -> None:
-        going_on(other, operations.put(other.saver, made[-1], new(), {}, VERSIONS), until)
+        going_on(other, operations.put(other.saver._context, made[-1], new(), {}, VERSIONS), until)
 
     between(uniform, scripts.ENROLL, another)
     if act == "list":
@@ -106,9 +106,9 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
     await drained(uniform)
     first = (await uniform.list(config()))[-1].config
     last = (await uniform.get_tuple(config())).config
-    writing = going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
+    writing = going_on(through, operations.put(through.saver._context, last, new(), {}, VERSIONS), "ColdCall put")
     deleting = UnderWay(
-        uniform.saver, "", operations.delete_for_runs(uniform.saver, ["run-2"]), lambda _: None, "thread"
+        uniform.saver, "", operations.delete_for_runs(uniform.saver._context, ["run-2"]), lambda _: None, "thread"
     )
     while not deleting.is_waiting:
         deleting.step()
@@ -126,7 +126,7 @@ async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkey
     await two_runs(uniform)
     await drained(uniform)
     last = (await uniform.get_tuple(config())).config
-    going_on(through, operations.put(through.saver, last, new(), {}, VERSIONS), "ColdCall put")
+    going_on(through, operations.put(through.saver._context, last, new(), {}, VERSIONS), "ColdCall put")
     with pytest.raises(ThreadBusy, match="'thread'"):
         await uniform.delete_for_runs(["run-2"])
     await through.put_writes(last, [("n", 1)], "task")

@@ -280,12 +280,12 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
         await other.flush()
         first, second = {
             "list": lambda: (
-                listing.collect(operations.list_checkpoints(uniform.saver, config(thread), None, None, None)),
-                operations.delete_thread(other.saver, thread),
+                listing.collect(operations.list_checkpoints(uniform.saver._context, config(thread), None, None, None)),
+                operations.delete_thread(other.saver._context, thread),
             ),
             "delete_for_runs": lambda: (
-                operations.delete_for_runs(uniform.saver, [f"{thread} run-1"]),
-                operations.delete_for_runs(other.saver, [f"{thread} run-2"]),
+                operations.delete_for_runs(uniform.saver._context, [f"{thread} run-1"]),
+                operations.delete_for_runs(other.saver._context, [f"{thread} run-2"]),
             ),
         }[what]()
         bringing = UnderWay(uniform.saver, "", first, is_over.append, thread)

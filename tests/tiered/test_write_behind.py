@@ -424,7 +424,7 @@ async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
 
 
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
-    queue = (await tiers.saver(**BEHIND)).flush_queue
+    queue = (await tiers.saver(**BEHIND))._flush_queue
     for number in range(2000):
         queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
     assert queue.due() is None
@@ -963,7 +963,7 @@ async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_
     process = Process(await tiers.uniform(**settings), tiers)
     process.meets(Accident("kill", at, is_late=False))
     with contextlib.suppress(Killed):
-        await process.run(flushing.flush(process.saver, "thread"))
+        await process.run(flushing.flush(process.saver._context, "thread"))
     assert process.has_struck
     tiers.later(flushing.FLUSH_LEASE)
     await uniform.put(stored, newer, {"step": 1}, newer["channel_versions"])

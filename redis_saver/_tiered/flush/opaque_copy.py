@@ -8,31 +8,30 @@ into values no further than to tell scalars and snapshots of a `DeltaChannel`.
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._checkpoint.saver import Saver
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
 
-B = TypeVar("B", bound=Saver[Any])
 CACHE_BYTES = 16_000_000
 """How much a flusher remembers of what it read."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
-def opaque_pair(hot: B, cold: BaseCheckpointSaver[Any]) -> tuple[B, BaseCheckpointSaver[Any]]:
+def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
     """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
-    hot = copy.copy(hot)
-    hot.chunk_cache = ChunkCache(CACHE_BYTES)
+    hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
         cold = copy.copy(cold)
-        hot.serde = cold.serde = OpaqueSerializer()
+        cold.serde = OpaqueSerializer()
+        hot = hot._replace(serde=OpaqueSerializer())
     return hot, cold
 
 

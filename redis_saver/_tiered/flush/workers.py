@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from redis_saver._client import loops
 from redis_saver._common import forks
 from redis_saver._common.display import error_text
 from redis_saver._tiered.capturing import capturing
-from redis_saver._tiered.flush.queue import Backlog, scan, scan_in_turn
+from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.flush.queue import Backlog, FlushQueue, scan, scan_in_turn
 from redis_saver._tiered.flush.run import Flushed, flush
+from redis_saver._tiered.saver import driver_over, tiers_of
 from redis_saver.errors import LoopEnded
 
 if TYPE_CHECKING:
@@ -42,24 +44,24 @@ _SCANS = 3
 """How often in a row hot may fail to say what is left, before a drain gives up."""
 
 
-def _after_claim(saver: Any, thread: str, done: Flushed | None, error: Exception | None) -> int:
+def _after_claim(
+    tiers: Tiers, queue: FlushQueue | None, thread: str, done: Flushed | None, error: Exception | None
+) -> int:
     """Note what came of a claim of a thread; answers how many records cold need not get any more."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
-        saver.counts.last_error = error_text(failed)
+        tiers.counts.last_error = error_text(failed)
     acked = done.brought + done.coalesced if done else 0
-    if saver.flush_queue:  # else it flushes, when asked to, what others left
-        saver.flush_queue.after_claim(
-            thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused)
-        )
+    if queue:  # else it flushes, when asked to, what others left
+        queue.after_claim(thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused))
     return acked
 
 
 class _Scans:
     """Scans of a drain, one after the other, of which some may fail."""
 
-    def __init__(self, saver: Any, left: Callable[[], float]) -> None:
-        self._saver, self._left, self._failed = saver, left, 0
+    def __init__(self, tiers: Tiers, left: Callable[[], float]) -> None:
+        self._tiers, self._left, self._failed = tiers, left, 0
 
     def have_failed(self, error: Exception | None) -> bool:
         """Whether this one did, and is to be tried again.
@@ -69,7 +71,7 @@ class _Scans:
         """
         self._failed = self._failed + 1 if error else 0
         if error:
-            self._saver.counts.last_error = error_text(error)
+            self._tiers.counts.last_error = error_text(error)
             if self._failed == _SCANS or not self._left():
                 raise error
         return bool(error)
@@ -115,10 +117,10 @@ class _Entered:
 class Flusher:
     """Threads of the process."""
 
-    def __init__(self, saver: TieredSaver) -> None:
+    def __init__(self, saver: TieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
         self.entered: _Entered = _Entered()
-        self._saver = weakref.ref(saver)
+        self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = threading.Event()
         self.after_fork()
         forks.watch(self)
@@ -141,7 +143,7 @@ class Flusher:
                 return
             self._threads = [
                 threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
-                for _ in range(saver.flush_workers)
+                for _ in range(self._workers)
             ]
             for thread in self._threads:
                 thread.start()
@@ -161,13 +163,13 @@ class Flusher:
             thread.join(left() + _TO_END)
 
     def _work(self, stopped: threading.Event) -> None:
-        while not stopped.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
-            if saver.flush_queue.is_time_to_scan():
+        while not stopped.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
+            if queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.flush_queue.found(saver.driver.run(scan_in_turn(saver)))
+                    queue.found(driver_over(saver).run(scan_in_turn(tiers_of(saver))))
                 if captured.error:
-                    saver.counts.last_error = error_text(captured.error)
-            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
+                    tiers_of(saver).counts.last_error = error_text(captured.error)
+            thread, pause = queue.due(), queue.flush_interval / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
             del saver
@@ -178,16 +180,16 @@ class Flusher:
         """Bring some of a thread to cold; answers how many records."""
         done = None
         with capturing() as captured:
-            done = saver.driver.run(flush(saver, thread, **how))
-        return _after_claim(saver, thread, done, captured.error)
+            done = driver_over(saver).run(flush(tiers_of(saver), thread, **how))
+        return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
+        scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = saver.driver.run(scan(saver))
+                found = driver_over(saver).run(scan(tiers_of(saver)))
             if not scans.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and self._bring_all(saver, found.threads, left):
@@ -197,16 +199,16 @@ class Flusher:
 
     def _bring_all(self, saver: TieredSaver, threads: list[str], left: Callable[[], float]) -> int:
         """Bring some of each thread to cold, with helpers; answers how many records."""
-        waiting, brought = queue.SimpleQueue[str](), []
+        waiting, brought = SimpleQueue[str](), []
         for thread in threads:
             waiting.put(thread)
 
         def work() -> None:
-            with contextlib.suppress(queue.Empty):
+            with contextlib.suppress(Empty):
                 while left():
                     brought.append(self._bring(saver, waiting.get_nowait(), at_once=True, seconds=left()))
 
-        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(saver.flush_workers, len(threads)))]
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(self._workers, len(threads)))]
         try:
             for helper in helpers:
                 helper.start()
@@ -221,10 +223,10 @@ class Flusher:
 class AsyncFlusher:
     """Tasks of an event loop."""
 
-    def __init__(self, saver: AsyncTieredSaver) -> None:
+    def __init__(self, saver: AsyncTieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
         self.entered: _Entered = _Entered()
-        self._saver = weakref.ref(saver)
+        self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = False
         self.after_fork()
         forks.watch(self)
@@ -251,19 +253,18 @@ class AsyncFlusher:
         if (saver := self._saver()) is None:
             return
         if getattr(saver.cold, "loop", None) is None:
-            await loops.acall(self._start(saver))
+            await loops.acall(self._start())
         else:
-            await self._start(saver)
+            await self._start()
 
-    async def _start(self, saver: AsyncTieredSaver) -> None:
+    async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         with self._lock:
             if self.is_at_work:
                 return
             self._loop, self._stopping = loop, asyncio.Event()
             self._tasks = [
-                loop.create_task(self._work(self._stopping), name="redis_saver flusher")
-                for _ in range(saver.flush_workers)
+                loop.create_task(self._work(self._stopping), name="redis_saver flusher") for _ in range(self._workers)
             ]
 
     async def stop(self, timeout: float) -> None:
@@ -285,13 +286,13 @@ class AsyncFlusher:
                 self._stopped, self._loop = False, None
 
     async def _work(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set() and (saver := self._saver()) is not None and saver.flush_queue:
-            if saver.flush_queue.is_time_to_scan():
+        while not stopping.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
+            if queue.is_time_to_scan():
                 with capturing() as captured:
-                    saver.flush_queue.found(await saver.driver.arun(scan_in_turn(saver)))
+                    queue.found(await driver_over(saver).arun(scan_in_turn(tiers_of(saver))))
                 if captured.error:
-                    saver.counts.last_error = error_text(captured.error)
-            thread, pause = saver.flush_queue.due(), saver.flush_queue.flush_interval / _STEPS
+                    tiers_of(saver).counts.last_error = error_text(captured.error)
+            thread, pause = queue.due(), queue.flush_interval / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
             del saver
@@ -303,16 +304,16 @@ class AsyncFlusher:
         """Bring some of a thread to cold; answers how many records."""
         done = None
         with capturing() as captured:
-            done = await saver.driver.arun(flush(saver, thread, **how))
-        return _after_claim(saver, thread, done, captured.error)
+            done = await driver_over(saver).arun(flush(tiers_of(saver), thread, **how))
+        return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
         """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
         left, pauses = _left_of(timeout), _pauses()
-        scans, found = _Scans(saver, left), Backlog([], 0, 0, 0)
+        scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
         while True:
             with capturing() as captured:
-                found = await saver.driver.arun(scan(saver))
+                found = await driver_over(saver).arun(scan(tiers_of(saver)))
             if not scans.have_failed(captured.error) and (not found.records or not left()):
                 return found.records
             if not captured.error and await self._bring_all(saver, found.threads, left):
@@ -328,7 +329,7 @@ class AsyncFlusher:
             for thread in waiting:
                 brought.append(await self._bring(saver, thread, at_once=True, seconds=left()))
 
-        workers = [asyncio.ensure_future(work()) for _ in range(min(saver.flush_workers, len(threads)))]
+        workers = [asyncio.ensure_future(work()) for _ in range(min(self._workers, len(threads)))]
         await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
         return sum(brought)
 

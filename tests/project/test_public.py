@@ -1,0 +1,84 @@
+"""What is public is what `docs/api.md` names: internals show neither in an IDE nor to a type checker."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+import fakeredis
+import pytest
+from fakeredis import FakeAsyncRedis
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+
+import redis_saver
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+
+MODULES = {"agent_server", "errors", "migrate", "sentinels", "serde", "telemetry"}
+THREADS = {"copy_thread", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
+"""Each has a twin for asyncio, as `check` has."""
+OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter"}
+OWN = {
+    RedisSaver: {"from_conn_string", "setup", "asetup"},
+    AsyncRedisSaver: {"from_conn_string", "setup", "asetup"},
+    TieredSaver: {"stats", "flush", "aflush", "close"},
+    AsyncTieredSaver: {"stats", "aflush", "aclose"},
+}
+VALUES = {
+    "Limits": {"name_bytes", "value_bytes", "channels", "writes", "chunks", "depth"},
+    "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
+    "Finding": {"severity", "where", "what", "remedy"},
+    "ThreadInfo": {
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "checkpoint_id", "updated_at",
+    },
+    "TieredThreadInfo": {
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "checkpoint_id", "updated_at",
+        "hot", "cold", "lacking", "tier",
+    },
+}  # fmt: skip
+
+
+def shown(thing: Any) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_modules_without_an_underscore_are_those_of_the_api() -> None:
+    found = {one.name for one in pkgutil.iter_modules(redis_saver.__path__)}
+    assert {name for name in found if not name.startswith("_")} == MODULES
+    for name in MODULES:
+        module = import_module(f"redis_saver.{name}")
+        exported = getattr(module, "__all__", None)
+        of_its_own = {
+            one
+            for one, thing in vars(module).items()
+            if not one.startswith("_")
+            and (inspect.isclass(thing) or inspect.isfunction(thing))
+            and thing.__module__ == module.__name__
+        }
+        assert exported or of_its_own, name
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_saver_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
+    assert shown(kind) == shown(BaseCheckpointSaver) | OF_SAVERS | OWN[kind]
+
+
+def test_an_instance_has_no_more_than_its_class_but_what_it_was_given() -> None:
+    hot, hot_async = RedisSaver(fakeredis.FakeRedis()), AsyncRedisSaver(FakeAsyncRedis())
+    assert {name for name in vars(hot) if name[0] != "_"} == {"serde"}
+    assert {name for name in vars(hot_async) if name[0] != "_"} == {"serde"}
+    for tiers in (TieredSaver(hot, InMemorySaver()), AsyncTieredSaver(hot_async, InMemorySaver())):
+        assert {name for name in vars(tiers) if name[0] != "_"} == {"serde", "hot", "cold"}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_shows_its_fields_and_no_internals(name: str) -> None:
+    assert shown(getattr(redis_saver, name)) - shown(tuple) == VALUES[name]
+
+
+def test_stats_are_numbers() -> None:
+    stats = TieredSaver(RedisSaver(fakeredis.FakeRedis()), InMemorySaver()).stats()
+    assert type(stats) is redis_saver.Stats
+    assert shown(stats) == set(vars(stats))
