@@ -407,7 +407,7 @@ def fan_out(size: int, ran: Counter[Any], healthy: threading.Event) -> Any:
                 if sum(ran.values()) == size:
                     break
                 time.sleep(0.01)
-            time.sleep(0.5)  # until all that they returned is taken in
+            time.sleep(1.0)  # until all that they returned is taken in
             raise ValueError("the last one fails")
         return {"log": [f"{number:02}"]}
 
