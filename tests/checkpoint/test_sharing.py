@@ -656,7 +656,7 @@ class Machine(RuleBasedStateMachine):
         saver = self.uniforms[which].saver
         fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
         self.kept.append(saver._context.chunk_cache)
-        saver._current = saver._current._replace(chunk_cache=fresh.chunk_cache)
+        saver._current = saver._current._replace(chunk_cache=fresh._context.chunk_cache)
 
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:

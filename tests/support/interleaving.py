@@ -234,7 +234,7 @@ class Interleaving:
     ) -> None:
         saver = saver or self.chance.choice(self.savers)
         self.say("begin", what, thread, "by process", self.savers.index(saver))
-        self.running.append(UnderWay(saver, f"{what} {self.number}", make(saver), then, thread))
+        self.running.append(UnderWay(saver, f"{what} {self.number}", make(saver._context), then, thread))
 
     def write(self, what: str, thread: str, make: Callable[[Any], Any], happened: Callable[[], Any]) -> None:
         def then(answer: Any) -> None:
@@ -293,7 +293,7 @@ class Interleaving:
             return
 
         def looking_first(saver: Any) -> Iterator[Any]:
-            yield from operations.get_tuple(saver._context, config(thread, ns))
+            yield from operations.get_tuple(saver, config(thread, ns))
             return (yield from make(saver))
 
         self.write(method, thread, looking_first, happened)
@@ -343,13 +343,13 @@ class Interleaving:
         self.read(
             "get_tuple",
             thread,
-            lambda saver: operations.get_tuple(saver._context, where),
+            lambda saver: operations.get_tuple(saver, where),
             lambda: self.model.get_tuple(where),
         )
 
     def list(self, thread: str) -> None:
         where = config(thread, None)
-        make = lambda saver: listing.collect(operations.list_checkpoints(saver._context, where, None, None, None))  # noqa: E731
+        make = lambda saver: listing.collect(operations.list_checkpoints(saver, where, None, None, None))  # noqa: E731
         if not self.is_coalescing:
             self.read("list", thread, make, lambda: list(self.model.list(where)))
 
@@ -372,7 +372,7 @@ class Interleaving:
             self.say("done flush", thread, done)
             assert done in (None, KILLED) or not done.failed
 
-        self.start("flush", thread, lambda saver: flushing.flush(saver._context, thread, at_once=at_once), then, saver)
+        self.start("flush", thread, lambda saver: flushing.flush(saver, thread, at_once=at_once), then, saver)
 
     # -- in the end
 
