@@ -1,39 +1,86 @@
--- Walks the parents of a checkpoint and collects the writes and the nearest stored value of some channels.
+-- Walks the parents of a checkpoint and collects the writes and the nearest stored value of some channels, or as far back as the caller knows them.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         where to begin, escaped: the target, or where the last page ended; '' for the newest
--- ARGV[3] target     '1' where id is the target, whose own writes and values do not count, '0' on a later page
--- ARGV[4] limit      how many ancestors at the most
--- ARGV[5] budget     stop behind the ancestor with which the answer has this many bytes, or four times as many were looked at
--- ARGV[6] refresh    '1' to move the deadline as a write does
--- ARGV[7] default    the saver's TTL in milliseconds, or ''
--- ARGV[8..]          pairs: a channel, as it is, and escaped
+-- ARGV[3] target     the target, escaped, on a later page; '' where id is the target, whose own writes and values do not count
+-- ARGV[4] lowest     the lowest id that the pages before this one depend on, escaped
+-- ARGV[5] limit      how many ancestors at the most
+-- ARGV[6] budget     stop behind the ancestor with which the answer has this many bytes, or four times as many were looked at
+-- ARGV[7] refresh    '1' to move the deadline as a write does
+-- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[9] n          how many channels follow
+-- ARGV[10] m         how many points follow
+-- ARGV[11..]         of each channel: its name, as it is, and escaped. Of each point, a checkpoint below which the caller knows the history of
+--                    channels: its id, escaped; what `basis` below answered then: rewritten, lowest, checkpoints, tasks; and for each of the
+--                    n channels '1' where it is known. Then fields of chunks that the caller has, with all that is below them
 --
--- Returns {next, chunks, ancestor...}: next is the id to go on with, '' at the end; chunks as get answers them, those of all
--- seeds; an ancestor is {id, seeds, writes} with seeds a flat list of (escaped channel, value) and writes a flat list of
--- (task and kind, record) that may hold the channels.
+-- Returns {next, chunks, basis, ancestor...}: next is the id to go on with, '' at the end; chunks as get answers them, those of
+-- all seeds; an ancestor is {id, seeds, writes, point} with seeds a flat list of (escaped channel, field, value), writes a flat list of
+-- (task and kind, record) that may hold the channels, and the position (from 1) of the point by which it was the last to be
+-- looked at for the channels known there, or 0. Basis is what the answer depends on: {target, rewritten, lowest, missing, earlier
+-- checkpoints, earlier tasks, checkpoints, tasks, unsure}: the target's id ('' where it is not there); @rewritten; the lowest id that matters; the id of
+-- a parent that is not there, or ''; how many checkpoints and tasks with writes there are from the lowest id on up to the target, by the lowest of the
+-- pages before, and by this; for each channel '1' where it may yet get a value at a version that was seen without one. Or, where there are tiers,
+--   INTENTS  1  there are intents about the thread
+--   PARTIAL  2  not all of the ancestors it takes are here
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
+--- @include lib/tiers
 
-local index, data = KEYS[1], KEYS[2]
-local ns, id, target = ARGV[1], ARGV[2], ARGV[3]
-local limit, budget = tonumber(ARGV[4]), tonumber(ARGV[5])
-local refresh, default = ARGV[6], ARGV[7]
+local INTENTS, PARTIAL = 1, 2
+local ALL = 2 -- the extent of a thread that is all here
+local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ns, id, target, lowest = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local limit, budget = tonumber(ARGV[5]), tonumber(ARGV[6])
+local refresh, default = ARGV[7], ARGV[8]
+local n, m = tonumber(ARGV[9]), tonumber(ARGV[10])
 
-local meta, problem = open_thread(index, data)
+if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
+local meta, problem, found
+if intents then
+  meta, problem, found = open_thread(index, data, '@rewritten', '@cold_backed', '@complete', '@has_latest' .. ns)
+else
+  meta, problem, found = open_thread(index, data, '@rewritten')
+end
 if problem then return problem end
-if not meta then return { '', {} } end
+if not meta then
+  if intents and not has_tombstone(dirty) then return PARTIAL end
+  return { '', {}, { '', '', '', '', 0, 0, 0, 0, '' } }
+end
+local extent = intents and extent_of(found[5], found[6], found[7]) or ALL
+if id == '' and extent == 0 then return PARTIAL end
 
-local remaining, open = {}, 0
-for i = 8, #ARGV, 2 do
-  remaining[ARGV[i + 1]] = pack(ARGV[i])
-  open = open + 1
+local remaining, open, channels, unsure = {}, n, {}, {}
+for i = 1, n do
+  channels[i] = ARGV[10 + 2 * i]
+  remaining[channels[i]] = pack(ARGV[9 + 2 * i])
+end
+local points = {} -- where each begins in ARGV, by its id
+for i = 1, m do points[ARGV[5 + 2 * n + 6 * i]] = 5 + 2 * n + 6 * i end
+
+-- How many checkpoints, and tasks with writes, there are from one id on up to another.
+local function count(from, upto)
+  return redis.call('ZLEXCOUNT', index, '[c' .. ns .. from, '(c' .. ns .. upto), redis.call('ZLEXCOUNT', index, '[w' .. ns .. from, '(w' .. ns .. upto)
+end
+
+-- Whether what the caller knows below a checkpoint is still so: nothing was rewritten, and nothing came to it.
+local function is_known(at)
+  if not found[4] or ARGV[at + 1] ~= found[4] then return false end
+  local checkpoints, tasks = count(ARGV[at + 2], ARGV[at])
+  return checkpoints == tonumber(ARGV[at + 3]) and tasks == tonumber(ARGV[at + 4])
+end
+
+-- Whether a version has a random part, so that no other checkpoint gets a value for it.
+local function is_unique(token)
+  return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d') -- 'v'; those of LangGraph's savers
 end
 
 -- Where the remaining channels are among the names in a chunk, as a map; of the last chunk asked for. Returns (map, problem).
@@ -50,52 +97,82 @@ local function places_in(field)
   return places, nil
 end
 
--- The stored values of the remaining channels in a checkpoint, by its links. Returns (values by channel, problem).
+-- The stored values of the remaining channels in a checkpoint, by its links. Returns (values by channel, problem, fields by channel).
 local function seeds_in(of)
   local place, problem = places_in(of.names)
   if problem then return nil, problem end
   local names, _ = names_in(data, of.names)
-  local tokens, found = nil, {}
+  local tokens, values, fields = nil, {}, {}
   for channel, i in pairs(place) do
     local flag = remaining[channel] and string.byte(of.flags, i)
     if flag then
       tokens = tokens or unpack_frames(of.tokens)
-      local field = value_field(ns, names, tokens, of.slots, i)
+      local field, token = value_field(ns, names, tokens, of.slots, i)
       local value = redis.call('HGET', data, field)
       if not value and flag == 49 then return nil, gone(data, field) end -- '1'
-      if value and value ~= '' then found[channel] = value end
+      if value and value ~= '' then
+        values[channel], fields[channel] = value, field
+      elseif not value and not is_unique(token) then
+        unsure[channel] = true
+      end
     end
   end
-  return found, nil
+  return values, nil, fields
 end
 
-local visited = {}
-if target == '1' then
-  if id == '' then id = newest_id(index, ns) end
-  local header
-  if id then
-    visited[id] = true
+-- Looks whether the caller knows what is below a checkpoint, so that nothing has to be looked for there. Returns the position of its point, or 0.
+local function point_of(id)
+  local at, known = points[id], {}
+  for i = 1, at and n or 0 do
+    if remaining[channels[i]] and string.byte(ARGV[at + 5], i) == 49 then known[#known + 1] = channels[i] end -- '1'
+  end
+  if #known == 0 or not is_known(at) then return 0 end
+  if above(lowest, ARGV[at + 2]) then lowest = ARGV[at + 2] end
+  for i = 1, #known do remaining[known[i]] = nil end
+  open = open - #known
+  return (at - 5 - 2 * n) / 6
+end
+
+local visited, missing, header = { [target] = true }, '', nil
+local is_first, is_here = target == '', true
+if is_first then
+  if id == '' then id = newest_id(index, ns) or '' end
+  if id ~= '' then
     header, problem = read_header(index, data, ns, id)
     if problem then return problem end
   end
-  id = header and links(header).parent or ''
+  is_here = header ~= nil and header ~= false
+  if is_here then target, lowest, visited[id] = id, id, true end
+  id = is_here and links(header).parent or ''
 end
 
 local chunks, bytes, looked = new_chunks(true), 0, 0
-local page = { '', chunks.flat }
+for i = 11 + 2 * n + 6 * m, #ARGV do chunks.seen[ARGV[i]] = true end
+local before, page, last = lowest, { '', chunks.flat, {} }, lowest
+if is_first and is_here then
+  local point = point_of(target)
+  if point > 0 then page[4] = { target, {}, {}, point } end
+end
 while id ~= '' and open > 0 do
-  if visited[id] then break end -- a caller put an ancestor again, below its own descendant. The caller looks at this over several pages
-  if #page > limit + 1 or bytes + chunks.bytes >= budget or looked >= 4 * budget then
+  if visited[id] then -- a caller put an ancestor again, below its own descendant. The caller looks at this over several pages
+    missing = id
+    break
+  end
+  if #page > limit + 2 or bytes + chunks.bytes >= budget or looked >= 4 * budget then
     page[1] = id
     break
   end
   visited[id] = true
-  local header, of, found, all, size
+  local of, values, fields, all, size
   header, problem = read_header(index, data, ns, id)
   if problem then return problem end
-  if not header then break end -- pruned
+  if not header then -- pruned, or not there yet
+    missing, lowest = id, ''
+    break
+  end
+  last = id
   of = links(header)
-  found, problem = seeds_in(of)
+  values, problem, fields = seeds_in(of)
   if problem then return problem end
 
   all, problem, size = pending_writes(index, data, ns, id)
@@ -114,17 +191,29 @@ while id ~= '' and open > 0 do
   end
 
   local seeds = {}
-  for channel, value in pairs(found) do
+  for channel, value in pairs(values) do
     problem = read_chunks(data, value, chunks)
     if problem then return problem end
     seeds[#seeds + 1] = channel
+    seeds[#seeds + 1] = fields[channel]
     seeds[#seeds + 1] = value
     bytes = bytes + #value
     remaining[channel] = nil
     open = open - 1
   end
-  page[#page + 1] = { id, seeds, writes }
+  page[#page + 1] = { id, seeds, writes, point_of(id) }
   id = of.parent
 end
+
+if extent ~= ALL and (missing ~= '' or not is_here) then return PARTIAL end
+local basis = { is_here and target or '', found[4] or '', '', missing, 0, 0, 0, 0, '' }
+if is_here then
+  if above(lowest, last) then lowest = last end
+  basis[3] = lowest
+  if not is_first then basis[5], basis[6] = count(before, target) end
+  basis[7], basis[8] = count(lowest, target)
+end
+for i = 1, n do basis[9] = basis[9] .. (unsure[channels[i]] and '1' or '0') end
+page[3] = basis
 if refresh == '1' then touch(index, data, meta, default, '') end
 return page

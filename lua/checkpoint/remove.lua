@@ -83,7 +83,8 @@ for i = 1, #orphans do
 end
 if not dry then
   -- A full server takes a command that may need memory only behind one that cannot: this removes nothing.
-  if #orphans > 0 then redis.call('HDEL', data, '^') end
+  redis.call('HDEL', data, '^')
+  redis.call('HSET', data, '@rewritten', next_rewrite(data))
   for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
   local members = {}
   for i = 1, #doomed do

@@ -91,7 +91,7 @@ local function names_in(data, field, chunks)
   return list, nil
 end
 
--- The field of the value of entry i (from 1) of a checkpoint.
+-- The field of the value of entry i (from 1) of a checkpoint, and its version.
 -- names: of names_in; tokens: the versions, unpacked.
 -- A version is in a header once, and in the field of each of its channels: so a few bytes might make fields without end.
 local MAX_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
@@ -101,7 +101,7 @@ local function value_field(ns, names, tokens, slots, i)
   if not token or not names[i] then damaged() end
   named_bytes = named_bytes + #names[i] + #token
   if named_bytes > MAX_NAMED then damaged() end
-  return 'b' .. ns .. names[i] .. token
+  return 'b' .. ns .. names[i] .. token, token
 end
 
 -- The header of a checkpoint, false where there is no such checkpoint. Returns (header, problem).

@@ -61,6 +61,7 @@ local function commit(index, data, meta, fields, members, bytes, added)
   else
     meta = new_thread(redis.call('TIME'))
     members[#members + 1] = ''
+    fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
   end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
   fields[2] = state_of(meta)
@@ -129,11 +130,12 @@ local function put_checkpoint(index, data, argv, is_home)
   end
 
   -- Values. One that takes the place of another that is in chunks leaves those for prune to look after.
-  local stray = ''
+  local stray, is_rewritten = '', false
   local function store_value(field, value, old)
     if not sure and in_chunks(value) then check_children(value, skip(value, 18, 2)) end
     if not old then added = added + 1 end
     if old and old ~= value and in_chunks(old) then stray = stray .. pack(old) end
+    if old and old ~= value then is_rewritten = true end
     if old ~= value then store(field, value, #(old or '')) end
   end
   for i = 1, n do store_value(argv[FIELDS + i], argv[VALUES + i], found[SEEN + i]) end
@@ -172,6 +174,9 @@ local function put_checkpoint(index, data, argv, is_home)
 
   if amended then header = merge_header(header, kept, entries, held, order) end
   store(checkpoint, header, #(before or ''))
+  if is_rewritten or before and before ~= header then
+    fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
+  end
   if stray ~= '' then
     fields[#fields + 1] = '@gc_roots'
     fields[#fields + 1] = (redis.call('HGET', data, '@gc_roots') or '') .. stray

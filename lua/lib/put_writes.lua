@@ -20,7 +20,10 @@ local function put_task(index, data, argv, last, is_home)
   if problem then return problem end
 
   local fields, members, added = is_home and { '@cold_backed', '1' } or {}, { 0, '' }, 0
-  meta = meta or new_thread(redis.call('TIME'))
+  if not meta then
+    meta = new_thread(redis.call('TIME'))
+    fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
+  end
   local function index_too(member)
     members[#members + 1] = 0
     members[#members + 1] = member
@@ -44,6 +47,7 @@ local function put_task(index, data, argv, last, is_home)
     end)
     if #chunks > 1 then
       store(member, table.concat(chunks), #stored)
+      fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
       added = #chunks - 1
     end
   end

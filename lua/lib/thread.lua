@@ -59,6 +59,14 @@ local function state_of(meta)
   return string.format('%d %s %.0f %.0f %.0f', FORMAT, meta.rev, math.max(0, meta.bytes), math.max(0, meta.blobs), math.max(0, meta.writes))
 end
 
+-- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers of a history is not
+-- believed any more. By the clock, so that it is another value than in a thread of this name, or in a part of its past, that is gone.
+local function next_rewrite(data)
+  local now, last = redis.call('TIME'), redis.call('HGET', data, '@rewritten')
+  local above = last and #last <= 16 and string.find(last, '^%d+$') and last + 1 or 0
+  return string.format('%.0f', math.max(now[1] * 1000000 + now[2], above))
+end
+
 -- Moves a thread on to its next revision.
 local function revise(meta)
   meta.rev = string.format('%.0f', meta.rev + 1)

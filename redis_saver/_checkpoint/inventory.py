@@ -43,7 +43,7 @@ _COUNT = "only threads() and prune() tell it; copy_thread() counts anew"
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
 _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
-    *(b"@state", b"@ttl", b"@gc_roots", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
     *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
 )
 

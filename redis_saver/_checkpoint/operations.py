@@ -10,8 +10,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.copying import copy_thread
+from redis_saver._checkpoint.delta import get_delta_channel_history
 from redis_saver._checkpoint.pruning import delete_for_runs, prune
-from redis_saver._checkpoint.reading import get_delta_channel_history, get_tuple
+from redis_saver._checkpoint.reading import get_tuple
 from redis_saver._checkpoint.threads import delete_thread, expire, get_thread, get_ttl, stream_threads
 from redis_saver._checkpoint.writing import put, put_writes
 from redis_saver._engine.requests import Stream

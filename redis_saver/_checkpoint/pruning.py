@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
 
+from redis_saver._checkpoint.delta import walk
 from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
-from redis_saver._checkpoint.reading import walk
 from redis_saver._checkpoint.references import (
     STRAY,
     ReachableChunks,
@@ -192,7 +192,7 @@ def _needed_by_delta_channels(
             empty = [headers.channel_of(entry) for entry in own if entry[:1] == headers.ABSENT]
         if not empty:
             continue
-        ancestors, _ = yield from walk(context, Address(thread, ns, checkpoint_id), empty)
+        ancestors = (yield from walk(context, Address(thread, ns, checkpoint_id), empty)).ancestors
         for channel in empty:
             written = [i for i, ancestor in enumerate(ancestors) if any(w.channel == channel for w in ancestor.writes)]
             if not written:

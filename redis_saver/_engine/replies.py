@@ -14,6 +14,15 @@ class GetReply(IntEnum):
     """Cold has no such checkpoint either."""
 
 
+class HistoryReply(IntEnum):
+    """`lua/checkpoint/history.lua`."""
+
+    INTENTS = 1
+    """The thread is being written where this server does not see it."""
+    PARTIAL = 2
+    """Not all of the ancestors it takes are here."""
+
+
 class PutReply(IntEnum):
     """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`."""
 

@@ -1,4 +1,4 @@
-"""What this process has seen of the threads it works on: values in chunks, as they were last put or read.
+"""What this process has seen of the threads it works on: values in chunks, as they were last put or read, and histories of `DeltaChannel`s.
 
 It saves bytes and time. `put` leaves out the chunks the server is believed to have, and the script refuses where it has
 not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon they are sent. `get_tuple` names the
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
 from redis_saver._storage.chunks import Stored, right_edge
+
+if TYPE_CHECKING:
+    from redis_saver._storage.histories import KnownPoint
 
 CACHE_BYTES = 64 * 2**20
 """Bytes that are remembered at the most, of all threads of a saver together."""
@@ -56,11 +59,41 @@ Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
 """The same, as it is learned; None: it is not in chunks any more."""
 
-_NOTHING: Cached = {}
+POINTS_PER_NAMESPACE = 3
+"""Below so many checkpoints of a namespace histories are remembered: branches that are used in turns."""
+NAMESPACES_PER_THREAD = 16
+"""In so many namespaces of a thread. Each call of a subgraph has one of its own, and most are never asked for again."""
+
+
+class _Thread(NamedTuple):
+    versions: Cached = {}  # noqa: RUF012 - never changed
+    points: Mapping[str, tuple[KnownPoint, ...]] = {}
+    """By namespace, that which was used last behind the others."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about. What both have is counted once."""
+        seeds = {
+            id(history.version): history.version
+            for points in self.points.values()
+            for point in points
+            for history in point.histories.values()
+            if history.version is not None
+        }
+        seeds.update((id(version), version) for version in self.versions.values())
+        own = sum(point.size for points in self.points.values() for point in points)
+        return own + sum(version.size for version in seeds.values())
+
+    def follows_history(self, place: ChannelKey) -> bool:
+        """Whether a history of the channel is known: then its stored value is in few of the checkpoints."""
+        return any(place[1] in point.histories for point in self.points.get(place[0], ()))
+
+
+_NOTHING = _Thread()
 
 
 class ChunkCache:
-    """The last versions of values in chunks, of the threads used last."""
+    """The last versions of values in chunks, and histories, of the threads used last."""
 
     def __init__(self, limit: int) -> None:
         """Remember so many bytes at the most.
@@ -76,7 +109,7 @@ class ChunkCache:
 
     def after_fork(self) -> None:
         """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
-        self._threads: OrderedDict[bytes, Cached] = OrderedDict()
+        self._threads: OrderedDict[bytes, _Thread] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0
         self._lock = threading.Lock()
@@ -84,25 +117,61 @@ class ChunkCache:
     def of(self, thread: bytes) -> Cached:
         """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
         with self._lock:
-            return self._threads.get(thread, _NOTHING)
+            return self._threads.get(thread, _NOTHING).versions
+
+    def points_of(self, thread: bytes, ns: str) -> tuple[KnownPoint, ...]:
+        """The checkpoints of a namespace below which histories are remembered."""
+        with self._lock:
+            return self._threads.get(thread, _NOTHING).points.get(ns, ())
 
     def remember(self, thread: bytes, seen: Update) -> None:
-        """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much."""
+        """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much.
+
+        A version of a channel with a history stays until there is another one, whether or not the last checkpoint has it.
+        """
         with self._lock:
-            entries = self._threads.get(thread, _NOTHING)
-            if entries and seen.items() <= entries.items():
+            known = self._threads.get(thread, _NOTHING)
+            if known.versions and seen.items() <= known.versions.items():
                 self._threads.move_to_end(thread)
                 return
-            entries = {place: version for place, version in {**entries, **seen}.items() if version}
-            self._drop(thread)
-            if not entries:
-                return
-            self._threads[thread] = entries
-            size = len(thread) + sum(version.size for version in entries.values())
-            self._size += size
-            self._sizes[thread] = size
-            while self._size > self._limit:
-                self._drop(next(iter(self._threads)))
+            self._store(thread, known._replace(versions=_updated(known, seen)))
+
+    def remember_history(
+        self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
+    ) -> None:
+        """Remember histories of a namespace of a thread, and what was seen on the way.
+
+        Args:
+            thread: The thread, by the key of its data.
+            ns: The namespace.
+            point: The histories.
+            used: The checkpoints that these go on from: what is known below them is forgotten, as this takes its place.
+            seen: As `remember` takes it.
+        """
+        with self._lock:
+            known = self._threads.get(thread, _NOTHING)
+            others = [
+                one
+                for one in known.points.get(ns, ())
+                if one.checkpoint_id != point.checkpoint_id and one.checkpoint_id not in used
+            ]
+            points = {name: of for name, of in known.points.items() if name != ns}
+            points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
+            if len(points) > NAMESPACES_PER_THREAD:
+                del points[next(iter(points))]
+            known = known._replace(points=points)
+            self._store(thread, known._replace(versions=_updated(known, seen)))
+
+    def _store(self, thread: bytes, known: _Thread) -> None:
+        self._drop(thread)
+        if not known.versions and not known.points:
+            return
+        self._threads[thread] = known
+        size = len(thread) + known.size
+        self._size += size
+        self._sizes[thread] = size
+        while self._size > self._limit:
+            self._drop(next(iter(self._threads)))
 
     def forget(self, thread: bytes) -> None:
         """Forget a thread."""
@@ -112,3 +181,13 @@ class ChunkCache:
     def _drop(self, thread: bytes) -> None:
         self._threads.pop(thread, None)
         self._size -= self._sizes.pop(thread, 0)
+
+
+def _updated(known: _Thread, seen: Update) -> Cached:
+    versions = dict(known.versions)
+    for place, version in seen.items():
+        if version is not None:
+            versions[place] = version
+        elif place in versions and not known.follows_history(place):
+            del versions[place]
+    return versions

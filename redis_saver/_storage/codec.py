@@ -138,6 +138,19 @@ def _decoded(
         return value, chunking.with_counts(whole, known[0], known[1], front) if known else whole
 
 
+def decode_seed(
+    context: Context,
+    stored: bytes,
+    chunks: Chunks,
+    channel: str,
+    place: object,
+    allowance: Allowance,
+    last: Stored | None,
+) -> tuple[Any, Stored | None]:
+    """What `decode_value` answers, and how it is stored if that is in chunks, to be remembered; `last` is the version that was seen last."""
+    return _decoded(context, stored, chunks, channel, place, allowance, last=last, keeps=True)
+
+
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
     """What a serializer gave as it is stored: compressed, if the saver is to."""
     return (names.encode(said), data) if context.compression is None else compression.smaller(names.encode(said), data)

@@ -9,7 +9,7 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import listing, reading, writing
+from redis_saver._checkpoint import delta, listing, reading, writing
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
@@ -303,7 +303,7 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
     """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
     thread = config.thread_id(given)
-    by_hot = lambda: reading.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
+    by_hot = lambda: delta.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
     yield from enroll(tiers, thread)
     try:
         for _ in (yield from _dirty(tiers, thread)):

@@ -99,6 +99,7 @@ def test_functions_that_may_be_left_out_end_on_a_line_of_their_own() -> None:
 
 CODES = {
     "checkpoint/get": replies.GetReply,
+    "checkpoint/history": replies.HistoryReply,
     "tiered/put_behind": replies.PutReply,
     "tiered/put_writes_behind": replies.PutReply,
     "tiered/begin_intent": replies.IntentReply,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import config, put
+from factories import chain, config, put
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
@@ -155,6 +155,7 @@ def restore(target: Target, golden: dict[str, Any]) -> None:
             fields = {bytes.fromhex(field): bytes.fromhex(value) for field, value in holds.items()}
             if b"@state" in fields:
                 fields[b"@state"] = b"1 7 " + fields[b"@state"]
+                fields[b"@rewritten"] = b"7"
             target.raw.hset(key, mapping=fields)
             continue
         members = [bytes.fromhex(member) for member in holds]
@@ -203,6 +204,28 @@ async def test_what_was_stored_is_read_and_goes_on(target: Target, kind: str) ->
         await put(saver, where, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
         assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
         assert (await saver.get_thread_ttl(one.thread_id) is None) == (one.thread_id != "chat")
+
+
+async def test_threads_from_before_histories_were_remembered(saver: Uniform, target: Target) -> None:
+    """They have no `@rewritten`: their histories are read whole each time, until something is rewritten."""
+    key = Keyspace(target.prefix).keys("thread").data_key
+    configs = await chain(saver, "thread", 5)
+    await saver.put_writes(configs[0], [("log", 1)], "task")
+    target.raw.hdel(key, "@rewritten")
+    for task in (2, 3, 4):
+        await saver.put_writes(configs[task], [("log", task)], "task")
+        await saver.put_writes(configs[1], [("log", f"late {task}")], f"task-{task}")
+        for uniform in (saver, target.uniform()):
+            history = await uniform.get_delta_channel_history(config=configs[-1], channels=["log"])
+            late = [f"late {before}" for before in range(2, task + 1)]
+            assert [write[2] for write in history["log"]["writes"]] == [1, *late, *range(2, min(task, 3) + 1)]
+        assert not target.raw.hexists(key, "@rewritten")
+        assert not saver.saver._context.chunk_cache.points_of(key, "")
+    await saver.put_writes(configs[0], [("log", 1), ("log", "more")], "task")
+    history = await saver.get_delta_channel_history(config=configs[-1], channels=["log"])
+    assert [write[2] for write in history["log"]["writes"]][:2] == [1, "more"]
+    assert target.raw.hexists(key, "@rewritten")
+    assert saver.saver._context.chunk_cache.points_of(key, "")
 
 
 async def test_what_two_tiers_store_today_is_what_the_format_says(saver: Uniform, target: Target) -> None:

@@ -72,12 +72,14 @@ def check_sound(target: Target, thread: str = "thread") -> None:
 
 
 def without_revision(holds: Any) -> Any:
-    """A hash without what every write changes; anything else as it is."""
+    """A hash without what every write changes, and what clocks decide; anything else as it is."""
     if not isinstance(holds, dict):
         return holds
     kept = {field: value for field, value in holds.items() if field != b"@copy"}
     if b"@state" in kept:
         kept[b"@state"] = kept[b"@state"].split(b" ", 2)[2]
+    if b"@rewritten" in kept:
+        kept[b"@rewritten"] = b""
     return kept
 
 

@@ -1,0 +1,269 @@
+"""The operation that reads histories of `DeltaChannel`s: it walks the ancestors of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
+
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE, MAX_TOLD, HasIntents
+from redis_saver._common import config, names
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import HistoryReply
+from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec
+from redis_saver._storage.chunk_cache import ChannelKey, Version
+from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver._storage.histories import History, KnownPoint, size_of
+from redis_saver.errors import DecodeError, decoding
+
+ANCESTORS_PER_PAGE = 200
+
+
+class Partial(Exception):
+    """Not all of the ancestors are in hot."""
+
+
+class Ancestor(NamedTuple):
+    """What one ancestor holds of the channels of a walk."""
+
+    checkpoint_id: str
+    seeds: dict[str, Seed]
+    writes: list[codec.Write]
+    point: KnownPoint | None
+    """What is known below it, which answers for the channels that were still looked for and are known there."""
+
+
+class Seed(NamedTuple):
+    """A stored value, and its field."""
+
+    field: bytes
+    value: bytes
+
+
+class Basis(NamedTuple):
+    """What the answer of a walk depends on; with that it can be remembered (`KnownPoint`)."""
+
+    target: bytes
+    rewritten: bytes
+    lowest: bytes
+    checkpoints: int
+    tasks: int
+    unsure: Collection[str]
+    """Channels of which no more than this answer is known."""
+
+
+class Walk(NamedTuple):
+    """The ancestors of a checkpoint, nearest first, and the chunks of their seeds."""
+
+    ancestors: list[Ancestor]
+    chunks: dict[bytes, bytes]
+    basis: Basis | None
+    """None where it depends on more than the server could tell later."""
+
+
+def walk(
+    context: Context,
+    where: config.Address,
+    channels: Sequence[str],
+    keys: Sequence[bytes] = (),
+    refresh: tuple[bytes, int | bytes] = (b"0", b""),
+    points: Sequence[KnownPoint] = (),
+    told: Sequence[bytes] = (),
+) -> Operation[Walk]:
+    """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root), or is known.
+
+    Args:
+        context: The saver.
+        where: The checkpoint; without an id, the newest.
+        channels: The channels.
+        keys: As `reading.read` takes them.
+        refresh: Whether this moves the deadline, as `refresh_arguments` says it.
+        points: What is known of the namespace.
+        told: Chunks that need not be answered.
+
+    Raises:
+        HasIntents: The thread is being written where this server does not see it.
+        Partial: Not all of the ancestors that it takes are in hot.
+    """
+    thread, ns, checkpoint_id = where
+    keys = keys or context.keyspace.keys(thread)
+    seen, found, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
+    remaining = {names.component(channel): channel for channel in channels}
+    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[_Page]()
+    while remaining:
+        last = pages[-1] if pages else _BEFORE
+        arguments: list[Argument] = [names.component(ns), position, last.target, last.lowest]
+        arguments += (ANCESTORS_PER_PAGE, BYTES_PER_PAGE, *refresh, len(remaining), len(points))
+        for escaped, channel in remaining.items():
+            arguments += (names.encode(channel), escaped)
+        for point in points:
+            flags = b"".join([b"1" if channel in point.histories else b"0" for channel in remaining.values()])
+            arguments += (*point[:5], flags)
+        answer = yield Call(scripts.HISTORY, keys, (*arguments, *told))
+        if len(keys) > 2 and answer == HistoryReply.INTENTS:
+            raise HasIntents
+        if len(keys) > 2 and answer == HistoryReply.PARTIAL:
+            raise Partial
+        with decoding("the ancestors of a checkpoint of thread {!r}", thread):
+            position, of_page, basis, *page = answer
+            chunks.update(codec.as_chunks(context, of_page, thread))
+            if not isinstance(position, bytes) or (position and not page):
+                raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
+            *counted, marks = basis
+            unsure = [channel for channel, mark in zip(remaining.values(), marks, strict=False) if mark == ord("1")]
+            pages.append(_Page._make((*counted, [one[0] for one in page], unsure)))
+            for raw_id, raw_seeds, raw_writes, number in page:
+                if raw_id in seen:
+                    # A caller put an ancestor again, below its own descendant: all behind it was collected.
+                    position = b""
+                    break
+                seen.add(raw_id)
+                wanted = set(remaining.values())
+                writes = codec.decode_writes(raw_writes, f"an ancestor in thread {shown(thread)}")
+                writes = [write for write in writes if write.channel in wanted]
+                triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
+                seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
+                reached = points[number - 1] if number else None
+                for channel in reached.histories if reached else ():
+                    remaining.pop(names.component(channel), None)
+                found.append(Ancestor(names.name_of(raw_id), seeds, writes, reached))
+        if not position:
+            break
+    return Walk(found, chunks, _basis(pages))
+
+
+class _Page(NamedTuple):
+    """What a page of a walk depends on, as the script answers it, and the ancestors that it has."""
+
+    target: bytes
+    rewritten: bytes
+    lowest: bytes
+    missing: bytes
+    checkpoints_before: int
+    tasks_before: int
+    checkpoints: int
+    tasks: int
+    ids: Sequence[bytes]
+    unsure: Collection[str]
+
+
+_BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
+
+
+def _basis(pages: Sequence[_Page]) -> Basis | None:
+    """What all pages depend on; None where something changed between two of them, or ids do not tell what came before.
+
+    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if ids fall on
+    the way down.
+    """
+    if not pages or not pages[0].target or not pages[0].rewritten:
+        return None
+    for page, following in pairwise(pages):
+        counted = following.checkpoints_before, following.tasks_before
+        if following.rewritten != page.rewritten or counted != (page.checkpoints, page.tasks):
+            return None
+    last = pages[-1]
+    ancestors = [one for page in pages for one in page.ids if one != last.target]
+    ids = [last.target, *ancestors, *([last.missing] if last.missing else ())]
+    if any(one <= following for one, following in pairwise(ids)):
+        return None
+    unsure = {channel for page in pages for channel in page.unsure}
+    return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure)
+
+
+def get_delta_channel_history(
+    context: Context, given: RunnableConfig, channels: Sequence[str]
+) -> Operation[Mapping[str, DeltaChannelHistory]]:
+    """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
+    where = config.address(given)
+    return (yield from histories(context, where, channels, context.keyspace.keys(where.thread_id)))
+
+
+def histories(
+    context: Context, where: config.Address, channels: Sequence[str], keys: Sequence[bytes]
+) -> Operation[dict[str, DeltaChannelHistory]]:
+    """`get_delta_channel_history`; the keys, and what is raised where there are tiers, as `walk` has them."""
+    ns, data = where.checkpoint_ns, keys[1]
+    cached, points = context.chunk_cache.of(data), context.chunk_cache.points_of(data, ns)
+    had = {channel: cached[ns, channel] for channel in channels if (ns, channel) in cached}
+    while True:
+        told = [field for version in had.values() for field in version.right_edge()][:MAX_TOLD]
+        walked = yield from walk(context, where, channels, keys, refresh_arguments(context), points, told)
+        chunks: dict[bytes, bytes] = {}
+        for version in had.values():
+            chunks.update(version.stored.chunks)
+        chunks.update(walked.chunks)
+        try:
+            return _histories(context, where, data, channels, walked, chunks, had)
+        except DecodeError as error:
+            if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
+                raise
+            had = {}  # another version of these lists, which the server believed to be known: ask for all of it
+
+
+def _histories(
+    context: Context,
+    where: config.Address,
+    data: bytes,
+    channels: Sequence[str],
+    walked: Walk,
+    chunks: Mapping[bytes, bytes],
+    had: Mapping[str, Version],
+) -> dict[str, DeltaChannelHistory]:
+    """The histories that a walk answers; what is new of them is remembered."""
+    place = f"thread {shown(where.thread_id)}"
+    allowance = Allowance(context.limits, place)
+    remaining, known = set(channels), dict[str, History]()
+    writes: dict[str, list[codec.Write]] = {channel: [] for channel in channels}
+    seeds: dict[str, Seed] = {}
+    for ancestor in walked.ancestors:
+        for write in reversed(ancestor.writes):
+            writes[write.channel].append(write)
+        seeds.update(ancestor.seeds)
+        remaining.difference_update(ancestor.seeds)
+        for channel in remaining.intersection(ancestor.point.histories if ancestor.point else ()):
+            known[channel] = ancestor.point.histories[channel]  # type: ignore[union-attr]  # or there is none to iterate over
+            remaining.remove(channel)
+    answers: dict[str, DeltaChannelHistory] = {}
+    learned: dict[str, History] = {}
+    seen: dict[ChannelKey, Version] = {}
+    for channel in channels:
+        base = known.get(channel) or _begun(seeds.get(channel))
+        history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
+        answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
+        if history.seed is not None:
+            version = history.version or had.get(channel)
+            value, stored = codec.decode_seed(
+                context, history.seed, chunks, channel, place, allowance, version.stored if version else None
+            )
+            answers[channel]["seed"] = value
+            if stored is not None:
+                field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]  # it is in chunks
+                is_same = version is not None and version.field == field and version.stored is stored
+                seen[where.checkpoint_ns, channel] = of = version if is_same and version else Version(field, stored)
+                history = history._replace(version=of, seed=stored.value)
+        learned[channel] = history
+    if walked.basis is not None:
+        target, rewritten, lowest, checkpoints, tasks, unsure = walked.basis
+        kept = {
+            channel: history
+            for channel, history in learned.items()
+            if channel not in unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
+        }
+        point = KnownPoint(target, rewritten, lowest, checkpoints, tasks, kept, size_of(kept))
+        used = [ancestor.point.checkpoint_id for ancestor in walked.ancestors if ancestor.point]
+        context.chunk_cache.remember_history(data, where.checkpoint_ns, point, used, seen)
+    else:
+        context.chunk_cache.remember(data, seen)
+    return answers
+
+
+def _begun(seed: Seed | None) -> History:
+    return History(None if seed is None else seed.value, None, ())
