@@ -1,0 +1,526 @@
+"""Histories of `DeltaChannel`s: what a process remembers of them shortens them, and changes no answer.
+
+The script believes what a process knows below a checkpoint where nothing was rewritten, and nothing came, since. So there is a test for each of
+these, in which all others hold; and random histories of several processes beside `InMemorySaver`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from factories import chain, checkpoint, config, put
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from seeds import seeds, targets
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile
+
+from bench.history import message
+from redis_saver._checkpoint import delta
+from redis_saver._engine import scripts
+
+CHANNELS = ("log", "files", "plain")
+
+
+class Process:
+    """A saver as if in a process of its own, and how often the server believed what it knew."""
+
+    def __init__(self, target: Target, **options: Any) -> None:
+        self.uniform, self.believed = target.uniform(**options), 0
+        Around(self.uniform.saver, self._counted)
+
+    def _counted(self, request: Any) -> Any:
+        reply = yield request
+        if getattr(request, "script", None) is scripts.HISTORY and isinstance(reply, list):
+            self.believed += sum(one[3] > 0 for one in reply[3:])
+        return reply
+
+    async def history(self, where: dict[str, Any], *channels: str) -> Any:
+        asked = list(channels or CHANNELS)
+        return dict(await self.uniform.get_delta_channel_history(config=where, channels=asked))
+
+    async def is_believed(self, where: dict[str, Any], *channels: str) -> bool:
+        """Whether the server believes it about a checkpoint now."""
+        before = self.believed
+        await self.history(where, *channels)
+        return self.believed > before
+
+
+def logged(history: Any, channel: str = "log") -> list[Any]:
+    return [write[2] for write in history[channel]["writes"]]
+
+
+# -- what is believed, and what is not: one test for each condition
+
+
+class Talk:
+    """Eight checkpoints, a write on each, and a snapshot in the second; one process knows the history below the last."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.knows, self.other = target, Process(target), Process(target).uniform
+        self.configs: list[dict[str, Any]] = []
+
+    async def begin(self, thread: str = "thread", said: str = "") -> None:
+        self.configs = await self.put(thread, said)
+        await self.knows.history(self.configs[-1])
+        assert await self.knows.is_believed(self.configs[-1])
+
+    async def put(self, thread: str, said: str) -> list[dict[str, Any]]:
+        configs: list[dict[str, Any]] = []
+        for number in range(8):
+            parent = configs[-1] if configs else config(thread)
+            configs.append(await self.put_one(number, parent))
+            await self.other.put_writes(configs[-1], [("log", f"{said}{number}")], f"task-{number}")
+        return configs
+
+    async def put_one(self, number: int, parent: dict[str, Any], snapshot: str = "snapshot") -> Any:
+        versions = {"log": f"{number + 1:032}.0.123456789{number}"}
+        values = {"log": _DeltaSnapshot([snapshot])} if number == 1 else {}
+        made = checkpoint(values, versions, f"{number:04}")
+        return await self.other.put(parent, made, {"step": number, "run_id": f"run-{number}"}, versions)
+
+    async def check(self, *, is_believed: bool) -> Any:
+        """What it knows is believed, or not, of the next checkpoint; and either way it is right."""
+        last = self.configs[-1]["configurable"]
+        following = await put(
+            self.other, self.configs[-1], {}, checkpoint_id="0009", versions={"log": f"{9:032}.0.99999999"}
+        )
+        before, expected = self.knows.believed, await Process(self.target).history(following)
+        assert last["checkpoint_id"] == "0007"
+        assert await self.knows.history(following) == expected
+        assert (self.knows.believed > before) == is_believed
+        assert await self.knows.is_believed(following), "what is learned anew is believed"
+        return expected
+
+
+@pytest.fixture
+async def talk(target: Target) -> Talk:
+    made = Talk(target)
+    await made.begin()
+    return made
+
+
+async def test_what_did_not_change_is_believed(talk: Talk) -> None:
+    found = await talk.check(is_believed=True)
+    assert found["log"]["seed"] == _DeltaSnapshot(["snapshot"])
+    assert logged(found) == [str(number) for number in range(1, 8)]
+
+
+async def test_writes_behind_the_known_checkpoint_are_read(talk: Talk) -> None:
+    await talk.other.put_writes(talk.configs[-1], [("log", "more")], "another")
+    assert logged(await talk.check(is_believed=True)) == [*map(str, range(1, 7)), "more", "7"]
+
+
+async def test_another_task_writes_late(talk: Talk) -> None:
+    await talk.other.put_writes(talk.configs[3], [("log", "late")], "another")
+    assert "late" in logged(await talk.check(is_believed=False))
+
+
+async def test_a_task_writes_more(talk: Talk) -> None:
+    """No task is new, so that only the rewriting tells it."""
+    await talk.other.put_writes(talk.configs[3], [("log", "3"), ("log", "more")], "task-3")
+    assert "more" in logged(await talk.check(is_believed=False))
+
+
+async def test_writes_that_are_sent_again_change_nothing(talk: Talk) -> None:
+    await talk.other.put_writes(talk.configs[3], [("log", "another")], "task-3")
+    await talk.put_one(3, talk.configs[2])
+    await talk.check(is_believed=True)
+
+
+async def test_a_checkpoint_is_put_again_with_another_parent(talk: Talk) -> None:
+    await talk.put_one(5, talk.configs[2])
+    assert logged(await talk.check(is_believed=False)) == ["1", "2", "5", "6", "7"]
+
+
+async def test_a_value_is_overwritten(talk: Talk) -> None:
+    """The checkpoint's header stays what it was."""
+    await talk.put_one(1, talk.configs[0], "another")
+    assert (await talk.check(is_believed=False))["log"]["seed"] == _DeltaSnapshot(["another"])
+
+
+async def test_a_checkpoint_gets_a_value_that_it_did_not_have(talk: Talk) -> None:
+    versions = {"log": f"{5:032}.0.1234567894"}
+    made = checkpoint({"log": _DeltaSnapshot(["later"])}, versions, "0004")
+    await talk.other.put(talk.configs[3], made, {"step": 4, "run_id": "run-4"}, versions)
+    assert (await talk.check(is_believed=False))["log"]["seed"] == _DeltaSnapshot(["later"])
+
+
+async def test_another_comes_for_one_that_was_removed(talk: Talk) -> None:
+    """As many checkpoints, and tasks with writes, as before."""
+    await talk.other.delete_for_runs(["run-4"])
+    late = await put(talk.other, talk.configs[2], {}, checkpoint_id="0003a")
+    await talk.other.put_writes(late, [("log", "elsewhere")], "task")
+    assert logged(await talk.check(is_believed=False)) == ["5", "6", "7"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_copy_takes_the_place_of_a_thread(talk: Talk, copies: int) -> None:
+    """Also of another copy."""
+    for number in range(copies):
+        if number:
+            assert not await talk.knows.is_believed(talk.configs[-1])
+        await talk.put(f"source-{number}", f"copied {number} ")
+        await talk.other.copy_thread(f"source-{number}", "thread")
+    found = await talk.check(is_believed=False)
+    assert logged(found) == [f"copied {copies - 1} {number}" for number in range(1, 8)]
+
+
+async def test_a_thread_begins_anew(talk: Talk) -> None:
+    await talk.other.delete_thread("thread")
+    await talk.put("thread", "anew ")
+    assert logged(await talk.check(is_believed=False))[0] == "anew 1"
+
+
+async def test_a_thread_begins_anew_with_writes(talk: Talk) -> None:
+    """A task's writes may come before its checkpoint."""
+    for said in ("once ", "again "):
+        await talk.other.delete_thread("thread")
+        await talk.other.put_writes(talk.configs[0], [("log", "first")], "task-0")
+        await talk.put("thread", said)
+        assert logged(await talk.knows.history(talk.configs[-1]))[0] == f"{said}1"
+    await talk.check(is_believed=True)
+
+
+async def test_a_parent_comes_late(target: Target) -> None:
+    """A history that ends at a parent that is not there depends on all that is older."""
+    knows, other = Process(target), Process(target).uniform
+    later = [await put(other, config("thread", "", "0002"), {}, checkpoint_id="0003", versions={})]
+    later.append(await put(other, later[0], {}, checkpoint_id="0004", versions={}))
+    await other.put_writes(config("thread", "", "0001"), [("log", 1)], "task")
+    assert logged(await knows.history(later[1])) == []
+    assert await knows.is_believed(later[1])
+    await put(other, config("thread", "", "0001"), {}, checkpoint_id="0002", versions={})
+    assert not await knows.is_believed(later[1])
+    await put(other, config(), {}, checkpoint_id="0001", versions={})
+    assert logged(await knows.history(later[1])) == [1]
+
+
+async def test_ids_that_do_not_fall_on_the_way_down_are_not_remembered(target: Target) -> None:
+    """Of a clock that is behind: what came to such a chain could not be counted."""
+    knows, other = Process(target), Process(target).uniform
+    parent = await put(other, config(), {}, checkpoint_id="0005", versions={})
+    behind = await put(other, parent, {}, checkpoint_id="0002", versions={})
+    child = await put(other, behind, {}, checkpoint_id="0009", versions={})
+    await knows.history(child)
+    await other.put_writes(behind, [("log", 1)], "task")
+    assert not await knows.is_believed(child)
+    assert logged(await knows.history(child)) == [1]
+
+
+async def test_a_version_that_another_branch_may_give_a_value(target: Target) -> None:
+    """Versions of LangGraph's savers and ours are like no others; those of other callers may be counted up in each branch alike."""
+    knows, other = Process(target), Process(target).uniform
+    root = await put(other, config(), {}, checkpoint_id="0001", versions={"log": 1})
+    child = await put(other, root, {}, checkpoint_id="0002", versions={})
+    await knows.history(child)
+    await put(other, config(), {"log": ["a value"]}, checkpoint_id="0003", versions={"log": 1})
+    assert not await knows.is_believed(child, "log")
+    assert (await knows.history(child))["log"]["seed"] == ["a value"]
+
+
+async def test_special_writes_are_not_remembered(talk: Talk) -> None:
+    """The newest counts, and takes the place of another one."""
+    await talk.other.put_writes(talk.configs[3], [(INTERRUPT, "first")], "task-3")
+    assert logged(await talk.knows.history(talk.configs[-1], INTERRUPT), INTERRUPT) == ["first"]
+    await talk.other.put_writes(talk.configs[3], [(INTERRUPT, "second")], "task-3")
+    assert logged(await talk.knows.history(talk.configs[-1], INTERRUPT), INTERRUPT) == ["second"]
+
+
+async def test_more_channels_than_are_known(talk: Talk) -> None:
+    """What is known of some is believed, and the others are looked for to the end."""
+    await talk.other.put_writes(talk.configs[0], [("notes", "n")], "noted")
+    await talk.knows.history(talk.configs[-1], "log")
+    expected = await Process(talk.target).history(talk.configs[-1], "notes", "log")
+    assert await talk.knows.history(talk.configs[-1], "notes", "log") == expected
+    assert logged(expected, "notes") == ["n"]
+
+
+async def test_a_fork_below_the_known_checkpoint(talk: Talk) -> None:
+    fork = await put(talk.other, talk.configs[4], {}, checkpoint_id="0008", versions={"log": f"{9:032}.0.77777777"})
+    await talk.other.put_writes(fork, [("log", "fork")], "task")
+    child = await put(talk.other, fork, {}, checkpoint_id="0010", versions={"log": f"{9:032}.0.77777777"})
+    assert logged(await talk.knows.history(child)) == ["1", "2", "3", "4", "fork"]
+    assert await talk.knows.is_believed(child)
+    assert await talk.knows.is_believed(talk.configs[-1]), "both branches are known"
+
+
+async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
+    first = await talk.knows.history(talk.configs[-1])
+    expected = await Process(talk.target).history(talk.configs[-1])
+    first["log"]["seed"].value.append("changed")
+    first["log"]["writes"].clear()
+    assert await talk.knows.history(talk.configs[-1]) == expected
+
+
+BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = {
+    "a late write above": lambda other, configs: other.put_writes(configs[-2], [("log", "late")], "another"),
+    "a late write below": lambda other, configs: other.put_writes(configs[2], [("log", "late")], "another"),
+    "more of a task": lambda other, configs: other.put_writes(configs[-2], [("log", 1), ("log", "late")], "task"),
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+async def test_something_happens_between_two_pages(target: Target, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The answer may be of before or after; what is remembered is right."""
+    monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", 3)
+    knows, other, asked = Process(target), Process(target).uniform, 0
+    configs = await chain(other, "thread", 10)
+    for one in configs:
+        await other.put_writes(one, [("log", 1)], "task")
+
+    def before(request: Any) -> Any:
+        nonlocal asked
+        asked += getattr(request, "script", None) is scripts.HISTORY
+        if asked == 3 and getattr(request, "script", None) is scripts.HISTORY:
+            asked += 1
+            return lambda: BETWEEN[what](target.uniform(), configs)
+        return None
+
+    Meanwhile(knows.uniform.saver, before)
+    await knows.history(configs[-1], "log")
+    assert asked > 3
+    for _ in range(2):
+        expected = await Process(target).history(configs[-1], "log")
+        assert await knows.history(configs[-1], "log") == expected
+    assert "late" in logged(expected)
+
+
+# -- random operations
+
+
+class Model(InMemorySaver):
+    """An `InMemorySaver` with what that lacks."""
+
+    def keep(self, thread: str, found: list[Any]) -> None:
+        """Have no more of a thread than a saver lists after it removed some."""
+        kept = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one.parent_config for one in found}
+        held = set()
+        for ns, stored in self.storage.get(thread, {}).items():
+            for which in list(stored):
+                if (ns, which) not in kept:
+                    del stored[which]
+                    self.writes.pop((thread, ns, which), None)
+                    continue
+                parent = kept[ns, which]
+                stored[which] = (*stored[which][:2], parent and parent["configurable"]["checkpoint_id"])
+                versions = self.serde.loads_typed(stored[which][0])["channel_versions"]
+                held |= {(thread, ns, *one) for one in versions.items()}
+        for place in [place for place in self.blobs if place[0] == thread and place not in held]:
+            del self.blobs[place]
+
+    def copy_thread(self, source: str, target: str) -> None:
+        self.delete_thread(target)
+        for ns, stored in self.storage.get(source, {}).items():
+            self.storage[target][ns] = dict(stored)
+        for (thread, ns, which), writes in list(self.writes.items()):
+            if thread == source:
+                self.writes[target, ns, which] = dict(writes)
+        for (thread, ns, channel, version), value in list(self.blobs.items()):
+            if thread == source:
+                self.blobs[target, ns, channel, version] = value
+
+    def ids(self, thread: str, ns: str) -> list[str]:
+        return sorted(self.storage.get(thread, {}).get(ns, {}))
+
+    def is_below(self, thread: str, ns: str, which: str, ancestor: str | None) -> bool:
+        """Whether one is the other, or among its ancestors."""
+        stored = self.storage[thread][ns]
+        while ancestor is not None:
+            if ancestor == which:
+                return True
+            ancestor = stored[ancestor][2] if ancestor in stored else None
+        return False
+
+
+THREADS = ("a", "b")
+
+
+class Operations:
+    """What four processes do, one after the other: three that remember, one that does not."""
+
+    def __init__(self, target: Target, seed: int) -> None:
+        self.target, self.chance, self.model, self.number = target, random.Random(seed), Model(), 0
+        self.forgetful = Process(target, cache_bytes=0)
+        self.processes = [*(Process(target) for _ in range(3)), self.forgetful]
+        self.snapshots = self.chance.choice([0.03, 0.1, 0.5])
+        self.to_come: dict[tuple[str, str], list[str]] = {}
+
+    async def run(self, length: int) -> None:
+        kinds = {
+            "put": 30, "put_again": 3, "writes": 30, "late_writes": 6, "look": 5, "prune": 1, "runs": 1, "copy": 1, "delete": 0.5, "evict": 0.5,
+        }  # fmt: skip
+        for self.number in range(1, length + 1):
+            kind = self.chance.choices(list(kinds), list(kinds.values()))[0]
+            thread, ns = self.chance.choice(THREADS), self.chance.choice(["", "", "sub"])
+            await getattr(self, kind)(self.chance.choice(self.processes).uniform, thread, ns)
+            await self.compare(thread, ns)
+
+    async def compare(self, thread: str, ns: str) -> None:
+        chance = self.chance
+        ids = self.model.ids(thread, ns)
+        which = chance.choice([None, None, None, *ids[-3:], chance.choice(ids or [None])])
+        channels = chance.choice([["log"], ["log", "files"], [*CHANNELS, "absent"], ["files", "log", INTERRUPT]])
+        where, process = config(thread, ns, which), chance.choice(self.processes)
+        found = await process.history(where, *channels)
+        assert found == dict(self.model.get_delta_channel_history(config=where, channels=channels)), where
+        for history in found.values():  # a caller changes what it was given
+            for *_, value in history["writes"]:
+                value.append("changed")
+            seed = history.get("seed")
+            (seed.value if isinstance(seed, _DeltaSnapshot) else seed or []).append("changed")
+
+    def some(self, thread: str, ns: str) -> str | None:
+        ids = self.model.ids(thread, ns)
+        return self.chance.choice([ids[-1]] * 6 + ids[-4:] + [self.chance.choice(ids)]) if ids else None
+
+    def new_id(self, *, is_late: bool = False) -> str:
+        """The next; or one of a clock that is behind."""
+        if is_late:
+            return f"{self.chance.randrange(self.number):08}.{self.number}"
+        return f"{self.number:08}"
+
+    def value(self) -> Any:
+        """A list that is like others, short or long enough to be in chunks; as LangGraph stores snapshots, or before there were any."""
+        length = self.chance.choice([0, 1, 3, 10, 14, 15, 16])
+        made = [message(number) for number in range(length)]
+        if made and self.chance.random() < 0.3:
+            made[self.chance.randrange(length)] = HumanMessage("an edit " * 50, id=f"{self.number}")
+        return made if self.chance.random() < 0.2 else _DeltaSnapshot(made)
+
+    def version(self, thread: str, ns: str, channel: str, last: Any) -> Any:
+        """One like no other; one that other callers might make; or that of another checkpoint."""
+        others = [one[3] for one in self.model.blobs if one[:3] == (thread, ns, channel)]
+        kind = self.chance.random()
+        if others and kind < 0.05:
+            return self.chance.choice(others)
+        if kind < 0.15:
+            return f"{self.number:032}.x"
+        return self.forgetful.uniform.saver.get_next_version(last if isinstance(last, str) else None, None)
+
+    async def store(self, uniform: Uniform, where: dict[str, Any], made: Any, new: dict[str, Any]) -> None:
+        metadata = {"step": self.number, "run_id": f"run-{self.number // 4}"}
+        await uniform.put(where, made, metadata, new)
+        self.model.put(where, made, metadata, new)
+
+    async def put(self, uniform: Uniform, thread: str, ns: str) -> None:
+        chance, waiting = self.chance, self.to_come.setdefault((thread, ns), [])
+        parent, made_id = self.some(thread, ns), self.new_id(is_late=chance.random() < 0.1)
+        if waiting and chance.random() < 0.3:
+            made_id = waiting.pop()  # the parent of one that is there
+        elif chance.random() < 0.05:
+            parent = f"{max(0, self.number - chance.randrange(1, 9)):08}.late"
+            waiting.append(parent)
+        elif chance.random() < 0.05:
+            parent = None
+        if made_id in self.model.ids(thread, ns) or self.model.is_below(thread, ns, made_id, parent):
+            return
+        found = self.model.get_tuple(config(thread, ns, parent)) if parent else None
+        versions = dict(found.checkpoint["channel_versions"]) if found else {}
+        values = dict(found.checkpoint["channel_values"]) if found else {}
+        new = {
+            channel: self.version(thread, ns, channel, versions.get(channel))
+            for channel in CHANNELS
+            if chance.random() < 0.5
+        }
+        values = {channel: value for channel, value in values.items() if channel not in new}
+        for channel in new:
+            if channel == "plain" or chance.random() < self.snapshots:
+                values[channel] = self.value()
+        await self.store(uniform, config(thread, ns, parent), checkpoint(values, {**versions, **new}, made_id), new)
+
+    async def put_again(self, uniform: Uniform, thread: str, ns: str) -> None:
+        """As it was; with another parent, other values at the same versions, or one more."""
+        chance, which = self.chance, self.some(thread, ns)
+        if which is None:
+            return
+        found = self.model.get_tuple(config(thread, ns, which))
+        assert found
+        parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
+        other = self.some(thread, ns)
+        if chance.random() < 0.4 and not self.model.is_below(thread, ns, which, other):
+            parent = other
+        versions, values = dict(found.checkpoint["channel_versions"]), dict(found.checkpoint["channel_values"])
+        new = {channel: version for channel, version in versions.items() if chance.random() < 0.3}
+        for channel in new:
+            if chance.random() < 0.7:
+                values[channel] = self.value()
+            else:
+                values.pop(channel, None)
+        await self.store(uniform, config(thread, ns, parent), checkpoint(values, versions, which), new)
+
+    async def writes(self, uniform: Uniform, thread: str, ns: str) -> None:
+        ids = self.model.ids(thread, ns)
+        await self.write(uniform, config(thread, ns, ids[-1] if ids else self.new_id()), f"task-{self.number}")
+
+    async def late_writes(self, uniform: Uniform, thread: str, ns: str) -> None:
+        """To an old checkpoint, or one that is not there; of a task that maybe wrote some already."""
+        which = self.some(thread, ns) if self.chance.random() < 0.9 else self.new_id(is_late=True)
+        if which is not None:
+            await self.write(uniform, config(thread, ns, which), f"late-{self.chance.randrange(2)}")
+
+    async def write(self, uniform: Uniform, where: dict[str, Any], task: str) -> None:
+        chance = self.chance
+        made = [
+            (chance.choice(CHANNELS), [self.number, "w" * chance.randrange(40)])
+            for _ in range(chance.choice([1, 1, 3]))
+        ]
+        if chance.random() < 0.1:
+            made.append((INTERRUPT, [self.number]))
+        path = chance.choice(["", "path"])
+        await uniform.put_writes(where, made, task, path)
+        self.model.put_writes(where, made, task, path)
+
+    async def look(self, uniform: Uniform, thread: str, ns: str) -> None:
+        """What is read is remembered, too."""
+        where = config(thread, ns, self.some(thread, ns))
+        found, expected = await uniform.get_tuple(where), self.model.get_tuple(where)
+        assert (found and found.checkpoint["channel_values"]) == (expected and expected.checkpoint["channel_values"])
+
+    async def prune(self, uniform: Uniform, thread: str, _: str) -> None:
+        await uniform.prune([thread], keep_last=self.chance.choice([1, 3, 20]))
+        self.model.keep(thread, await self.forgetful.uniform.list(config(thread, None)))
+
+    async def runs(self, uniform: Uniform, thread: str, _: str) -> None:
+        await uniform.delete_for_runs([f"run-{self.chance.randrange(self.number // 4 + 1)}" for _ in range(3)])
+        for one in THREADS:
+            self.model.keep(one, await self.forgetful.uniform.list(config(one, None)))
+
+    async def copy(self, uniform: Uniform, thread: str, _: str) -> None:
+        source = next(one for one in THREADS if one != thread)
+        if any(self.model.ids(source, ns) for ns in ("", "sub")):
+            await uniform.copy_thread(source, thread)
+            self.model.copy_thread(source, thread)
+
+    async def delete(self, uniform: Uniform, thread: str, _: str) -> None:
+        await uniform.delete_thread(thread)
+        self.model.delete_thread(thread)
+
+    async def evict(self, _: Uniform, thread: str, __: str) -> None:
+        self.target.raw.delete(*self.forgetful.uniform.saver._context.keyspace.keys(thread))
+        self.model.delete_thread(thread)
+
+
+@pytest.mark.parametrize("seed", seeds(range(2)))
+async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
+    operations = Operations(target, seed)
+    await operations.run(600)
+    assert operations.forgetful.believed == 0
+    assert sum(process.believed for process in operations.processes) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(range(100, 110)))
+@pytest.mark.parametrize("target_name", targets("redis"))
+async def test_fifty_thousand_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each flavour."""
+    monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
+    await Operations(target, seed).run(5000)
