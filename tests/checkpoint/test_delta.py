@@ -293,6 +293,150 @@ async def test_something_happens_between_two_pages(target: Target, monkeypatch: 
     assert "late" in logged(expected)
 
 
+# -- graphs
+
+
+def joined(state: list[Any], writes: Any) -> list[Any]:
+    return [*state, *(one for write in writes for one in write)]
+
+
+def merged(state: dict[str, Any], writes: Any) -> dict[str, Any]:
+    return {name: text for one in (state, *writes) for name, text in one.items()}
+
+
+_messages: Any = DeltaChannel(joined, snapshot_frequency=50)
+_files: Any = DeltaChannel(merged, snapshot_frequency=7)
+
+
+class State(TypedDict):
+    messages: Annotated[list[Any], _messages]
+    files: Annotated[dict[str, str], _files]
+
+
+def agent(*, asks: bool = False) -> Any:
+    """The model calls a tool, which writes a file; one that asks waits for a person first."""
+
+    def model(state: State) -> Any:
+        return {"messages": [message(len(state["messages"]))]}
+
+    def tool(state: State) -> Any:
+        said = interrupt("may I?") if asks else "yes"
+        count = len(state["messages"])
+        return {"messages": [message(count)], "files": {f"{count % 5}.md": f"{said} {count} " * 20}}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("model", model)
+    builder.add_node("tool", tool)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tool")
+    return builder
+
+
+class Graph:
+    """A graph over a saver, called in the saver's flavour."""
+
+    def __init__(self, saver: Any, *, asks: bool = False, native_async: bool = False) -> None:
+        self.graph, self.native_async = agent(asks=asks).compile(checkpointer=saver), native_async
+
+    async def call(self, method: str, *args: Any) -> Any:
+        if self.native_async:
+            return await getattr(self.graph, "a" + method)(*args)
+        return getattr(self.graph, method)(*args)
+
+    async def turn(self, number: int) -> Any:
+        return await self.call("invoke", {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]}, config())
+
+    async def states(self) -> list[Any]:
+        """All that there are, newest first; each is read by itself, as who goes back in time does."""
+        where = config(ns=None)
+        if self.native_async:
+            listed = [one async for one in self.graph.aget_state_history(where)]
+        else:
+            listed = list(self.graph.get_state_history(where))
+        return [await self.call("get_state", one.config) for one in listed]
+
+
+async def traffic(target: Target, messages: int, turns: int) -> list[tuple[int, int]]:
+    """Bytes to the server, and from it, of each turn of a chat that begins with so many messages."""
+    if keys := target.keys():
+        target.raw.unlink(*keys)
+    uniform = target.uniform()
+    graph = Graph(uniform.saver, native_async=uniform.native_async)
+    await graph.call("invoke", {"messages": [message(number) for number in range(messages)]}, config())
+    for number in range(30):  # behind its first snapshot
+        await graph.turn(number)
+
+    def now() -> tuple[int, int]:
+        stats = target.raw.info("stats")
+        return stats["total_net_input_bytes"], stats["total_net_output_bytes"]
+
+    def passed(before: tuple[int, int]) -> tuple[int, int]:
+        after = now()
+        return after[0] - before[0], after[1] - before[1]
+
+    own, found = passed(now()), list[tuple[int, int]]()
+    for number in range(turns):
+        before = now()
+        await graph.turn(100 + number)
+        sent, received = passed(before)
+        found.append((sent - own[0], received - own[1]))
+    state = await graph.call("get_state", config())
+    assert len(state.values["messages"]) == messages + 2 + 3 * (30 + turns)
+    return found
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_turn_costs_what_is_new(target: Target) -> None:
+    """Snapshots are among these turns: three of the messages, and more of the files."""
+    few, many = await traffic(target, 100, 50), await traffic(target, 1000, 50)
+    mean = [sum(both) / 50 for found in (few, many) for both in zip(*found, strict=True)]
+    worst = max(sent + received for sent, received in many)
+    print(mean, worst)
+    sent_of_few, _, sent, received = mean
+    assert received <= 5_000
+    assert sent <= 1.3 * sent_of_few
+    assert worst <= 60_000
+
+
+async def test_a_talk_over_two_processes(target: Target) -> None:
+    """Interrupted in one, resumed in the other; forked, and taken back in time: as with `InMemorySaver`."""
+    uniforms = [target.uniform() for _ in range(2)]
+    ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
+    theirs = Graph(InMemorySaver(), asks=True)
+
+    def plain(found: Any) -> Any:
+        return {name: value for name, value in found.items() if name != "__interrupt__"}
+
+    async def both(which: int, method: str, *args: Any) -> None:
+        """The same by one of ours, and by theirs; both have the same states, by their place in the history."""
+        found = await ours[which].call(method, *args, config())
+        assert plain(found) == plain(await theirs.call(method, *args, config()))
+
+    async def back(which: int, at: int, given: Any) -> None:
+        """Go on from an old state."""
+        for graph in (ours[which], theirs):
+            old = (await graph.states())[at]
+            await graph.call("invoke", given, old.config)
+
+    async def compare() -> None:
+        expected = [(one.values, one.next) for one in await theirs.states()]
+        for graph in (*ours, Graph(target.uniform().saver, asks=True, native_async=ours[0].native_async)):
+            assert [(one.values, one.next) for one in await graph.states()] == expected
+
+    for number in range(8):
+        await both(number % 2, "invoke", {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]})
+        await both((number + number // 4) % 2, "invoke", Command(resume=f"yes {number}"))
+    await compare()
+    await back(0, 9, {"messages": [HumanMessage("a fork", id="fork")]})
+    await both(1, "invoke", Command(resume="forked"))
+    await compare()
+    await back(1, 17, None)
+    await both(0, "invoke", Command(resume="again"))
+    await back(1, 3, {"messages": [AIMessage("another fork", id="fork-2")]})
+    await both(1, "invoke", Command(resume="forked again"))
+    await compare()
+
+
 # -- random operations
 
 
@@ -396,12 +540,13 @@ class Operations:
         return made if self.chance.random() < 0.2 else _DeltaSnapshot(made)
 
     def version(self, thread: str, ns: str, channel: str, last: Any) -> Any:
-        """One like no other; one that other callers might make; or that of another checkpoint."""
-        others = [one[3] for one in self.model.blobs if one[:3] == (thread, ns, channel)]
+        """One like no other; one that other callers might make; or such a one once more, which then has a value, or another."""
+        made = [one[3] for one in self.model.blobs if one[:3] == (thread, ns, channel)]
+        others = [one for one in made if one.endswith(".x")]
         kind = self.chance.random()
-        if others and kind < 0.05:
+        if others and kind < 0.1:
             return self.chance.choice(others)
-        if kind < 0.15:
+        if kind < 0.2:
             return f"{self.number:032}.x"
         return self.forgetful.uniform.saver.get_next_version(last if isinstance(last, str) else None, None)
 
