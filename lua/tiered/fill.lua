@@ -41,7 +41,6 @@ if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought ba
 meta, problem = open_thread(index, data)
 if problem then return problem end
 meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count
-redis.call('HSET', data, '@rewritten', next_rewrite(data))
 for i = 1, #members do
   redis.call('ZREM', index, members[i])
   redis.call('HDEL', data, members[i])

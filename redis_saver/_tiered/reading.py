@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from redis_saver._checkpoint import delta, listing, reading, writing
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
-from redis_saver._engine.requests import Argument, Call, Command, Operation, Page, Scan, T
+from redis_saver._engine.requests import Argument, Call, Command, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
@@ -301,15 +301,28 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Seeds and writes of `DeltaChannel`s: by hot, where cold does not have all of the thread and hot does; else by cold, which has all ancestors."""
-    thread = config.thread_id(given)
-    by_hot = lambda: delta.get_delta_channel_history(tiers.hot, given, channels)  # noqa: E731
-    yield from enroll(tiers, thread)
+    """Seeds and writes of `DeltaChannel`s: by hot, if it has the ancestors it takes; else by cold, which gets before what it lacks of the thread.
+
+    What cold answers does not fill hot: it would take a call of cold for each ancestor.
+    """
+    where, damage = config.address(given), None
+    keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     try:
-        for _ in (yield from _dirty(tiers, thread)):
-            if (found := (yield from _by_hot_alone(tiers, thread, by_hot))) is not None:
-                return found
-            yield from flush_now(tiers, thread)
+        if tiers.verify == "never" or where.checkpoint_id is not None:
+            return (yield from delta.histories(tiers.hot, where, channels, keys))
+    except (reading.HasIntents, delta.Partial):
+        pass
+    except ThreadDamaged as damaged:
+        damage = damaged
+    except HotFailed:
+        tiers.counts.bypasses += 1
+        return (yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
+    if damage:
+        yield from best_effort(tiers, repair(tiers, where.thread_id, damage))
+    yield from enroll(tiers, where.thread_id)
+    try:
+        if (yield from _dirty(tiers, where.thread_id)):
+            yield from flush_now(tiers, where.thread_id)
     except HotFailed:  # counted by whoever asks hot next
         pass
     return (yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
@@ -320,18 +333,6 @@ def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
     if thread is None:
         return (yield from scan(tiers)).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
-
-
-def _by_hot_alone(tiers: Tiers, thread: str, operation: Callable[[], Operation[T]]) -> Tiered[T | None]:
-    """The answer of hot about a dirty thread, if it has all of that, all the time; else None."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    for _ in range(_ATTEMPTS):
-        if not (yield from _is_whole(keys)):
-            return None
-        answer = yield from operation()
-        if (yield from _is_whole(keys)):
-            return answer
-    return None
 
 
 _ATTEMPTS = 3

@@ -1,0 +1,225 @@
+"""Histories of `DeltaChannel`s over two tiers: hot answers alone, at once, where it has what it takes; cold where not, and either way they are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import checkpoint, config
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
+from uniform import Uniform
+from wrappers import Around
+
+from redis_saver._engine.requests import Call
+from redis_saver._tiered.requests import ColdCall
+
+MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+
+
+class Talk:
+    """A thread with a write to `log` on each checkpoint, a snapshot in some, and what each server is asked for it."""
+
+    def __init__(self, tiers: Tiers, uniform: Uniform) -> None:
+        self.tiers, self.uniform, self.asked = tiers, uniform, list[str]()
+        self.where, self.number = config(), 0
+
+        def hot(request: Any) -> Any:
+            self.asked.append("hot")
+            return (yield request)
+
+        def all_of(request: Any) -> Any:
+            if isinstance(request, ColdCall):
+                self.asked.append("cold")
+            return (yield request)
+
+        Around(uniform.saver.hot, hot)
+        Around(uniform.saver, all_of)
+
+    async def say(self, count: int = 1, *, snapshot: bool = False) -> None:
+        for _ in range(count):
+            self.number += 1
+            version = {"log": f"{self.number:032}.{self.number:020}"}
+            values = {"log": _DeltaSnapshot([f"until {self.number}"])} if snapshot else {}
+            made = checkpoint(values, version, f"{self.number:08}")
+            self.where = await self.uniform.put(self.where, made, {"step": self.number}, version)
+            await self.uniform.put_writes(self.where, [("log", [self.number])], f"task-{self.number}", "path")
+
+    async def history(self, uniform: Uniform | None = None) -> Any:
+        self.asked.clear()
+        return dict(
+            await (uniform or self.uniform).get_delta_channel_history(config=self.where, channels=["log", "absent"])
+        )
+
+    def expected(self, seed: int | None = None, *, last: int) -> Any:
+        found: Any = {"writes": [(f"task-{n}", "log", [n]) for n in range(seed or 1, last + 1)]}
+        if seed is not None:
+            found["seed"] = _DeltaSnapshot([f"until {seed}"])
+        return {"log": found, "absent": {"writes": []}}
+
+
+async def begun(tiers: Tiers, mode: str, **options: Any) -> Talk:
+    settings: dict[str, Any] = BEHIND if mode == "write-behind" else {}
+    talk = Talk(tiers, await tiers.uniform(**settings, **options))
+    assert await talk.uniform.get_tuple(talk.where) is None
+    return talk
+
+
+@MODES
+async def test_hot_answers_alone_in_one_round_trip(tiers: Tiers, mode: str) -> None:
+    talk = await begun(tiers, mode)
+    await talk.say(4)
+    for _ in range(2):
+        assert await talk.history() == talk.expected(last=3)
+        assert talk.asked == ["hot"]
+    await talk.say(snapshot=True)
+    await talk.say(3)
+    assert await talk.history() == talk.expected(5, last=7) | {"absent": {"writes": []}}
+    assert talk.asked == ["hot"]
+
+
+@MODES
+async def test_cold_answers_until_hot_has_a_value_again(tiers: Tiers, mode: str) -> None:
+    """Hot gets what is newest back, and what is written from then on."""
+    talk = await begun(tiers, mode)
+    await talk.say(2)
+    await talk.say(snapshot=True)
+    await talk.say(3)
+    await drained(talk.uniform)
+    tiers.evict()
+    other = await tiers.uniform()
+    for uniform in (talk.uniform, other):
+        assert (await uniform.get_tuple(config())).config == talk.where
+        assert await talk.history(uniform) == talk.expected(3, last=5)
+    await talk.say(2)
+    for uniform in (talk.uniform, other):
+        assert await talk.history(uniform) == talk.expected(3, last=7)
+    await talk.say(snapshot=True)
+    await talk.say()
+    log = {"log": talk.expected(9, last=9)["log"]}
+    found = await talk.uniform.get_delta_channel_history(config=talk.where, channels=["log"])
+    assert dict(found) == log
+    talk.asked.clear()
+    assert dict(await talk.uniform.get_delta_channel_history(config=talk.where, channels=["log"])) == log
+    assert talk.asked == ["hot"]
+    assert await talk.history() == talk.expected(9, last=9), "the root is needed for a channel that has no value"
+    assert "cold" in talk.asked
+
+
+async def test_a_late_write_on_what_filled_hot(tiers: Tiers) -> None:
+    """Parallel tasks, of which one wrote before hot lost the thread, and one after: their order is that of their paths."""
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    parallel = talk.where
+    await talk.uniform.put_writes(parallel, [("log", ["b"])], "task-b", "path-b")
+    tiers.evict()
+    assert await talk.uniform.get_tuple(parallel)
+    await talk.uniform.put_writes(parallel, [("log", ["a"])], "task-a", "path-a")
+    await talk.say()
+    for uniform in (talk.uniform, await tiers.uniform(), await tiers.cold_uniform()):
+        found = (await talk.history(uniform))["log"]["writes"]
+        assert [write[0] for write in found] == ["task-1", "task-a", "task-b"]
+
+
+async def test_what_a_process_knows_does_not_outlive_the_thread_in_hot(tiers: Tiers) -> None:
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(3)
+    assert await talk.history() == talk.expected(1, last=3)
+    before = talk.where
+    tiers.evict()
+    other = await tiers.uniform()
+    await other.put_writes(config("thread", "", "00000002"), [("log", ["late"])], "task-2b", "path")
+    for where in (before, config("thread", "", "00000002"), before):
+        assert await talk.uniform.get_tuple(where)
+    found = (await talk.history())["log"]["writes"]
+    assert [write[2] for write in found] == [[1], [2], ["late"], [3]]
+
+
+async def test_a_write_intent_of_another_asks_cold(tiers: Tiers) -> None:
+    """Cold may have what hot does not have yet."""
+    flaky = FlakySaver(await tiers.cold())
+    talk = await begun(tiers, "write-through")
+    await talk.say(3)
+    late: list[Any] = []
+
+    async def ask() -> None:
+        late.append(await talk.history())
+
+    def sync_ask() -> None:
+        late.append(dict(talk.uniform.saver.get_delta_channel_history(config=talk.where, channels=["log", "absent"])))
+
+    writer = await tiers.uniform(cold=flaky.wrap())
+    flaky.after["put_writes"] = ask if tiers.native_async else sync_ask
+    await writer.put_writes(config("thread", "", "00000001"), [("log", ["late"])], "task-1b", "path")
+    for found in (*late, await talk.history()):
+        assert [write[2] for write in found["log"]["writes"]] == [[1], ["late"], [2]]
+    assert len(late) == 1
+
+
+async def test_a_deleted_thread_that_cold_still_has(tiers: Tiers) -> None:
+    talk = await begun(tiers, "write-behind")
+    await talk.say(3)
+    await drained(talk.uniform)
+    await talk.uniform.delete_thread("thread")
+    assert await talk.history() == {"log": {"writes": []}, "absent": {"writes": []}}
+    assert talk.asked == ["hot"]
+
+
+async def test_cold_is_down_and_hot_has_all(tiers: Tiers) -> None:
+    class Down(type(await tiers.cold())):  # type: ignore[misc]
+        def __init__(self, saver: Any) -> None:
+            self.__dict__.update(saver.__dict__)
+
+        def get_delta_channel_history(self, **_: Any) -> Any:
+            raise ConnectionError("down")
+
+        aget_delta_channel_history = get_delta_channel_history
+
+    talk = await begun(tiers, "write-behind", cold=Down(await tiers.cold()))
+    await talk.say(3)
+    assert await talk.history() == talk.expected(last=2)
+    await drained(talk.uniform)
+    assert await talk.history() == talk.expected(last=2)
+    tiers.evict()
+    with pytest.raises(ConnectionError, match="down"):
+        await talk.history()
+
+
+async def test_hot_fails(tiers: Tiers) -> None:
+    talk = await begun(tiers, "write-through", on_hot_error="bypass")
+    await talk.say(3)
+    works = tiers.fails(talk.uniform)
+    assert await talk.history() == talk.expected(last=2)
+    assert talk.uniform.saver.stats().bypasses == 1
+    works()
+
+
+async def test_what_is_damaged_in_hot_is_repaired(tiers: Tiers) -> None:
+    talk = await begun(tiers, "write-through")
+    await talk.say(3)
+    tiers.evict("index")
+    assert await talk.history() == talk.expected(last=2)
+    assert not tiers.target.raw.exists(keys_of(tiers).data_key)
+
+
+async def test_no_call_is_made_for_what_is_known(tiers: Tiers) -> None:
+    """What a process knows is believed over tiers, too: the answer has the new writes alone."""
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(30)
+    replies: list[Any] = []
+
+    def kept(request: Any) -> Any:
+        reply = yield request
+        if isinstance(request, Call) and isinstance(reply, list):
+            replies.append(reply)
+        return reply
+
+    Around(talk.uniform.saver.hot, kept)
+    for expected in (30, 1):
+        replies.clear()
+        await talk.uniform.get_delta_channel_history(config=talk.where, channels=["log"])
+        (reply,) = replies
+        assert len(reply[3:]) == expected
+        await talk.say()
