@@ -310,7 +310,9 @@ class Crowd:
 
     def check(self) -> None:
         assert not self.wrong, f"seed {self.seed}, {dict(self.came)}: " + "\n".join(self.wrong[:5])
-        assert self.came["answer"] > sum(self.came.values()) / 20, f"seed {self.seed}: {self.came}"  # or nothing was tested
+        assert self.came["answer"] > sum(self.came.values()) / 20, (
+            f"seed {self.seed}: {self.came}"
+        )  # or nothing was tested
 
 
 @contextlib.contextmanager
