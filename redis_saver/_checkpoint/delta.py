@@ -118,7 +118,7 @@ def walk(
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             *counted, marks = basis
             unsure = [channel for channel, mark in zip(remaining.values(), marks, strict=False) if mark == ord("1")]
-            pages.append(_Page._make((*counted, [one[0] for one in page], unsure)))
+            pages.append(_checked(_Page._make((*counted, [one[0] for one in page], unsure))))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant: all behind it was collected.
@@ -155,6 +155,21 @@ class _Page(NamedTuple):
 
 
 _BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
+
+
+def _checked(page: _Page) -> _Page:
+    """A page, when its names are bytes and its counts are numbers.
+
+    Raises:
+        TypeError: One is something else.
+    """
+    for name in (*page[:4], *page.ids):
+        if not isinstance(name, bytes):
+            raise TypeError(f"{shown(name)} is no name of a checkpoint")
+    for count in page[4:8]:
+        if not isinstance(count, int):
+            raise TypeError(f"{shown(count)} is no count of checkpoints or tasks")
+    return page
 
 
 def _basis(pages: Sequence[_Page]) -> Basis | None:
