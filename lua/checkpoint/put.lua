@@ -16,7 +16,9 @@
 -- ARGV[10] n         how many values follow
 -- ARGV[11] m         how many of them are in chunks
 -- ARGV[12] p         how many chunks follow
--- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
+-- ARGV[13] q         how many entries are flagged e or x
+-- ARGV[14] r         how many are flagged u
+-- ARGV[15..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
 --                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
 --                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
 --                    the roots of the versions), p chunks
@@ -26,10 +28,16 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
+--- @include lib/common_case
+
+local index, data = KEYS[1], KEYS[2]
+local meta, problem, found = look_up(index, data, ARGV, ARGV[10] + ARGV[11] + ARGV[12] + ARGV[13])
+if problem then return problem end
+if put_new(index, data, ARGV, meta, found) then return {} end
+
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
 --- @include lib/put
 
-local index, data = KEYS[1], KEYS[2]
-return put_checkpoint(index, data, ARGV)
+return put_any(index, data, ARGV, meta, found)

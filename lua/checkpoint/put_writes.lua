@@ -14,8 +14,14 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
+--- @include lib/common_case
+
+local index, data = KEYS[1], KEYS[2]
+local meta, problem, found = open_thread(index, data, ARGV[1])
+if problem then return problem end
+if put_first_writes(index, data, ARGV, #ARGV, meta, found) then return tonumber(ARGV[3]) end
+
 --- @include lib/framing
 --- @include lib/put_writes
 
-local index, data = KEYS[1], KEYS[2]
-return put_task(index, data, ARGV, #ARGV)
+return put_any_writes(index, data, ARGV, #ARGV, meta, found)

@@ -102,7 +102,7 @@ if not dry then
   for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
   revise(meta)
-  revision = meta.rev
+  revision = string.format('%d', meta.rev)
   redis.call('HSET', data, '@state', state_of(meta))
   local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
   if left == 0 then redis.call('UNLINK', index, data) end

@@ -1,13 +1,6 @@
 -- Shared by the scripts (included, after lib/framing): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
 -- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
 
--- The id of the newest checkpoint of a namespace, or nil.
-local function newest_id(index, ns)
-  local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
-  local member = redis.call('ZREVRANGEBYLEX', index, upper, '[c' .. ns, 'LIMIT', 0, 1)[1]
-  return member and string.sub(member, #ns + 2)
-end
-
 -- Whether a sorts above b, by bytes. (Lua's own comparison asks the server's locale.)
 local function above(a, b)
   for i = 1, math.min(#a, #b) do

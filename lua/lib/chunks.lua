@@ -30,8 +30,9 @@ local function in_chunks(value)
 end
 
 -- Chunks to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
-local function new_chunks(leaves)
-  return { flat = {}, seen = {}, bytes = 0, leaves = leaves }
+-- leaves: whether all chunks are, or lists of chunks alone; roots: digests in the roots of values of which none is, or nil.
+local function new_chunks(leaves, roots)
+  return { flat = {}, seen = {}, bytes = 0, leaves = leaves, roots = roots or '' }
 end
 
 local function add_chunk(chunks, field, bytes)
@@ -61,7 +62,7 @@ end
 -- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
 -- what is there. Returns a problem or nil.
 local function read_chunks(data, value, chunks)
-  if not in_chunks(value) then return nil end
+  if not in_chunks(value) or string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}

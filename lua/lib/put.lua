@@ -1,16 +1,4 @@
--- Shared by the scripts (included, after lib/thread, lib/framing, lib/chunks and lib/checkpoint): storing a checkpoint.
-
-local FIELDS, SEEN = 12, 5 -- fields begin behind FIELDS of argv; what was found in them behind SEEN of found
-
--- Reads all that is to be looked at, in one call (in more where there are thousands). Returns what open_thread does.
-local function look_up(index, data, argv, count)
-  local meta, problem, found = open_thread(index, data, argv[1], argv[5], unpack(argv, FIELDS + 1, FIELDS + math.min(count, BATCH)))
-  for from = BATCH + 1, meta and count or 0, BATCH do
-    local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + BATCH - 1, count)))
-    for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
-  end
-  return meta, problem, found
-end
+-- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint): storing a checkpoint.
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
@@ -72,8 +60,9 @@ local function commit(index, data, meta, fields, members, bytes, added)
   return meta
 end
 
--- argv: what put.lua takes; is_home: whether cold has all else of the thread. Returns what put.lua does, or a problem.
-local function put_checkpoint(index, data, argv, is_home)
+-- Stores a checkpoint in any case. Returns what put.lua does, or a problem.
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread.
+local function put_any(index, data, argv, meta, found, is_home)
   local checkpoint, by_age, run, header, names_chunk, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
 
@@ -87,10 +76,7 @@ local function put_checkpoint(index, data, argv, is_home)
   local of_others = of_chunks + p
   local of_unchanged = of_others + #others
   local VALUES = FIELDS + of_unchanged + #unchanged
-
-  local meta, problem, found = look_up(index, data, argv, of_unchanged)
-  if problem then return problem end
-  local before, known = found[4], found[5]
+  local before, known, problem = found[4], found[5], nil
   if not known and names == '' then return { names_chunk } end
 
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
@@ -187,4 +173,12 @@ local function put_checkpoint(index, data, argv, is_home)
   meta = commit(index, data, meta, fields, members, bytes, added)
   touch(index, data, meta, default, own)
   return missing
+end
+
+-- Stores a checkpoint. Takes and returns what put_any does.
+local function put_checkpoint(index, data, argv, is_home)
+  local meta, problem, found = look_up(index, data, argv, argv[10] + argv[11] + argv[12] + argv[13])
+  if problem then return problem end
+  if put_new(index, data, argv, meta, found, is_home) then return {} end
+  return put_any(index, data, argv, meta, found, is_home)
 end

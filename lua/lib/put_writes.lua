@@ -1,8 +1,9 @@
--- Shared by the scripts (included, after lib/thread and lib/framing): storing the pending writes of a task.
+-- Shared by the scripts (included, after lib/thread, lib/common_case and lib/framing): storing the pending writes of a task.
 
--- argv: what put_writes.lua takes, up to argv[last]; is_home: whether cold has all else of the thread. Returns how many writes are
--- new, or a problem.
-local function put_task(index, data, argv, last, is_home)
+-- Stores the pending writes of a task in any case. Returns how many of them are new.
+-- argv: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's record; is_home: whether cold has all
+-- else of the thread.
+local function put_any_writes(index, data, argv, last, meta, found, is_home)
   local member, regular, count, default, own = argv[1], argv[2], argv[3], argv[4], argv[5]
 
   -- Calls visit(idx, first, last) for each write of a record.
@@ -15,9 +16,6 @@ local function put_task(index, data, argv, last, is_home)
       pos = following
     end
   end
-
-  local meta, problem, found = open_thread(index, data, member)
-  if problem then return problem end
 
   local fields, members, added = is_home and { '@cold_backed', '1' } or {}, { 0, '' }, 0
   if not meta then
@@ -63,6 +61,13 @@ local function put_task(index, data, argv, last, is_home)
   redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)
   return added
+end
+
+-- Stores the pending writes of a task. Takes what put_any_writes does; returns how many of them are new, or a problem.
+local function put_task(index, data, argv, last, is_home)
+  local meta, problem, found = open_thread(index, data, argv[1])
+  if problem then return problem end
+  return put_any_writes(index, data, argv, last, meta, found, is_home)
 end
 
 -- Their members of the index; what it takes is as above.

@@ -35,11 +35,11 @@ local function open_thread(index, data, ...)
   if not state then
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
-  local format = tonumber(string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
+  local _, _, format, rev, bytes, blobs, writes = string.find(state, '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+)$')
+  format = tonumber(format or string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
   if format > FORMAT then
     return nil, redis.error_reply('UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. FORMAT)
   end
-  local _, _, _, rev, bytes, blobs, writes = string.find(state, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   -- Numbers of 15 digits and less can be counted on with; the revision, microseconds of a clock, has one more.
   local is_sound = format == FORMAT and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
@@ -49,6 +49,13 @@ local function open_thread(index, data, ...)
   return meta, nil, fields
 end
 
+-- The id of the newest checkpoint of a namespace, or nil.
+local function newest_id(index, ns)
+  local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  local member = redis.call('ZREVRANGEBYLEX', index, upper, '[c' .. ns, 'LIMIT', 0, 1)[1]
+  return member and string.sub(member, #ns + 2)
+end
+
 -- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
 local function new_thread(now)
   return { rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
@@ -56,7 +63,8 @@ end
 
 -- What @state is to hold. No count is below 0: where one was changed from outside, the thread is not to be lost for that.
 local function state_of(meta)
-  return string.format('%d %s %.0f %.0f %.0f', FORMAT, meta.rev, math.max(0, meta.bytes), math.max(0, meta.blobs), math.max(0, meta.writes))
+  local bytes, blobs, writes = meta.bytes, meta.blobs, meta.writes
+  return string.format('%d %d %d %d %d', FORMAT, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
 end
 
 -- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers of a history is not
@@ -67,9 +75,9 @@ local function next_rewrite(data)
   return string.format('%.0f', math.max(now[1] * 1000000 + now[2], above))
 end
 
--- Moves a thread on to its next revision.
+-- Moves a thread on to its next revision, which becomes a number.
 local function revise(meta)
-  meta.rev = string.format('%.0f', meta.rev + 1)
+  meta.rev = meta.rev + 1
 end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.

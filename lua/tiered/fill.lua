@@ -15,6 +15,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
+--- @include lib/common_case
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint

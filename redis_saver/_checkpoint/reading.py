@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -13,10 +14,13 @@ from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
-from redis_saver._storage.chunk_cache import ChannelKey, Version
+from redis_saver._storage import header as headers
+from redis_saver._storage.chunk_cache import MAX_KNOWN_FIELDS, ChannelKey, KnownTable, Version
+from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver.errors import DecodeError, decoding
 
+PRESENT = headers.PRESENT[0]
 MAX_TOLD = 100
 """How many chunks `get_tuple` says it has; the server answers those it does not know of."""
 BYTES_PER_PAGE = 4_000_000
@@ -55,15 +59,21 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
     data = keys[1]
     had = {place: version for place, version in context.chunk_cache.of(data).items() if place[0] == ns}
+    known = context.chunk_cache.table_of(data, ns) if (ns, None) in had else None
     while True:
+        roots = b"".join([version.stored.value[1 : 1 + DIGEST] for version in had.values() if version.stored.levels])
         told = [field for version in had.values() for field in version.right_edge()]
-        stored = yield Call(scripts.GET, keys, (*arguments, *told[:MAX_TOLD]))
+        expected = (known.checkpoint, *known.fields) if known else (b"",)
+        stored = yield Call(scripts.GET, keys, (*arguments, roots, b"".join(told[:MAX_TOLD]), *expected))
         if stored is None:
             return None
         if len(keys) > 2 and stored == GetReply.INTENTS:
             raise HasIntents
         if len(keys) > 2 and stored == GetReply.NOWHERE:
             raise Nowhere
+        if known and len(stored) > 6 and not _is_as_known(known, stored, thread):
+            known = None  # it was put again, or a value is gone: the script is to look
+            continue
         chunks: dict[bytes, bytes] = {}
         for version in had.values():
             chunks.update(version.stored.chunks)
@@ -77,5 +87,24 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
                 raise
             had = {}  # another version of these lists, which the server believed to be known: ask for all of it
             continue
-        context.chunk_cache.remember(data, {**dict.fromkeys(had), **used})
+        table = known if known and len(stored) > 6 else _table(ns, found, stored)
+        context.chunk_cache.remember(data, {**dict.fromkeys(had), **used}, ns, table)
         return found
+
+
+def _is_as_known(known: KnownTable, stored: Sequence[Any], thread: str) -> bool:
+    """Whether values that were read by their fields are those that the header tells of, and all of them are there."""
+    with decoding("a checkpoint of thread {!r}", thread):
+        flags, *links = headers.table_of(stored[2])
+    is_whole = all(value is not None for flag, value in zip(flags, stored[3], strict=False) if flag == PRESENT)
+    return tuple(links) == known.links and len(flags) == len(stored[3]) and is_whole
+
+
+def _table(ns: str, found: CheckpointTuple, stored: Sequence[Any]) -> KnownTable | None:
+    """The version table of a checkpoint that was read."""
+    versions = found.checkpoint["channel_versions"]
+    if len(versions) > MAX_KNOWN_FIELDS:
+        return None
+    _, *links = headers.table_of(stored[2])
+    fields = [names.blob(ns, names.entry(channel, version)) for channel, version in versions.items()]
+    return KnownTable(names.checkpoint(ns, found.checkpoint["id"]), (links[0], links[1], links[2]), tuple(fields))

@@ -23,7 +23,15 @@ from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
-from redis_saver._storage.chunk_cache import Cached, ChannelKey, Update, Version, names_version
+from redis_saver._storage.chunk_cache import (
+    MAX_KNOWN_FIELDS,
+    Cached,
+    ChannelKey,
+    KnownTable,
+    Update,
+    Version,
+    names_version,
+)
 from redis_saver._storage.chunks import DIGEST, LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
@@ -90,7 +98,7 @@ def store(
         context.chunk_cache.forget(keys.data_key)
         with decoding("what put lacks of thread {!r}", where.thread_id):
             request.include(missing)
-    context.chunk_cache.remember(keys.data_key, request.stored())
+    context.chunk_cache.remember(keys.data_key, request.stored(), where.checkpoint_ns, request.known_table())
     return True
 
 
@@ -214,7 +222,7 @@ class PutRequest:
         is_cached = names_chunk in self._cached_chunks(None) and names_chunk not in self._wanted
         fields = [field for _, field in sent]
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
-        counts = (len(values), len(bases), len(chunks))
+        counts = (len(values), len(bases), len(chunks), len(others), len(unchanged))
         lists = (fields, bases, chunks, others, unchanged, values, fingerprints, packed)
         listed = b"" if is_cached else self._table.names
         return [*self._names, listed, b"".join(self._flags), *self._ttls, *counts, *chain.from_iterable(lists)]
@@ -269,6 +277,14 @@ class PutRequest:
         if (len(self._wanted), len(self._in_full), self._flags) == before:
             raise ValueError(f"the server asks for {len(missing)} values or chunks, all of which it was sent")
         self._was_wrong = True
+
+    def known_table(self) -> KnownTable | None:
+        """The checkpoint's version table, for who reads it next."""
+        if len(self._fields) > MAX_KNOWN_FIELDS:
+            return None
+        table = self._table
+        links = (table.names_chunk, table.slots, table.tokens)
+        return KnownTable(self._names[0], links, tuple(self._fields.values()))
 
     def stored(self) -> Update:
         """What is known of the thread once all this is stored."""

@@ -65,14 +65,42 @@ NAMESPACES_PER_THREAD = 16
 """In so many namespaces of a thread. Each call of a subgraph has one of its own, and most are never asked for again."""
 
 
+class KnownTable(NamedTuple):
+    """The version table of a checkpoint that was put or read: where its values are stored."""
+
+    checkpoint: bytes
+    """The checkpoint's field."""
+    links: tuple[bytes, bytes, bytes]
+    """Of its header: names, slots, tokens. Those of the same bytes are the same table."""
+    fields: tuple[bytes, ...]
+    """The fields of its values, in the order of the entries."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        strings = (self.checkpoint, *self.links, *self.fields)
+        return sum(map(len, strings)) + _STRING * len(strings)
+
+
+MAX_KNOWN_FIELDS = 64
+"""Of a checkpoint with more channels no table is remembered: naming them all would take longer than reading them from the header."""
+_STRING = 40
+"""Bytes that Python takes for a byte string beside its own."""
+
+
 class _Thread(NamedTuple):
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
     """By namespace, that which was used last behind the others."""
+    tables: Mapping[str, KnownTable] = {}
+    """By namespace, that of the checkpoint that was put or read last."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about. What both have is counted once."""
+        """Bytes of memory, about. What versions and histories both have is counted once."""
+        tables = sum([table.size for table in self.tables.values()])
+        if not self.points:
+            return tables + sum([version.size for version in self.versions.values()])
         seeds = {
             id(history.version): history.version
             for points in self.points.values()
@@ -82,7 +110,7 @@ class _Thread(NamedTuple):
         }
         seeds.update((id(version), version) for version in self.versions.values())
         own = sum(point.size for points in self.points.values() for point in points)
-        return own + sum(version.size for version in seeds.values())
+        return tables + own + sum(version.size for version in seeds.values())
 
     def follows_history(self, place: ChannelKey) -> bool:
         """Whether a history of the channel is known: then its stored value is in few of the checkpoints."""
@@ -119,22 +147,39 @@ class ChunkCache:
         with self._lock:
             return self._threads.get(thread, _NOTHING).versions
 
+    def table_of(self, thread: bytes, ns: str) -> KnownTable | None:
+        """The version table of the checkpoint of a namespace that was put or read last."""
+        with self._lock:
+            return self._threads.get(thread, _NOTHING).tables.get(ns)
+
     def points_of(self, thread: bytes, ns: str) -> tuple[KnownPoint, ...]:
         """The checkpoints of a namespace below which histories are remembered."""
         with self._lock:
             return self._threads.get(thread, _NOTHING).points.get(ns, ())
 
-    def remember(self, thread: bytes, seen: Update) -> None:
+    def remember(self, thread: bytes, seen: Update, ns: str = "", table: KnownTable | None = None) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much.
 
         A version of a channel with a history stays until there is another one, whether or not the last checkpoint has it.
+
+        Args:
+            thread: The thread, by the key of its data.
+            seen: Versions of its values.
+            ns: The namespace of the checkpoint that these are of.
+            table: Its version table.
         """
         with self._lock:
             known = self._threads.get(thread, _NOTHING)
-            if known.versions and seen.items() <= known.versions.items():
+            tables = known.tables
+            if table is not None and tables.get(ns) != table:
+                tables = {name: of for name, of in tables.items() if name != ns}
+                tables[ns] = table
+                if len(tables) > NAMESPACES_PER_THREAD:
+                    del tables[next(iter(tables))]
+            if tables is known.tables and known.versions and seen.items() <= known.versions.items():
                 self._threads.move_to_end(thread)
                 return
-            self._store(thread, known._replace(versions=_updated(known, seen)))
+            self._store(thread, known._replace(versions=_updated(known, seen), tables=tables))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
@@ -164,7 +209,7 @@ class ChunkCache:
 
     def _store(self, thread: bytes, known: _Thread) -> None:
         self._drop(thread)
-        if not known.versions and not known.points:
+        if not known.versions and not known.points and not known.tables:
             return
         self._threads[thread] = known
         size = len(thread) + known.size

@@ -244,6 +244,16 @@ def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) ->
     return seen
 
 
+def table_of(header: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """The flags, names, slots and tokens of a header; `KnownTable.links` are the last three.
+
+    Raises:
+        ValueError: It is no header.
+    """
+    _, _, _, names_chunk, flags, slots, tokens = take(header, 0, 7)[0]
+    return flags, names_chunk, slots, tokens
+
+
 def decode_time(links: bytes, thread: str) -> str:
     """The time (`ts`) in a header's links."""
     with decoding("the header of a checkpoint of thread {!r}", thread):

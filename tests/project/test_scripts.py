@@ -46,7 +46,7 @@ def test_header(name: str) -> None:
     assert codes <= set(errors._REMEDIES)
     expected = (
         "none of ours"
-        if "DAMAGED" not in codes or not re.search(r"(open_thread|put_checkpoint|put_task)\(index", body)
+        if "DAMAGED" not in codes or not re.search(r"(open_thread|look_up|put_checkpoint|put_task)\(index", body)
         else "DAMAGED, KEYCONFLICT, UNSUPPORTED"
     )
     assert said[1] == expected
