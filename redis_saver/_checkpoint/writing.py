@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -200,15 +199,17 @@ class PutRequest:
 
     def arguments(self) -> list[Argument]:
         """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
-        sent, others, unchanged = list[tuple[str, bytes]](), list[bytes](), list[bytes]()
+        sent, others, unchanged = dict[str, bytes](), list[bytes](), list[bytes]()
         for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
             if flag == b"v":
-                sent.append((channel, field))
+                sent[channel] = field
+            elif flag == b"u":
+                unchanged.append(field)
             else:
-                (unchanged if flag == b"u" else others).append(field)
-        sent += self._retained.items()
+                others.append(field)
+        fields = [*sent.values(), *self._retained.values()]
         values, bases, fingerprints, chunks = list[bytes](), list[bytes](), list[bytes](), dict[bytes, bytes]()
-        for channel, _ in sent:
+        for channel in (*sent, *self._retained):
             stored = self._encode(channel)
             values.append(stored.value)
             if stored.chunks:
@@ -220,12 +221,15 @@ class PutRequest:
         names_chunk = self._table.names_chunk
         chunks.pop(names_chunk, None)
         is_cached = names_chunk in self._cached_chunks(None) and names_chunk not in self._wanted
-        fields = [field for _, field in sent]
-        packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
+        packed: Iterable[bytes] = chunks.values()
+        if self._context.compression is not None:
+            packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
         counts = (len(values), len(bases), len(chunks), len(others), len(unchanged))
-        lists = (fields, bases, chunks, others, unchanged, values, fingerprints, packed)
         listed = b"" if is_cached else self._table.names
-        return [*self._names, listed, b"".join(self._flags), *self._ttls, *counts, *chain.from_iterable(lists)]
+        return [
+            *self._names, listed, b"".join(self._flags), *self._ttls, *counts,
+            *fields, *bases, *chunks, *others, *unchanged, *values, *fingerprints, *packed,
+        ]  # fmt: skip
 
     def _encode(self, channel: str) -> Stored:
         if (stored := self._encoded.get(channel)) is None:

@@ -79,7 +79,7 @@ class KnownTable(NamedTuple):
     def size(self) -> int:
         """Bytes of memory, about."""
         strings = (self.checkpoint, *self.links, *self.fields)
-        return sum(map(len, strings)) + _STRING * len(strings)
+        return len(b"".join(strings)) + _STRING * len(strings)
 
 
 MAX_KNOWN_FIELDS = 64
@@ -171,7 +171,7 @@ class ChunkCache:
         with self._lock:
             known = self._threads.get(thread, _NOTHING)
             tables = known.tables
-            if table is not None and tables.get(ns) != table:
+            if table is not None and tables.get(ns) is not table:
                 tables = {name: of for name, of in tables.items() if name != ns}
                 tables[ns] = table
                 if len(tables) > NAMESPACES_PER_THREAD:
@@ -179,7 +179,7 @@ class ChunkCache:
             if tables is known.tables and known.versions and seen.items() <= known.versions.items():
                 self._threads.move_to_end(thread)
                 return
-            self._store(thread, known._replace(versions=_updated(known, seen), tables=tables))
+            self._store(thread, _Thread(_updated(known, seen), known.points, tables))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update

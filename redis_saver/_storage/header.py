@@ -109,7 +109,7 @@ def version_table(checkpoint: Checkpoint) -> VersionTable:
         ValueError: There are more names or versions than a header can tell apart.
     """
     versions = checkpoint["channel_versions"]
-    places = {channel: place for place, channel in enumerate(versions)}
+    places = dict(zip(versions, range(len(versions)), strict=True))
     tokens: dict[bytes, int] = {}
     entries, slots = [], []
     for channel, version in versions.items():
