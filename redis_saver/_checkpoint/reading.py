@@ -59,7 +59,9 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
     arguments = (names.component(ns), wanted, *refresh_arguments(context))
     data = keys[1]
     had = {place: version for place, version in context.chunk_cache.of(data).items() if place[0] == ns}
-    known = context.chunk_cache.table_of(data, ns) if (ns, None) in had else None
+    known = context.chunk_cache.table_of(data, ns)
+    if known and not _is_expected(known, had.get((ns, None)), ns, checkpoint_id):
+        known = None
     while True:
         roots = b"".join([version.stored.value[1 : 1 + DIGEST] for version in had.values() if version.stored.levels])
         told = [field for version in had.values() for field in version.right_edge()]
@@ -71,9 +73,11 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
             raise HasIntents
         if len(keys) > 2 and stored == GetReply.NOWHERE:
             raise Nowhere
-        if known and len(stored) > 6 and not _is_as_known(known, stored, thread):
-            known = None  # it was put again, or a value is gone: the script is to look
-            continue
+        with decoding("a checkpoint of thread {!r}", thread):
+            is_as_known = known is not None and len(stored) > 6 and _is_as_known(known, stored)
+            if known and len(stored) > 6 and not is_as_known:
+                known = None  # it was put again, or a value is gone: the script is to look
+                continue
         chunks: dict[bytes, bytes] = {}
         for version in had.values():
             chunks.update(version.stored.chunks)
@@ -85,17 +89,26 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had = {}  # another version of these lists, which the server believed to be known: ask for all of it
+            had, known = (
+                {},
+                None,
+            )  # another version of these lists, which the server believed to be known: ask for all of it
             continue
-        table = known if known and len(stored) > 6 else _table(ns, found, stored)
+        # Of older checkpoints that somebody looks at none is remembered.
+        table = known if is_as_known or checkpoint_id else _table(ns, found, stored)
         context.chunk_cache.remember(data, {**dict.fromkeys(had), **used}, ns, table)
         return found
 
 
-def _is_as_known(known: KnownTable, stored: Sequence[Any], thread: str) -> bool:
+def _is_expected(known: KnownTable, its_names: Version | None, ns: str, checkpoint_id: str | None) -> bool:
+    """Whether a checkpoint whose table is known may be the one that is asked for, and the chunk with its names is known, too."""
+    is_asked = not checkpoint_id or known.checkpoint == names.checkpoint(ns, checkpoint_id)
+    return is_asked and its_names is not None and its_names.field == known.links[0]
+
+
+def _is_as_known(known: KnownTable, stored: Sequence[Any]) -> bool:
     """Whether values that were read by their fields are those that the header tells of, and all of them are there."""
-    with decoding("a checkpoint of thread {!r}", thread):
-        flags, *links = headers.table_of(stored[2])
+    flags, *links = headers.table_of(stored[2])
     is_whole = all(value is not None for flag, value in zip(flags, stored[3], strict=False) if flag == PRESENT)
     return tuple(links) == known.links and len(flags) == len(stored[3]) and is_whole
 

@@ -207,3 +207,13 @@ async def test_nothing_is_remembered_without_memory(target: Target) -> None:
     data = saver.saver._context.keyspace.keys("thread").data_key
     assert saver.saver._context.chunk_cache.table_of(data, "") is None
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
+
+
+async def test_a_newest_checkpoint_whose_names_were_forgotten_for_those_of_an_older_one(target: Target) -> None:
+    saver = target.uniform()
+    older = await saver.put(config(), checkpoint({"a": 1}, {"a": "1"}, "1"), {}, {"a": "1"})
+    await saver.put(older, checkpoint({"b": 2}, {"b": "2"}, "2"), {}, {"b": "2"})
+    for _ in range(2):
+        assert (await saver.get_tuple(older)).checkpoint["channel_values"] == {"a": 1}
+        assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"b": 2}
+        assert (await saver.get_tuple(config(checkpoint_id="2"))).checkpoint["channel_values"] == {"b": 2}
