@@ -151,7 +151,7 @@ class Keys(NamedTuple):
 
 
 class TierKeys(NamedTuple):
-    """The keys of a thread in front of a cold saver; see `tiered/`."""
+    """The keys of a thread in front of a cold saver; see `redis_saver/_tiered/`."""
 
     index_key: bytes
     data_key: bytes

@@ -15,7 +15,7 @@ from redis_saver._engine.scripts import Script
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""What an operation asks for: a `Request`, and maybe more (`tiered/requests.py`)."""
+"""What an operation asks for: a `Request`, and maybe more (`redis_saver/_tiered/requests.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 
