@@ -505,8 +505,14 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
     await sound(uniform)
     with psycopg.connect(tiers.url, autocommit=True) as connection:
         for change, said in (
-            ("UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s", "cold has it with something else: the metadata"),
-            ("UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE checkpoint_id = %s", "something else: its parent"),
+            (
+                "UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s",
+                "cold has it with something else: the metadata",
+            ),
+            (
+                "UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE checkpoint_id = %s",
+                "something else: its parent",
+            ),
             ("DELETE FROM checkpoint_writes WHERE checkpoint_id = %s", "something else: .*"),
             ("DELETE FROM checkpoints WHERE checkpoint_id = %s", "cold does not have it"),
         ):
