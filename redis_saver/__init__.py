@@ -1,6 +1,6 @@
 """LangGraph checkpoints on plain Redis or Valkey."""
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
@@ -39,7 +39,7 @@ from redis_saver.errors import (
     UnsupportedServer,
 )
 
-__version__ = version("redis-saver")
+__version__ = _version("redis-saver")
 
 __all__ = [
     "TTL",

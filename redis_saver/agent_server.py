@@ -29,6 +29,8 @@ from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 
+__all__ = ["checkpointer"]
+
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:

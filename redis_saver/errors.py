@@ -5,21 +5,21 @@
     │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
     │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
     ├── UnsupportedFormat        a newer release stored the thread; nothing was changed
-    ├── KeyConflict              a key of ours holds something that is not ours
+    ├── KeyConflict              another program wrote to a key with the name of one of ours
     ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
-    ├── LimitExceeded            more than `Limits` allow: to be written, or unfolded              (also a ValueError)
-    ├── ThreadNotFound           the thread that was named is not there                           (also a LookupError)
-    ├── ThreadBusy               others were at the thread all the time
-    ├── BacklogFull              too much was written that cold does not have yet; nothing was written
-    ├── ReplicationTimeout       a write is there, but on fewer replicas than it was to be
+    ├── LimitExceeded            a write, or what a read would become, is larger than `Limits`    (also a ValueError)
+    ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
+    ├── ThreadBusy               others wrote or flushed the thread all the time
+    ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
+    ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
-    ├── UnsupportedServer        the server lacks what the scripts need
-    ├── EndpointError            what threads are migrated from or to is not there, fails, or is not what it was taken for
+    ├── UnsupportedServer        the server is too old
+    ├── EndpointError            the source or target of a migration cannot be opened, or fails
     │   └── FileDamaged          a file of threads was cut off, or its bytes were changed         (also a ValueError)
-    ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive so
-    ├── CalledOnEventLoop        a synchronous call that would block its own event loop           (also a RuntimeError)
-    ├── LoopEnded                the event loop that was to answer ended before it did            (also a RuntimeError)
-    └── ForkMissed               this process was forked in C, and Python was not told            (also a RuntimeError)
+    ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
+    ├── CalledOnEventLoop        a synchronous call would block its own event loop                (also a RuntimeError)
+    ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
+    └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
 
     BacklogWarning               a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
 
@@ -37,31 +37,55 @@ import redis
 
 from redis_saver._common.display import error_text, printable, sentence, shown
 
+__all__ = [
+    "BacklogFull",
+    "BacklogWarning",
+    "CalledOnEventLoop",
+    "ClusterMoving",
+    "DecodeError",
+    "EncodeError",
+    "EndpointError",
+    "FileDamaged",
+    "ForkMissed",
+    "KeyConflict",
+    "LimitExceeded",
+    "LoopEnded",
+    "PlainValueRefused",
+    "RedisSaverError",
+    "ReplicationTimeout",
+    "ThreadBusy",
+    "ThreadDamaged",
+    "ThreadMigrationError",
+    "ThreadNotFound",
+    "UnsupportedFormat",
+    "UnsupportedServer",
+]
+
 
 class RedisSaverError(Exception):
     """Base of every error this package raises about a store, a thread or a value."""
 
 
 class ThreadDamaged(RedisSaverError):
-    """A part of a thread is missing or unreadable: evicted, deleted by hand, overwritten.
+    """A part of a thread is missing or unreadable: it was evicted, deleted by hand, or overwritten.
 
-    What is left of the thread is not touched, and no answer is made up from it.
+    What is left of the thread is not changed, and no answer is made up from it.
     """
 
 
 class DecodeError(ThreadDamaged, ValueError):
-    """Stored bytes that the serializer cannot turn back into a value."""
+    """The serializer cannot turn stored bytes back into a value."""
 
 
 class PlainValueRefused(DecodeError):
-    """A stored value that is not encrypted, read by a saver that requires encryption. It was not decoded.
+    """A saver that requires encryption read a stored value that is not encrypted. The value was not decoded.
 
     It was written before encryption was turned on, or by somebody without the key.
     """
 
 
 class NotEncrypted(ValueError):
-    """Why a value was refused that is not encrypted. `decoding` adds where it was, and makes it a `PlainValueRefused`."""
+    """The reason why a plain value was refused. `decoding` adds where the value is, and makes it a `PlainValueRefused`."""
 
 
 class UnsupportedFormat(RedisSaverError):
@@ -73,34 +97,34 @@ class KeyConflict(RedisSaverError):
 
 
 class EncodeError(RedisSaverError, TypeError):
-    """A value the serializer cannot turn into bytes. Nothing was written."""
+    """The serializer cannot turn a value into bytes. Nothing was written."""
 
 
 class LimitExceeded(RedisSaverError, ValueError):
-    """A name, a value or a number of things is larger than the saver's `Limits`. A write sent nothing; a read left all as it is.
+    """A name, a value or a number of things is larger than the saver's `Limits`. Nothing was written or changed.
 
-    It says nothing about damage: what was written with larger limits is read with larger limits.
+    On a read it does not mean damage: what was written with larger limits has to be read with larger limits.
     """
 
 
 class ThreadNotFound(RedisSaverError, LookupError):
-    """The named thread does not exist (never did, was deleted, or expired)."""
+    """The named thread does not exist: it was never written, was deleted, or has expired."""
 
 
 class ThreadBusy(RedisSaverError):
-    """Others were at a thread all the time, changing it, or bringing it to cold. Trying again later is safe."""
+    """Others changed a thread, or flushed it to cold, during every attempt. Trying again later is safe."""
 
 
 class BacklogFull(RedisSaverError):
-    """A write-behind `TieredSaver` has written as much as it may before cold gets it. Nothing was written."""
+    """The backlog of a write-behind `TieredSaver` is at `max_backlog`, and stayed there for `backlog_timeout` seconds. Nothing was written."""
 
 
 class BacklogWarning(RuntimeWarning):
-    """A `with` over a write-behind `TieredSaver` ended before cold had everything. What it lacks is kept in Redis, for any other flusher."""
+    """A `with` over a write-behind `TieredSaver` ended before cold had everything. What it lacks stays in Redis until another flusher brings it to cold."""
 
 
 class ReplicationTimeout(RedisSaverError):
-    """Something was written, but too few replicas had it in time. It is there, unless the primary is lost first. To write it again is safe."""
+    """Something was written, but too few replicas had it in time. The primary has it; it is lost if the primary is lost first. Writing it again is safe."""
 
 
 class ClusterMoving(RedisSaverError, redis.ConnectionError):
@@ -112,15 +136,15 @@ class UnsupportedServer(RedisSaverError):
 
 
 class EndpointError(RedisSaverError):
-    """What threads are moved from or to cannot be opened or fails; moving ends. Running it again goes on where it ended."""
+    """The source or target of a migration cannot be opened, or fails. The migration ends. If it is run again it goes on from there."""
 
 
 class FileDamaged(EndpointError, ValueError):
-    """A file of threads that was cut off, or the bytes of which were changed. Nothing was read from it."""
+    """A file of threads was cut off, or its bytes were changed. Nothing was read from it."""
 
 
 class ThreadMigrationError(RedisSaverError):
-    """A thread that the source cannot give or the target cannot take, or that is not the same there. Others are moved."""
+    """The source cannot read a thread, or the target cannot store it, or it is not the same there. Other threads are moved all the same."""
 
 
 class CalledOnEventLoop(RedisSaverError, RuntimeError):
@@ -128,17 +152,17 @@ class CalledOnEventLoop(RedisSaverError, RuntimeError):
 
 
 class LoopEnded(RedisSaverError, RuntimeError):
-    """The event loop that a call needs has ended: nothing else can use what is bound to it. Calling again is safe."""
+    """The event loop that a call needs has ended, and what is bound to that loop cannot be used on another one. Calling again is safe."""
 
 
 class ForkMissed(RedisSaverError, RuntimeError):
-    """The process was forked by a program that does not call Python's hooks, and uses a saver of the parent. Nothing was sent."""
+    """The process was forked by a program that does not call Python's fork hooks, and used a saver of the parent. Nothing was sent."""
 
 
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (
         ThreadDamaged,
-        "it was evicted, removed or overwritten from outside. Nothing was changed. Restore it from a backup, or give the "
+        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or give the "
         "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "KEYCONFLICT": (
@@ -151,25 +175,25 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     ),
 }
 _STOPPED_REMEDY = (
-    "it was overwritten from outside, or by a program that is not sound. Restore the thread from a backup, or give it up with "
-    "delete_thread(). If nobody else writes there, please report this"
+    "another program overwrote it, or redis_saver has a bug. Restore the thread from a backup, or give it up with "
+    "delete_thread(). If no other program writes there, please report this"
 )
 _IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
 _STOPPED = re.compile(
     r"""(?:user_script|\[string "[^"\n]*"\]):\d+: (attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
 )
-"""What Lua says, on any of the servers, where a script meets something that no saver stores."""
+"""What Lua says, on any of the servers, if a script meets something that no saver stores."""
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 
 def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exception | None:
-    """The error that is meant by the error reply of a script; None where it is the reply itself.
+    """The error to raise for the error reply of a script; None if that is the reply itself.
 
     Args:
-        reply: The error the client raised.
-        keys: The keys the script was called with.
-        exceptions: The client's own exceptions. Redis 6.2 wraps an error of the server inside a script in another one; here
-            it becomes what a newer server answers at once.
+        reply: The error that the client raised.
+        keys: The keys that the script was called with.
+        exceptions: The module of the client's own exceptions. Redis 6.2 wraps an error that the server raises inside a script in another error; here
+            it becomes the one that newer servers answer.
     """
     if (match := _IN_SCRIPT.search(str(reply))) is not None:
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
@@ -178,13 +202,13 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
 
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
-    """The error that is meant by the text of an error reply of a script of ours; None where it is not ours."""
+    """The error to raise for the text of an error reply; None if it is not an error of one of our scripts."""
     if (match := _CODE.search(text)) is not None:
         kind, remedy = _REMEDIES[match[1]]
         said = match[2]
     elif "WRONGTYPE" in text:
         kind, remedy = _REMEDIES["KEYCONFLICT"]
-        said = "a key is of another type than those of redis_saver"
+        said = "a key has another type than the keys of redis_saver"
     elif (match := _STOPPED.search(text)) is not None:
         kind, remedy = ThreadDamaged, _STOPPED_REMEDY
         said = f"the script met something that redis_saver does not store: {match[1]}"
@@ -195,9 +219,9 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
 
 
 class _Wrapping:
-    """Turns whatever a serializer raises into one of our errors, with the place; the cause stays attached.
+    """Turns whatever a serializer raises into one of our errors, which says where it happened. The cause stays attached.
 
-    A serializer may be anybody's and raise anything, so the kind of its error cannot be listed here.
+    Users bring serializers of any kind, which may raise anything. So their errors cannot be listed here.
     """
 
     __slots__ = ("_error", "_named", "_remedy", "_said")
@@ -219,10 +243,10 @@ class _Wrapping:
 def decoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the stored bytes of `what` cannot be decoded.
 
-    `what` is a template, as `str.format` takes it, for what is named; most of the time nobody reads it.
+    `what` is a template, as `str.format` takes it, which `named` fills. It is filled only if there is an error.
     """
     remedy = (
-        "The stored bytes are kept as they are. Read them with the serializer (and key) that wrote them, or give the "
+        "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or give the "
         "thread up with delete_thread()."
     )
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
@@ -230,13 +254,13 @@ def decoding(what: str, *named: object) -> _Wrapping:
 
 def moving(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
-    return _Wrapping(ThreadMigrationError, what, named, "Others are moved.")
+    return _Wrapping(ThreadMigrationError, what, named, "Other threads are moved all the same.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
     remedy = (
-        "Nothing was written. Store a value the serializer knows, or pass a serde= that knows this one; or a copy, if another "
-        "OS thread was changing it."
+        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one; or store a copy, if "
+        "another OS thread was changing the value."
     )
     return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

@@ -15,6 +15,8 @@ from typing import Any
 import redis.asyncio.sentinel
 import redis.sentinel
 
+__all__ = ["AsyncPrimaryConnection", "AsyncSSLPrimaryConnection", "PrimaryConnection", "SSLPrimaryConnection"]
+
 
 class PrimaryConnection(redis.sentinel.SentinelManagedConnection):
     """A blocking connection to the primary; for `master_for` only."""

@@ -19,6 +19,8 @@ from redis_saver._tiered.saver import tiers_of
 from redis_saver._tiered.stats import Counts
 from redis_saver._tiered.sync import TieredSaver
 
+__all__ = ["instrument"]
+
 SCOPE = "redis_saver"
 """The name of the meter."""
 RESULT = "redis_saver.result"

@@ -29,7 +29,7 @@ local page = { meta.rev, chunks.flat }
 for i = 1, #members do
   local header = redis.call('HGET', data, members[i])
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
-  reading = 'a header'
+  reading = 'the header of a checkpoint'
   local of = links(header)
   problem = select(2, names_in(data, of.names, chunks))
   if problem then return problem end

@@ -102,7 +102,7 @@ local function read_header(index, data, ns, id)
   reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header and redis.call('ZSCORE', index, 'c' .. ns .. id) then
-    return nil, redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data)
+    return nil, redis.error_reply('DAMAGED the header of ' .. reading .. ' is gone from ' .. data)
   end
   return header, nil
 end

@@ -1,6 +1,6 @@
 -- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/_storage/framing.py.
 
-local reading = 'a packed record' -- what to name where one cannot be read
+local reading = 'a stored record' -- what the error names if frames cannot be read
 
 local function damaged()
   error('DAMAGED ' .. reading .. ' cannot be read')

@@ -38,7 +38,7 @@ local argv = {}
 for i = 5 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
 local missing = put_checkpoint(index, data, argv, not meta)
 if missing.err then return missing end
-if #missing > 0 then return redis.error_reply('DAMAGED what was to be brought back to ' .. data .. ' is not whole') end
+if #missing > 0 then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
 meta, problem = open_thread(index, data)
 if problem then return problem end
 meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count

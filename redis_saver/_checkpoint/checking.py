@@ -1,6 +1,6 @@
-"""Looking whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+"""`check`: looks whether a thread is whole (headers, digests, references, deadlines, counters), and writes nothing.
 
-What seems wrong is believed only if nothing was written meanwhile; else it is looked at again.
+A finding counts only if nobody wrote to the thread meanwhile. Otherwise the thread is looked at again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNot
 
 ATTEMPTS = 5
 APART = 100
-"""Milliseconds by which the two deadlines may seem to differ: older servers look at the clock for each."""
+"""Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer that has not ended its intent is gone. Writing to cold must not take longer."""
+"""Milliseconds after which a writer that has not ended its intent counts as dead. Writing to cold must not take longer."""
 
 
 class CheckReport(NamedTuple):
@@ -68,12 +68,12 @@ class State(NamedTuple):
 
     @property
     def has_cold(self) -> bool:
-        """Whether it says that a cold saver has all that it does not call lacking."""
+        """Whether the thread is `@cold_backed`: cold has all of it, but for what is dirty."""
         return bool(self.marks[0])
 
     @property
     def is_whole(self) -> bool:
-        """Whether it says that all that cold has is here."""
+        """Whether the thread is `@complete`: hot has all that cold has."""
         return bool(self.marks[1])
 
     @property
@@ -82,12 +82,12 @@ class State(NamedTuple):
         return bool(self.marks[2])
 
     def like(self, other: State | None) -> bool:
-        """Whether nothing was written between these two."""
+        """Whether nobody wrote to the thread between these two states."""
         return other is not None and _lasting(self) == _lasting(other)
 
 
 def _lasting(now: State) -> tuple[Any, ...]:
-    """What of it changes with writes alone."""
+    """The parts of a state that only writes change."""
     return now.counters, now.members, now.fields, now.lacking, now.oldest_writer < 0, now.marks
 
 
@@ -114,7 +114,7 @@ def check(
 
     Raises:
         ThreadNotFound: There is no such thread.
-        ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
     """
     for _ in range(ATTEMPTS):
         try:

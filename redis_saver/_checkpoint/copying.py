@@ -1,6 +1,6 @@
 """Copying a thread, between cluster slots too.
 
-Page by page through the client into a place beside the target, then one step that puts the copy in the target's place.
+The client carries the source page by page into keys beside the target. Then one script puts the copy in the target's place.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from redis_saver.errors import ThreadBusy, decoding
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
-"""Milliseconds after which a copy whose maker died goes by itself."""
+"""Milliseconds after which an unfinished copy expires, if the process that made it died."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
-    """Make the target what the source is now."""
+    """Make the target a copy of the source as it is now."""
     if source == target:
         return
     limits.check_name(context.limits, target, "a thread")
@@ -55,7 +55,10 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
                 context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
-    raise ThreadBusy(f"thread {shown(source)} kept changing while it was copied ({ATTEMPTS} attempts); try again")
+    raise ThreadBusy(
+        f"thread {shown(source)} kept changing while it was copied, during each of {ATTEMPTS} attempts. The target was not changed. Try again "
+        "when nobody prunes the thread"
+    )
 
 
 class Counted(NamedTuple):
@@ -89,7 +92,7 @@ def _stage(
     fields: dict[bytes, list[bytes]],
     staged: Keys,
 ) -> Operation[Counted | None]:
-    """Copy the fields beside the target; None where it has to be begun anew."""
+    """Copy the fields into keys beside the target; None if the copy has to begin anew."""
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     required = {
         names.blob(ns, entry[1:])
@@ -105,7 +108,7 @@ def _stage(
         lost: bytes | None = None
         with decoding("what thread {!r} holds", source):
             if not values:
-                raise ValueError("a page of no values")
+                raise ValueError("the server answered a page without values")
             for field, stored in zip(left, values, strict=False):
                 if stored is None and field[:1] == b"b" and field not in required:
                     continue  # a channel that has no value
@@ -113,7 +116,7 @@ def _stage(
                     lost = field
                     break
                 if not isinstance(stored, bytes):
-                    raise TypeError(f"{shown(stored)} in the field {shown(field)}")
+                    raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, seen, reachable):
                     return None
                 value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored
@@ -133,7 +136,7 @@ def _stage(
 
 
 def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
-    """Whether a field holds what it did when the copy was planned: no checkpoint with other values, no value with other chunks."""
+    """Whether a field still refers to the same values or chunks as when the copy was planned."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
@@ -143,7 +146,7 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
 def _check_lost(
     context: Context, source: str, seen: References, reachable: ReachableChunks, field: bytes
 ) -> Operation[None]:
-    """Find out why a field is not there: it was removed with its checkpoint, or reading the checkpoint is an error."""
+    """Find out why a field is gone: it was removed with its checkpoint, or the thread is damaged, and then reading the checkpoint raises."""
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
         blobs = {names.blob(ns, entry[1:]) for entry in links.entries}

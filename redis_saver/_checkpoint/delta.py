@@ -89,7 +89,7 @@ def walk(
         told: Chunks that need not be answered.
 
     Raises:
-        HasIntents: The thread is being written where this server does not see it.
+        HasIntents: The thread has write intents, so cold may be newer than hot.
         Partial: Not all of the ancestors that it takes are in hot.
     """
     thread, ns, checkpoint_id = where

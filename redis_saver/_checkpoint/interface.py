@@ -25,11 +25,11 @@ from redis_saver._engine.runner import Driver
 
 
 class Operations(ThreadOperations, Protocol):
-    """What the methods are made of: a module of generators (`operations.py`, `_tiered/operations.py`), each given the saver's context first."""
+    """The operations behind the methods: a module of generators (`operations.py`, `_tiered/operations.py`). Each takes the saver's context first."""
 
     get_tuple: Made[CheckpointTuple | None]
     list_checkpoints: Made[Any]
-    """A stream. Raises when it is called where an argument makes no sense."""
+    """A stream. If an argument makes no sense, the call itself raises."""
     put: Made[RunnableConfig]
     put_writes: Made[None]
     get_delta_channel_history: Made[Mapping[str, DeltaChannelHistory]]

@@ -1,7 +1,7 @@
-"""What a thread holds, taken down by name, and whether it agrees: `check` is made of this.
+"""For `check`: an inventory of what a thread holds, by name, and whether its parts agree.
 
-All fields of the data are read once, page by page (HSCAN), and each is looked at when it comes. What is kept is names and links, as `prune` keeps
-them, and no values.
+It reads all fields of the data once, page by page (HSCAN), and checks each as it comes. It keeps names and links, as `prune` does,
+and no values.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
 MAX_FINDINGS = 100
-"""How many findings of a thread are told; the others are counted."""
+"""The most findings of a thread that are listed. Others are only counted."""
 MEMBERS_PER_PAGE = 500
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
-"""How many fields HSCAN is asked for, first and at the most; fewer where they are long."""
+"""How many fields HSCAN is asked for: at first, and at the most. If fields are long, it is asked for fewer."""
 BYTES_PER_PAGE = 500_000
-"""How many bytes a page of fields should have, about."""
+"""About how many bytes a page of fields should have."""
 NAMES_PER_PAGE = 20
-"""How many chunks with names of channels are read at once."""
+"""How many names chunks are read at once."""
 CHUNKS_PER_PAGE = 500
 
 RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
-_READ = f"read it with the serializer, key and limits that wrote it; if you did, {RESTORE}"
+_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {RESTORE}"
 _LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
-_COUNT = "only threads() and prune() tell it; copy_thread() counts anew"
+_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
 _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
@@ -63,13 +63,13 @@ class Finding(NamedTuple):
 
 
 class Findings(list[Finding]):
-    """Findings, of which so many are kept."""
+    """Findings, of which the first `MAX_FINDINGS` are kept."""
 
     more: int = 0
     """How many there are beside those."""
 
     def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
-        """Note one."""
+        """Add a finding."""
         if len(self) < MAX_FINDINGS:
             self.append(Finding(severity, where, what, remedy))
         else:
@@ -77,7 +77,7 @@ class Findings(list[Finding]):
 
     @contextmanager
     def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
-        """A context in which an error means: the bytes of this cannot be read."""
+        """A context in which an error becomes a finding: the bytes at `where` cannot be read."""
         try:
             with decoding("{}", where):
                 yield
@@ -91,7 +91,7 @@ class Inventory:
     """What a thread holds."""
 
     def __init__(self, context: Context, thread: str, found: Findings, *, values: bool) -> None:
-        """Prepare to take it down.
+        """Prepare the inventory; `take` makes it.
 
         Args:
             context: The saver.
@@ -102,24 +102,24 @@ class Inventory:
         self._context, self._thread, self._found, self._decodes = context, thread, found, values
         self._keys = context.keyspace.keys(thread)
         self.headers: dict[CheckpointKey, bytes] = {}
-        """Of each checkpoint the links, as they are stored."""
+        """The links of each checkpoint, as they are stored."""
         self.roots: dict[bytes, bytes] = {}
-        """Of each value, by its field, the root; nothing where it is not in chunks."""
+        """The root of each value, by the value's field; empty if the value is not in chunks."""
         self.records: dict[bytes, int] = {}
-        """Of each record of pending writes, by its field, how many there are."""
+        """How many writes each record of pending writes has, by its field."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
-        """Fields that say something about the thread as a whole."""
+        """Fields about the thread as a whole (`@…`)."""
         self.bytes: int = 0
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}
-        """The chunks with the names of channels."""
+        """The names chunks that were read."""
         self._asked: set[bytes] = set()
         self._strays: Sequence[bytes] = ()
 
     def take(self) -> Operation[None]:
-        """Read the names in the index and all fields of the data, and look at each by itself."""
+        """Read the members of the index and all fields of the data, and check each field by itself."""
         lower = b"-"
         while True:
             page = yield Command(("ZRANGEBYLEX", self._keys.index_key, lower, "+", "LIMIT", 0, MEMBERS_PER_PAGE))
@@ -133,7 +133,7 @@ class Inventory:
             cursor, fields = int(reply[0]), _pairs(reply[1])
             new = {
                 field: stored for field, stored in fields.items() if field not in seen
-            }  # HSCAN may tell of one twice
+            }  # HSCAN may answer a field twice
             seen.update(new)
             yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
             for field, stored in new.items():
@@ -145,7 +145,7 @@ class Inventory:
             count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
 
     def _read_names(self, some: Iterable[bytes]) -> Operation[None]:
-        """Read the chunks with the names of these headers' channels that were not read yet."""
+        """Read the names chunks of these headers, unless they were read already."""
         wanted = {field for header in some if (field := _named(header))} - self._asked
         self._asked |= wanted
         for page in _pages(wanted, NAMES_PER_PAGE):
@@ -154,7 +154,7 @@ class Inventory:
             self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
-        """Look at a field by itself, and keep what others are compared with."""
+        """Check a field by itself, and keep what other fields are compared with."""
         kind = field[:1]
         self.bytes += len(stored) if kind != b"@" else 0
         if kind == b"c":
@@ -167,7 +167,7 @@ class Inventory:
             self.chunks.add(field)
             chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
             if field[1:] != chunked.digest(chunk):
-                raise ValueError("its bytes are not what its name says")
+                raise ValueError("its bytes do not match the digest in its name: they were changed")
             if kind == chunked.LIST:
                 self._lists[field] = chunk
                 chunked.children(chunk[:1], chunk[1:])
@@ -176,13 +176,13 @@ class Inventory:
             if field == STRAY:
                 self._strays = unpack(stored)
         else:
-            self._found.add("warning", describe(field), "it is no field of redis_saver", _FOREIGN)
+            self._found.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
 
     def _look_at_header(self, field: bytes, stored: bytes) -> None:
         ns, checkpoint_id = names.components(field[1:])
         self.headers[ns, checkpoint_id] = stored[: take(stored, 0, 8)[1]]
         if (count := len(unpack(stored))) != headers.FRAMES:
-            raise ValueError(f"a header has {headers.FRAMES} frames, and this {count}")
+            raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
         if self._decodes and _named(stored) in self._names:
             with self._found.reading(describe(field), _READ):
                 headers.decode(self._context, stored, checkpoint_id, self._names, self._at(ns, checkpoint_id))
@@ -221,13 +221,13 @@ class Inventory:
     def _at(self, ns: str, checkpoint_id: str) -> Address:
         return Address(self._thread, ns, checkpoint_id)
 
-    # -- what has to agree
+    # -- do the parts agree?
 
     def compare(self, counters: bytes) -> Operation[None]:
-        """Compare what refers to something with what is there.
+        """Compare references with what they refer to.
 
         Args:
-            counters: What `@state` says.
+            counters: The field `@state`.
         """
         self._check_index()
         referred = self._check_headers()
@@ -260,10 +260,10 @@ class Inventory:
             self._found.add("error", describe(member), text, _INDEX)
         for member in sorted(self._members):
             if member and member[:1] not in (b"c", b"w", b"i", b"r"):
-                self._found.add("warning", describe(member), "it is no member of redis_saver", _FOREIGN)
+                self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
-        """Look at what headers refer to. Answers the fields of all values that some header names."""
+        """Check what headers refer to. Returns the fields of all values that some header names."""
         referred, runs = set[bytes](), set[bytes]()
         for place, raw in self.headers.items():
             where, named = describe(names.checkpoint(*place)), _named(raw)
@@ -285,7 +285,7 @@ class Inventory:
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Look whether values have all their chunks, and chunks a value; read the values that have."""
+        """Check whether each value has all its chunks, and each chunk a value. Decode the values that are whole."""
         used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
         for field, root in sorted(self.roots.items()):
             wanted = set[bytes]()
@@ -303,11 +303,11 @@ class Inventory:
             with self._found.reading("@gc_roots"):
                 used |= chunked.reachable([root], self._lists)
         for field in sorted(self.chunks - used):
-            text = "no value holds it, and it is not noted for prune(), which does not sweep it"
+            text = "no value has it, and @gc_roots does not lead to it, so prune() does not remove it"
             self._found.add("warning", describe(field), text, _LEFT_OVER)
 
     def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
-        """The chunks of a value; those that the value before has, too, are not read again."""
+        """The chunks of a value. Those that the previous value has too are not read again."""
         chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
         for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
@@ -318,7 +318,7 @@ class Inventory:
 
 
 def _named(header: bytes) -> bytes:
-    """The field of the chunk with the names of a header's channels; nothing where the header is damaged."""
+    """The field of a header's names chunk; empty if the header is damaged."""
     try:
         return take(header, 0, 4)[0][3]
     except ValueError:
@@ -331,7 +331,7 @@ def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _pairs(reply: Any) -> Mapping[bytes, bytes]:
-    """The fields of a page of HSCAN: some clients answer a dict, others a flat list."""
+    """The fields in a page of HSCAN. Some clients answer a dict, others a flat list."""
     return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Keywords that a method does not have: those of other savers, and misspelled ones."""
+"""Refuses keywords that a method does not have (those of other savers, and misspelled ones), and says what to write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(kind: type, given: Mapping[str, object], takes: str) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A method of a saver that refuses such keywords, too."""
+    """Wrap a method of a saver so that it refuses unknown keywords as `check` does."""
     known = frozenset(inspect.signature(function).parameters)
     method = function.__name__
 
@@ -56,7 +56,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             name = of.__name__ if isinstance(of, type) else type(of).__name__
             _check(name, f"{name}.{method}", known, settings, "", method)
 
-    if inspect.iscoroutinefunction(function):  # and so it has to stay, for those who ask
+    if inspect.iscoroutinefunction(function):  # the wrapper has to be one, too, for callers that look
 
         @wraps(function)
         async def acall(*arguments: P.args, **settings: P.kwargs) -> Any:
@@ -89,7 +89,7 @@ def _check(
 
 @lru_cache(maxsize=64)
 def _keywords(kind: type) -> frozenset[str]:
-    """The keywords of a class's constructor; none where it takes any."""
+    """The keywords of a class's constructor; empty if it takes any keyword."""
     parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
         return frozenset()

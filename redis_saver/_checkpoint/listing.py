@@ -31,7 +31,7 @@ Predicate = Callable[[Mapping[str, Any]], bool]
 
 
 class Query(NamedTuple):
-    """What a `list` call asks for, checked."""
+    """The arguments of a `list` call, checked."""
 
     config: RunnableConfig | None
     matches: Predicate | None
@@ -68,7 +68,7 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 
 
 def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
-    """The range of the index, as ZREVRANGEBYLEX takes it, in which a thread's matching checkpoints lie."""
+    """The range of the index in which a thread's matching checkpoints lie, as ZREVRANGEBYLEX takes it."""
     order = b"i" if ns is None else b"c" + names.component(ns)
     lower, upper = order, (b"i\xff" if ns is None else names.after(order))
     if checkpoint_id is not None:
@@ -102,17 +102,19 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
 
 
 def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
-    """A page as `lua/checkpoint/list.lua` answers it: where to go on below (nothing at the end), the chunks, the checkpoints.
+    """A page as `lua/checkpoint/list.lua` answers it: the bound of the next page (empty at the end), the chunks, the checkpoints.
 
     Raises:
-        DecodeError: It is none, or does not go on below `upper`, where it began.
+        DecodeError: It is no such page, or the next page would not go on below `upper`, where this one began.
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, chunks, *stored = answer
         if not isinstance(following, bytes) or (following and b"(" + following >= upper):
-            raise ValueError(f"the checkpoints below {shown(upper)} go on at {shown(following)}")
+            raise ValueError(
+                f"the page after the one below {shown(upper)} begins at {shown(following)}, which is not below it"
+            )
         if following and not stored:
-            raise ValueError("a page of no checkpoints, and another behind it")
+            raise ValueError("the server answered an empty page, and that another one follows")
         return following, chunks, stored
 
 
@@ -130,7 +132,7 @@ def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence
 
 
 def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
-    """The checkpoints with these addresses, which are of one thread, in this order; those that are gone by now are left out."""
+    """The checkpoints at these addresses, all of one thread, in this order. Those that are gone by now are left out."""
     while wanted:
         arguments: list[Argument] = [BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
@@ -147,7 +149,7 @@ def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]
 def mapped(
     found: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
 ) -> Generator[Any, Any, None]:
-    """A stream of what an operation makes of each page of another stream."""
+    """A stream of the results of an operation that runs on each page of another stream."""
     pump = Pump(found)
     for step in pump:
         if not isinstance(step, Page):
@@ -158,9 +160,9 @@ def mapped(
 
 
 def scan_threads(context: Context) -> Stream[str]:
-    """The threads there are, found by SCAN: each at least once, and twice at times.
+    """The names of all threads, by SCAN: each at least once, some twice.
 
-    A thread is found by its index; one whose index was evicted by its data, so that the next step says what happened.
+    A thread is found by its index. If that was evicted it is found by its data, and reading it then raises `ThreadDamaged`.
     """
     position: Any = None
     keyspace = context.keyspace
@@ -189,7 +191,7 @@ def collect(stream: Stream[T]) -> Operation[list[T]]:
 
 
 class _Newest:
-    """A thread in the merge of all threads: its checkpoints, newest first, fetched in growing pages."""
+    """One thread in the merge of all threads: its checkpoints, newest first, fetched in growing pages."""
 
     def __init__(self, thread: str, upper: bytes) -> None:
         self.thread, self.upper = thread, upper
@@ -204,7 +206,7 @@ class _Newest:
         following, _, stored = _page(page, self.thread, self.upper)
         with decoding("a page of the checkpoints of thread {!r}", self.thread):
             if not all(isinstance(name, bytes) for one in stored for name in one[:2]):
-                raise TypeError("a checkpoint without a name")
+                raise TypeError("the server answered a checkpoint without an id")
             self.stored = stored[::-1]
         self.upper = b"(" + following
         self.size = CHECKPOINTS_PER_PAGE
@@ -214,7 +216,7 @@ class _Newest:
 
 
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
-    """Merge all threads by id. Holds a checkpoint's name a thread in memory, and a page of names of those it has drawn from."""
+    """Merge the checkpoints of all threads by id. Holds in memory one id for each thread, and a page of ids for each thread that it has drawn from."""
     upper, lower = bounds(asked, None, None)
     what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []

@@ -42,5 +42,5 @@ def list_checkpoints(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Stream[CheckpointTuple]:
-    """`listing.list_checkpoints`, after a look at the arguments."""
+    """Check the arguments of `list`, then list as `listing.list_checkpoints`."""
     return listing.list_checkpoints(context, listing.query(given, filter, before, limit))

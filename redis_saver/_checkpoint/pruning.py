@@ -138,7 +138,7 @@ def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[N
 
 def _busy(thread: str) -> ThreadBusy:
     return ThreadBusy(
-        f"thread {shown(thread)} changed during each of {ATTEMPTS} attempts; what is done stays done, try again"
+        f"others wrote to thread {shown(thread)} during each of {ATTEMPTS} attempts to remove checkpoints. What was removed stays removed; try again"
     )
 
 
@@ -325,5 +325,5 @@ def _carry_out(
             *counted, revision = removed
             total = added(total, counted)
             if not isinstance(revision, bytes):
-                raise TypeError(f"{shown(revision)} is no revision")
+                raise TypeError(f"{shown(revision)} is not a revision")
     return total, True

@@ -22,17 +22,17 @@ from redis_saver.errors import DecodeError, decoding
 
 PRESENT = headers.PRESENT[0]
 MAX_TOLD = 100
-"""How many chunks `get_tuple` says it has; the server answers those it does not know of."""
+"""How many chunks `get_tuple` names as known, at the most; the server does not send these."""
 BYTES_PER_PAGE = 4_000_000
-"""A reading script ends its page behind the checkpoint with which it holds so many bytes, so that the server is not held."""
+"""A reading script ends its page after the checkpoint with which it has this many bytes, so that it does not block the server for long."""
 
 
 class HasIntents(Exception):
-    """The thread is being written where this server does not see it."""
+    """The thread has write intents, so hot is not to be believed: cold may be newer."""
 
 
 class Nowhere(Exception):
-    """There is no such checkpoint in the other tier either."""
+    """Hot has no such checkpoint, and knows that cold has none either."""
 
 
 def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
@@ -47,12 +47,11 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
     Args:
         context: The saver.
         where: The checkpoint; without an id, the newest.
-        keys: The two of the thread; behind them, of a thread in front of a cold saver, those that say so if it is not to be believed, and
-            if cold is not.
+        keys: The thread's two keys. In front of a cold saver also those of the write intents and of the dirty records.
 
     Raises:
-        HasIntents: The thread is not.
-        Nowhere: Cold has no such checkpoint.
+        HasIntents: The thread has write intents.
+        Nowhere: Cold has no such checkpoint either.
     """
     thread, ns, checkpoint_id = where
     wanted = names.component(checkpoint_id) if checkpoint_id else b""
@@ -89,10 +88,7 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had, known = (
-                {},
-                None,
-            )  # another version of these lists, which the server believed to be known: ask for all of it
+            had, known = {}, None  # the server left out chunks of another version of these lists: ask for all of it
             continue
         # Of older checkpoints that somebody looks at none is remembered.
         table = known if is_as_known or checkpoint_id else _table(ns, found, stored)

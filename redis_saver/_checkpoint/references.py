@@ -1,4 +1,4 @@
-"""What there is in a thread, by name: what prune, delete_for_runs and copy_thread make their plans with."""
+"""What refers to what in a thread: prune, delete_for_runs and copy_thread make their plans from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITES_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
 STRAY = b"@gc_roots"
-"""The field with the roots of values whose chunks may be nobody's by now."""
+"""The field with the roots of values that were overwritten or removed: no other value may have their chunks."""
 
 
 class References(NamedTuple):
@@ -45,7 +45,7 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
             return None
         with decoding("the checkpoints of thread {!r}", thread):
             if not isinstance(page[0], bytes):
-                raise TypeError(f"{shown(page[0])} is no revision")
+                raise TypeError(f"{shown(page[0])} is not a revision")
             revision = revision or page[0]
             chunks, allowance = (
                 codec.as_chunks(context, page[1], thread),
@@ -61,9 +61,9 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
-    """The lower bound of the page behind one that began at `lower` and ends with a member."""
+    """The lower bound of the next page, after one that began at `lower` and ended with `member`."""
     if member < lower[1:] or b"(" + member == lower:
-        raise ValueError(f"the members above {shown(lower)} end with {shown(member)}")
+        raise ValueError(f"the page of members above {shown(lower)} ends with {shown(member)}, which is not above it")
     return b"(" + member
 
 
@@ -75,7 +75,7 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
         with decoding("the names of pending writes of thread {!r}", thread):
             for member in page:
                 if len(names.components(member[1:])) != 3:
-                    raise ValueError(f"{shown(member)} names no task")
+                    raise ValueError(f"the member {shown(member)} names no task")
             found += page
             is_last = len(page) < WRITES_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
@@ -84,12 +84,12 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
 
 
 class ReachableChunks(NamedTuple):
-    """What the values of a thread that are in chunks are made of."""
+    """The chunks of which the values of a thread are made."""
 
     roots: dict[bytes, bytes]
-    """By the value's field, what it holds."""
+    """The roots of values in chunks, by the values' fields."""
     strays: list[bytes]
-    """Roots of values that were overwritten or removed; others may hold their chunks too."""
+    """Roots of values that were overwritten or removed. Other values may share their chunks."""
     lists: dict[bytes, bytes]
     """The lists of chunks below all of these, by field."""
 
@@ -99,7 +99,7 @@ class ReachableChunks(NamedTuple):
 
 
 def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
-    """Find out which chunks the values of a thread are made of."""
+    """Find all chunks of the values of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
     left, found = [STRAY, *values], ReachableChunks({}, [], {})
     while left:

@@ -1,4 +1,4 @@
-"""Which checkpoints `prune` keeps: decided from names and times alone, so that one rule holds for Redis and for Postgres."""
+"""Which checkpoints `prune` keeps. It is decided from names and times alone, so that the same rule holds for Redis and for Postgres."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CheckpointKey = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
 
 _CALL = ":"
-"""In the namespace of a subgraph's call this stands in front of the task's id. A subgraph with `checkpointer=True` has a namespace without it."""
+"""Stands in front of the task's id in the namespace of a subgraph call. The namespace of a subgraph with `checkpointer=True` has none."""
 
 
 class Retention(NamedTuple):
@@ -24,7 +24,7 @@ class Retention(NamedTuple):
     older_than: timedelta | None = None
 
     def kept(self, written: Mapping[CheckpointKey, str]) -> set[CheckpointKey]:
-        """What is kept of the checkpoints of a thread, by their `ts`; subgraph calls that are finished go behind this (`finished_calls`)."""
+        """The checkpoints of a thread that are kept, given their `ts`. Finished subgraph calls are removed afterwards (`finished_calls`)."""
         by_namespace: dict[str, list[str]] = defaultdict(list)
         for ns, checkpoint_id in written:
             by_namespace[ns].append(checkpoint_id)
@@ -33,7 +33,7 @@ class Retention(NamedTuple):
             horizon = datetime.now(timezone.utc) - self.older_than
             for key, time in written.items():
                 moment = times.moment(time)
-                if moment is None or moment >= horizon:  # a checkpoint that does not tell its time is kept
+                if moment is None or moment >= horizon:  # a checkpoint without a time is kept
                     keep.add(key)
         return keep
 
@@ -47,25 +47,25 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
     if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:
             raise ValueError(
-                f"strategy={shown(strategy)} removes whole threads; keep_last and older_than go with 'keep_latest'"
+                f"strategy={shown(strategy)} removes whole threads: leave out keep_last and older_than, or write strategy='keep_latest'"
             )
         return None
     if strategy != "keep_latest":
-        raise ValueError(f"strategy={shown(strategy)} is unknown; known are 'keep_latest' and 'delete'")
+        raise ValueError(f"strategy={shown(strategy)} is unknown; write 'keep_latest' or 'delete'")
     if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
         raise ValueError(
-            f"keep_last={shown(keep_last)}: a number of checkpoints, 1 or more; strategy='delete' removes all"
+            f"keep_last={shown(keep_last)}: write a number of checkpoints, 1 or more; to remove all, write strategy='delete'"
         )
     return Retention(keep_last or 1, None if older_than is None else times.of(older_than, name="older_than"))
 
 
 def is_call(ns: str) -> bool:
-    """Whether a namespace is that of one call of a subgraph, whose state nobody reads once the call is finished."""
+    """Whether a namespace is that of one subgraph call. Nobody reads its state once the call is finished."""
     return _CALL in ns
 
 
 def root_of(metadata: Mapping[str, object]) -> str | None:
-    """The checkpoint of the root graph that a subgraph's call started from, by the metadata of one of the call's checkpoints."""
+    """The id of the root graph's checkpoint from which a subgraph call started, from the metadata of one of the call's checkpoints."""
     parents = metadata.get("parents")
     root = parents.get("") if isinstance(parents, Mapping) else None
     return root if isinstance(root, str) else None
@@ -74,11 +74,11 @@ def root_of(metadata: Mapping[str, object]) -> str | None:
 def finished_calls(
     roots: Mapping[str, str | None], saved: Collection[CheckpointKey], keep: Collection[CheckpointKey]
 ) -> set[str]:
-    """The namespaces of calls that go with the root checkpoint they started from.
+    """The namespaces of subgraph calls to remove, because the root checkpoint they started from is removed.
 
     Args:
-        roots: That checkpoint, by the call's namespace.
-        saved: All checkpoints there are. LangGraph saves in the background, so a call may be there before its root checkpoint; it stays.
-        keep: Those that are kept.
+        roots: The root checkpoint of each call, by the call's namespace.
+        saved: All checkpoints of the thread. LangGraph saves in the background, so a call may be stored before its root checkpoint. Such a call stays.
+        keep: The checkpoints that are kept.
     """
     return {ns for ns, root in roots.items() if root and ("", root) in saved and ("", root) not in keep}

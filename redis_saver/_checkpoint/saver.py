@@ -160,7 +160,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
         Raises:
             ThreadNotFound: There is no such thread.
-            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+            ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
         return self._run(checking.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 

@@ -59,7 +59,7 @@ class RedisSaver(Saver[SyncClient]):
 
         Args:
             url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
-                `redis+cluster://host:port`, or `memory://` (see `redis_saver._client.clients.connect`).
+                `redis+cluster://host:port`, or `memory://` (`docs/connections.md` has all forms).
             serde: As in the constructor.
             prefix: As in the constructor.
             ttl: As in the constructor.

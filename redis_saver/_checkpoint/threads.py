@@ -1,4 +1,4 @@
-"""Threads as a whole: which there are, when they expire, deleting one."""
+"""Operations on whole threads: list them, change when they expire, delete one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
 
 
 def stream_threads(context: Context, thread_prefix: str) -> Stream[ThreadInfo]:
-    """Describe the threads there are whose names begin with a prefix."""
+    """Describe all threads whose names begin with a prefix."""
 
     def describe(found: Sequence[str]) -> Operation[list[ThreadInfo]]:
         threads = [thread for thread in found if thread.startswith(thread_prefix)]
@@ -74,7 +74,7 @@ def described(context: Context, thread: str) -> Call:
 
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
-    """What its reply says."""
+    """The `ThreadInfo` in the reply to that request."""
     with decoding("what there is of thread {!r}", thread):
         newest, head, checkpoints, size, left, waits, pinned = answer
         return ThreadInfo(
@@ -97,7 +97,7 @@ def _time_left(amount: int) -> timedelta | None:
 
 
 def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
-    """The time a thread has left; None where it does not expire, or is not there."""
+    """The time that a thread has left; None if it does not expire, or does not exist."""
     left = yield expiring(context, thread, "get", None)
     with decoding("the deadline of thread {!r}", thread):
         return None if left is None else _time_left(left)
@@ -110,7 +110,7 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
         context: The saver.
         thread: The thread.
         action: `set`, `clear`, `pin` or `unpin`, as in `lua/checkpoint/set_ttl.lua`.
-        own: What to set, in milliseconds.
+        own: The TTL to set, in milliseconds.
 
     Raises:
         ThreadNotFound: there is no such thread.
@@ -120,11 +120,11 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
 
 
 def not_there(thread: str) -> ThreadNotFound:
-    """That there is no such thread."""
+    """The error for a thread that does not exist."""
     return ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
 
 
 def expiring(context: Context, thread: str, action: str, own: int | None) -> Call:
-    """The request that reads or changes when a thread expires. Reply: milliseconds left, None where there is no such thread."""
+    """The request that reads or changes when a thread expires. Reply: the milliseconds left, None if there is no such thread."""
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
     return Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)

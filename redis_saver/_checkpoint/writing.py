@@ -279,7 +279,7 @@ class PutRequest:
                 self._flags[position] = b"v"
                 self._in_full.add(channel)
         if (len(self._wanted), len(self._in_full), self._flags) == before:
-            raise ValueError(f"the server asks for {len(missing)} values or chunks, all of which it was sent")
+            raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
         self._was_wrong = True
 
     def known_table(self) -> KnownTable | None:
@@ -335,7 +335,9 @@ def address_of_writes(context: Context, given: RunnableConfig, task_id: str) -> 
     """
     where = config.address(given)
     if not where.checkpoint_id:
-        raise ValueError('config["configurable"] has no "checkpoint_id"; pending writes belong to a checkpoint')
+        raise ValueError(
+            'config["configurable"] has no "checkpoint_id": pass the config of the checkpoint that the pending writes belong to'
+        )
     check_names(context, where)
     limits.check_name(context.limits, task_id, "a task")
     return where

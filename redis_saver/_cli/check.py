@@ -1,4 +1,4 @@
-"""The command that looks whether threads are whole: `check`."""
+"""The command `check`: looks whether threads are whole."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _report(saver: Any, thread: str) -> CheckReport:
-    """What is seen of a thread; of one that cannot be looked at, why."""
+    """The report on a thread. If the thread cannot be checked, a report with the reason."""
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
     except ThreadNotFound:

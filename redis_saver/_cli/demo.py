@@ -29,7 +29,7 @@ from redis_saver._client.urls import without_login
 from redis_saver.errors import ThreadNotFound
 
 _Agent: TypeAlias = Any
-"""A compiled graph, the type of which is not known where the extra is missing."""
+"""A compiled graph. Its type is not known if the extra is not installed."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
@@ -65,7 +65,7 @@ def book_flight(flight: str) -> str:
 
 
 class ScriptedModel(FakeChatModel):
-    """A chat model by rules over the messages it is given: it counts no calls, so it resumes and forks truthfully."""
+    """A chat model that follows rules over the messages it is given. It counts no calls, so it answers the same after a resume or a fork."""
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         last, said, call = messages[-1], str(messages[-1].content), {}
@@ -94,7 +94,7 @@ def build_agent(saver: RedisSaver) -> _Agent:
 
 
 class MeasuredSaver(RedisSaver):
-    """Notes by how much the thread grew with each write, for the checkpoint the write belongs to."""
+    """A saver that notes by how many bytes each write makes the thread grow, for the checkpoint that the write belongs to."""
 
     costs: Counter[str]
     lock: Lock = Lock()  # LangGraph writes from several threads
@@ -124,7 +124,7 @@ class Demo:
         self.console: Console = console
         self.ttl: timedelta = ttl
         self.thread: str = f"demo-{uuid.uuid4().hex[:8]}"
-        # Of a server without a name each client would have its own.
+        # Each client of memory:// without a name would get a server of its own.
         self.url: str = url if url != "memory://" else f"memory://{self.thread}"
         self.config: RunnableConfig = {"configurable": {"thread_id": self.thread}}
         self.sections: Iterator[str] = iter(STORY.split("\n\n"))
@@ -133,7 +133,7 @@ class Demo:
         self.costs: Counter[str] = Counter()
 
     def run(self, *, keep: bool) -> None:
-        """Tell it, and delete the thread unless it is to be kept."""
+        """Tell the story, and delete the thread unless it is to be kept."""
         try:
             with self._worker() as (saver, agent):
                 self._section(thread=self.thread, server=without_login(self.url))
@@ -144,7 +144,7 @@ class Demo:
                 self._turn(agent, "Book the first one, please.")
                 self._draw(saver, agent)
             del saver, agent
-            time.sleep(1)  # nothing is left but the thread, whose TTL counts
+            time.sleep(1)  # nothing is left but the thread, whose TTL runs
             with self._worker() as (saver, agent):
                 self._section()
                 self._status(saver)
@@ -165,7 +165,7 @@ class Demo:
 
     @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
-        """What a worker makes when it starts: a client, a saver, a graph."""
+        """Make what a worker makes when it starts: a client, a saver, a graph."""
         with MeasuredSaver.from_conn_string(
             self.url, ttl=self.ttl, client_options={"socket_connect_timeout": 5}
         ) as saver:
@@ -180,7 +180,7 @@ class Demo:
         self.console.print(why, style="dim")
 
     def _turn(self, agent: _Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
-        """Run the agent, and show the messages that are new."""
+        """Run the agent, and show the new messages."""
         sent: Any = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
         result = agent.invoke(sent, start or self.config)
         rows = [] if isinstance(said, str) else [("human", said.resume)]
@@ -191,7 +191,7 @@ class Demo:
             self.console.print(Text.assemble((f"{who:5}  ", f"bold {STYLES[who]}"), str(what)))
 
     def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
-        """Draw the checkpoints that were not drawn yet."""
+        """Draw the new checkpoints."""
         history = list(agent.get_state_history(self.config))
         self.console.print()
         for line in show.tree(history, self.costs, hidden=self.drawn):

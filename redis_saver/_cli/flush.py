@@ -1,4 +1,4 @@
-"""The command that brings to cold what write-behind savers of other processes leave in hot: `flush`.
+"""The command `flush`: flushes to Postgres what write-behind savers of other processes left in Redis.
 
 It runs until SIGTERM or SIGINT, and outlives outages of both servers.
 """
@@ -25,13 +25,13 @@ from redis_saver._common.display import shown
 from redis_saver._tiered.sync import TieredSaver
 
 ASKED_EVERY = 5.0
-"""Seconds between two looks whether the servers can be reached."""
+"""How often, in seconds, it looks whether the servers can be reached."""
 TO_STOP, AT_ONCE = 10.0, 600.0
-"""Seconds by default: to drain when it is stopped; in all, with `--once`."""
+"""Default seconds: for the drain after a signal; and for all of it with `--once`."""
 _MAX_PAUSE = 5.0
 _STEP = 0.1
 _TURN = 1.0
-"""Seconds for which is drained before anything else is looked at."""
+"""Seconds of a drain after which it looks at servers and signals."""
 
 
 def add(commands: Any) -> None:
@@ -109,13 +109,13 @@ def _seconds(text: str) -> float:
 
 def _above_zero(text: str) -> float:
     if not (seconds := _seconds(text)):
-        raise argparse.ArgumentTypeError("more than 0 seconds")
+        raise argparse.ArgumentTypeError(f"{shown(text)}: write more than 0 seconds")
     return seconds
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of workers")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of workers: write 1 or more")
     return int(text)
 
 
@@ -139,7 +139,7 @@ class _Stop:
         self.asked = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it did; answers whether it did."""
+        """Wait that long, or until a signal comes. Returns whether one came."""
         until = time.monotonic() + seconds
         while not self.asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _STEP))
@@ -148,7 +148,7 @@ class _Stop:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[_Stop]:
-    """The first signal asks; a second one has its usual effect."""
+    """A context in which the first signal asks to stop. A second one has its usual effect."""
     stop, before = _Stop(), dict[signal.Signals, Any]()
 
     def restore() -> None:
@@ -168,13 +168,13 @@ def _asked_to_stop() -> Iterator[_Stop]:
 
 
 class _Watch:
-    """Looks now and then whether a server can be reached; says once that it cannot, and that it can again."""
+    """Looks now and then whether a server can be reached. Says once that it cannot, and once that it can again."""
 
     def __init__(self, server: Reachable) -> None:
         self._server, self._is_up, self.why = server, True, ""
 
     def is_up(self) -> bool:
-        """Look.
+        """Look whether the server can be reached, and say so if that has changed.
 
         Raises:
             RedisSaverError: Trying again would not help.
@@ -224,7 +224,7 @@ class _Run:
         return self._teller.end(saver.stats(), left)
 
     def _wait_for_servers(self, deadline: float) -> bool:
-        """Whether both can be reached, before the time is up or a signal asks to stop."""
+        """Wait until both servers can be reached. Returns False if the time is up, or a signal asks to stop."""
         pause = _STEP
         while not self._are_up():
             left = deadline - time.monotonic()
@@ -234,11 +234,11 @@ class _Run:
         return not self._stop.asked
 
     def _are_up(self) -> bool:
-        up = [watch.is_up() for watch in self._watches]  # each of them says what it met
+        up = [watch.is_up() for watch in self._watches]  # both, so that each says what is wrong
         return all(up)
 
     def _attempt(self, saver: TieredSaver, act: Callable[[], int]) -> int | None:
-        """How many records are left after something is done; None: hot cannot tell."""
+        """Run something, and return how many records are left then; None if Redis does not answer."""
         try:
             return act()
         except driver_of(saver.hot).failures:
@@ -258,7 +258,7 @@ class _Run:
             asked, were_up = time.monotonic(), are_up
 
     def _catch_up(self, saver: TieredSaver) -> None:
-        """Bring to cold at once what would be tried again only later, as cold did not take it while it was away."""
+        """After an outage of Postgres, flush at once the records that would be tried again only later."""
         before: float = math.inf
         while not self._stop.asked:
             left = self._attempt(saver, lambda: saver.flush(_TURN))
@@ -268,7 +268,7 @@ class _Run:
             self._teller.tell(saver.stats())
 
     def _drain(self, saver: TieredSaver, deadline: float) -> int | None:
-        """Bring all to cold that is left now; ends early where cold is there and will not take the rest."""
+        """Flush all that is left now. Ends early if Postgres is up and refuses the rest."""
         while True:
             before = saver.stats()
             seconds = max(0.0, min(_TURN, deadline - time.monotonic()))
@@ -283,7 +283,7 @@ class _Run:
 
 
 def _instrument(saver: TieredSaver) -> None:
-    """Export its numbers where OpenTelemetry was loaded before it, as `opentelemetry-instrument redis-saver flush` does."""
+    """Export the saver's stats if OpenTelemetry was loaded before, as `opentelemetry-instrument redis-saver flush` does."""
     if sys.modules.get("opentelemetry.metrics"):
         from redis_saver import telemetry  # noqa: PLC0415
 

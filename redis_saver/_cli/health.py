@@ -1,6 +1,6 @@
-"""The two servers of a process that only flushes: opened by their URLs, and asked whether they can be reached.
+"""The two servers of the command `flush`: opened by their URLs, and asked whether they can be reached.
 
-What another try may repair is told (`trouble`); what it cannot repair, as a wrong password, is raised (`Refused`).
+If another try may help, `trouble` returns the reason. If it cannot, as with a wrong password, it raises `Refused`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import RedisSaverError
 
 CONNECTING = 5
-"""Seconds in which a server has to take a connection, unless its URL says otherwise."""
+"""Seconds to wait for a connection to a server, unless its URL says otherwise."""
 ANSWERING = 10
-"""Seconds in which Redis has to answer, and in which a connection to Postgres has to be had, unless the URL says otherwise."""
+"""Seconds to wait for an answer of Redis, and for a connection from the pool to Postgres, unless the URL says otherwise."""
 
 _NOT_YOURS = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
 _WRONG_REDIS = re.compile(r"DB index|invalid password|Cluster mode is not enabled|cluster support disabled")
@@ -41,7 +41,7 @@ _WRONG_POSTGRES = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
     r"|is not permitted to log in|does not support SSL|Servname not supported"
 )
-"""A refused connection has no SQLSTATE in psycopg. A server that speaks another language than English is tried again."""
+"""Texts of refused connections, which have no SQLSTATE in psycopg. In another language than English they are not recognized, and the server is tried again."""
 _NOT_THERE = ("42P01", "3F000")
 _NOT_ALLOWED = ("28000", "28P01", "3D000", "42501")
 _LIVELY = {
@@ -51,7 +51,7 @@ _LIVELY = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Options of libpq, so that a host that is gone without a word does not keep the flusher."""
+"""Options of libpq, so that the flusher does not wait for a host that is gone without a word."""
 
 
 class Refused(RedisSaverError):
@@ -59,13 +59,13 @@ class Refused(RedisSaverError):
 
 
 class Reachable(Protocol):
-    """One of the two."""
+    """One of the two servers."""
 
     name: str
-    """Which it is, without a password."""
+    """Its URL without a password, for messages."""
 
     def trouble(self) -> str | None:
-        """Why it cannot be used just now; None where it can.
+        """Why the server cannot be used now; None if it can.
 
         Raises:
             RedisSaverError: Trying again would not help.
@@ -88,7 +88,9 @@ class Hot:
         self.name: str = urls.without_login(url)
         self._url, self._keys = url, keys
         if url.startswith("memory:"):
-            raise Refused(f"{self.name}: the embedded server is its process's own; its savers flush by themselves")
+            raise Refused(
+                f"{self.name}: only the process of an embedded server can reach it, and its savers flush by themselves. Name a server, such as redis://host:6379"
+            )
         try:
             Keyspace(keys)
         except ValueError as error:
@@ -97,9 +99,9 @@ class Hot:
 
     @property
     def saver(self) -> RedisSaver:
-        """The saver; there when the server was reached once."""
+        """The saver. It exists once the server was reached."""
         if self._saver is None:
-            raise RuntimeError("not reached yet")
+            raise RuntimeError(f"{self.name} was not reached yet, so there is no saver")
         return self._saver
 
     def trouble(self) -> str | None:
@@ -143,8 +145,8 @@ class Cold:
 
         Args:
             url: `postgresql://...`, as libpq reads it.
-            workers: How many connections there may be at once; one more is made for each look whether the server is there.
-            setup: Whether to make the tables, or bring them up to date; else they have to be there.
+            workers: The most connections at once. Each look whether the server is up makes one more.
+            setup: Whether to create the tables, or bring them up to date. If not, they have to exist.
 
         Raises:
             Refused: The URL makes no sense, or a package is missing.
@@ -152,7 +154,7 @@ class Cold:
         self.name: str = urls.without_login(url)
         self._url, self._workers, self._setup = url, workers, setup
         if url.partition("://")[0] not in ("postgresql", "postgres"):
-            raise Refused(f"{self.name} is no URL of Postgres: write postgresql://user:password@host/database")
+            raise Refused(f"{self.name} is not a URL of Postgres: write postgresql://user:password@host/database")
         try:
             self._psycopg, self._pools = import_module("psycopg"), import_module("psycopg_pool")
             self._postgres = import_module("langgraph.checkpoint.postgres")
@@ -175,7 +177,7 @@ class Cold:
 
     @property
     def saver(self) -> Any:
-        """A `PostgresSaver` whose calls do not wait for each other: each has a connection of its own."""
+        """A `PostgresSaver` whose calls do not wait for one another: each has its own connection."""
         logging.getLogger("psycopg").addHandler(logging.NullHandler())  # who asks `trouble` says it once
         self._pool = self._pools.ConnectionPool(
             self._url,
@@ -187,11 +189,13 @@ class Cold:
             open=True,
         )
         saver = self._postgres.PostgresSaver(self._pool, serde=opaque_if_encrypted())
-        saver.lock = _Unlocked()  # it is for a single connection, and would keep all but one worker waiting
+        saver.lock = (
+            _Unlocked()
+        )  # the lock is for a single connection; with a pool it would let one worker work at a time
         return saver
 
     def trouble(self) -> str | None:
-        """As `Reachable`. The first time the tables are looked at, too."""
+        """As `Reachable`. The first time it also checks the tables."""
         try:
             with self._psycopg.Connection.connect(self._url, **self._settings) as connection:
                 if not self._reached:
@@ -210,15 +214,17 @@ class Cold:
         if self._setup:
             saver.setup()
             return
-        remedy = "with --setup they are made (if that is the database that is meant), or by PostgresSaver.setup()"
+        remedy = "if this is the right database, create them with --setup, or with PostgresSaver.setup()"
         try:
             found = connection.execute("SELECT max(v) AS v FROM checkpoint_migrations").fetchone()["v"]
         except self._psycopg.Error as error:
             if error.sqlstate not in _NOT_THERE:
                 raise
-            raise Refused(f"{self.name}: LangGraph's tables are not there: {remedy}") from error
+            raise Refused(f"{self.name} has none of LangGraph's tables: {remedy}") from error
         if found is None or found < len(saver.MIGRATIONS) - 1:
-            raise Refused(f"{self.name}: LangGraph's tables are those of an older version: {remedy}")
+            raise Refused(
+                f"{self.name}: LangGraph's tables are of an older version: if this is the right database, update them with --setup, or with PostgresSaver.setup()"
+            )
 
     def _said(self, error: Exception) -> str:
         return printable(urls.without_password(str(error) or type(error).__name__, self._url))
@@ -240,7 +246,7 @@ class _Unlocked:
 
 
 def opaque_if_encrypted() -> EncryptedSerializer | None:
-    """With LANGGRAPH_AES_KEY set: what is encrypted is read, and all is written encrypted; no class is needed. Else a saver's own.
+    """If LANGGRAPH_AES_KEY is set: a serializer that reads encrypted values, writes all values encrypted, and leaves objects packed. If not, None.
 
     Raises:
         Refused: The key makes no sense, or a package is missing.
@@ -254,7 +260,7 @@ def opaque_if_encrypted() -> EncryptedSerializer | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and what it came of: a client of a cluster says why no node answered in the cause alone."""
+    """An error and its causes. The error of a cluster's client says only in its cause why no node answered."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

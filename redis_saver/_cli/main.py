@@ -91,7 +91,7 @@ def _add_url(command: argparse.ArgumentParser, default: str) -> None:
 def _ttl(text: str) -> timedelta:
     if (found := duration(text)) < _MIN_TTL:
         raise argparse.ArgumentTypeError(
-            f"{text}: the demo pauses for a second: give it {times.shown(_MIN_TTL)} at the least"
+            f"{text}: the demo pauses for a second: write at least {times.shown(_MIN_TTL)}"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The commands that move threads: `migrate`, `export` and `import`."""
+"""The commands `migrate`, `export` and `import`, which copy threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_saver._migrate.opening import FORMS, opened
 from redis_saver.errors import EndpointError
 
 _SHOWN = 20
-"""Of conflicts and failures so many are shown."""
+"""The most conflicts, and the most failures, that are shown."""
 
 
 def add(commands: Any) -> None:
@@ -82,13 +82,15 @@ def _file(text: str) -> str:
 
 def _count(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of checkpoints")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of checkpoints: write 0 or more")
     return int(text)
 
 
 def _run(given: argparse.Namespace) -> int:
     if given.dry_run and given.target.startswith("file:"):
-        raise EndpointError("--dry-run compares with what a target has, and a file is always new: leave it out")
+        raise EndpointError(
+            "--dry-run compares with what the target has, and a file is always new: leave --dry-run out"
+        )
     for url in (given.source, given.target):
         if url.startswith("memory:"):
             raise EndpointError(
@@ -109,7 +111,7 @@ def _run(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Report], None] | None]:
-    """A bar on a terminal, if rich (extra `cli`) is there; else nothing."""
+    """A progress bar, if this is a terminal and rich (extra `cli`) is installed; if not, None."""
     if not sys.stderr.isatty() or find_spec("rich") is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""What the command `flush` says of how it goes."""
+"""What the command `flush` prints about its progress."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from redis_saver._common.display import printable
 from redis_saver._tiered.stats import Stats
 
 TOLD_EVERY = 10.0
-"""Seconds between two lines with numbers, at the least."""
+"""The shortest time between two lines with numbers, in seconds."""
 
 
 class Teller:
-    """Says on stdout how it goes, and at the end what is left."""
+    """Prints the progress to stdout, and at the end what is left."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -24,7 +24,7 @@ class Teller:
         self._at = -math.inf
 
     def begin(self, hot: str, cold: str) -> None:
-        """Say what is to be done."""
+        """Say what the command is about to do."""
         given = self._given
         often = "once" if given.once else f"every {given.interval:g} s"
         self._say(
@@ -32,7 +32,7 @@ class Teller:
         )
 
     def tell(self, stats: Stats) -> None:
-        """Say the numbers, if others were said last, and not just now."""
+        """Print the numbers, if they have changed, and the last ones were not printed just now."""
         if time.monotonic() - self._at >= TOLD_EVERY:
             self._tell(stats)
 
@@ -50,14 +50,14 @@ class Teller:
         self._said, self._error, self._at = numbers, error, time.monotonic()
 
     def end(self, stats: Stats, left: int | None) -> int:
-        """Say what is left; answers the exit code."""
+        """Say what is left, and return the exit code."""
         self._tell(stats)
         if left == 0:
             self._say("ended: nothing is left")
             return 0
         met = f"; last error: {self._shown(stats.last_error)}" if stats.last_error else ""
         if left is None:
-            warn(f"ended: Redis does not answer, so it cannot be said how many records are left there{met}")
+            warn(f"ended: Redis does not answer, so it is not known how many records are left there{met}")
         else:
             warn(f"ended: {left} records are left in Redis, for the next flusher{met}")
         return 1

@@ -43,7 +43,7 @@ def count_keys(url: str, thread: str) -> int:
 
 
 def ending(url: str, thread: str, *, kept: bool) -> str:
-    """What became of a demo's thread, and how to look at it."""
+    """What happened to the demo's thread, and how to look at it."""
     if not kept:
         return f"Deleted: {count_keys(url, thread)} keys of {thread} are left. With --keep it stays."
     if url.startswith("memory:"):
@@ -62,7 +62,7 @@ def ending(url: str, thread: str, *, kept: bool) -> str:
 
 
 def gist(message: Any) -> tuple[str, str]:
-    """Who says a message of LangChain's, and what."""
+    """The speaker and the text of a LangChain message."""
     calls = [
         f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in getattr(message, "tool_calls", ())
     ]
@@ -76,7 +76,7 @@ def tree(history: Sequence[StateSnapshot], costs: Mapping[str, int], hidden: Col
     Args:
         history: The checkpoints, newest first, of a graph whose state has `messages`.
         costs: The bytes of each checkpoint id.
-        hidden: Ids of those to leave out.
+        hidden: Ids of checkpoints to leave out.
     """
     from rich.text import Text  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ def tree(history: Sequence[StateSnapshot], costs: Mapping[str, int], hidden: Col
 
 
 def _seen(found: StateSnapshot) -> tuple[str, str, str]:
-    """A checkpoint's mark, its style, and the gist of its last message, or of what it asks a human."""
+    """A checkpoint's mark, the mark's style, and its last message in short, or what it asks a human."""
     for task in found.tasks:
         for asked in task.interrupts:
             mark, style, does = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
@@ -106,7 +106,7 @@ def _seen(found: StateSnapshot) -> tuple[str, str, str]:
 
 
 def _lanes(history: Sequence[StateSnapshot]) -> Iterator[tuple[str, str, str, StateSnapshot]]:
-    """The checkpoints from the oldest on, branch after branch: what to draw in front, the id, the parent's id, itself."""
+    """The checkpoints from the oldest on, branch after branch. Each with what to draw in front of it, its id, and its parent's id."""
     children: dict[str, list[StateSnapshot]] = {}
     for found in history:
         parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else ""

@@ -1,1 +1,1 @@
-"""Redis and Valkey as they are reached: URLs, clients, connections of loops and processes, pipelines, clusters, sentinels."""
+"""How Redis and Valkey are reached: URLs, clients, connections of loops and processes, pipelines, clusters."""

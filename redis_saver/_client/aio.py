@@ -16,13 +16,13 @@ from redis_saver._engine.requests import Call, Command, Replicated, Request, Sca
 class AsyncDriver(RedisDriver):
     """A driver over an asyncio client, for any number of loops and OS threads at once, before and after a fork (`connections.LoopClients`).
 
-    Calls that block are answered on the background loop, from OS threads that run no loop.
+    OS threads that run no loop may also call the blocking methods. The background loop answers these.
     """
 
     is_async = True
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """As `RedisDriver`. The client is one that no loop has used yet, or the running one."""
+        """As `RedisDriver`. No loop but the running one may have used the client."""
         super().__init__(client, **settings)
         self.connections: LoopClients = LoopClients(
             client, partial(Batcher, cluster_timeout=self._cluster_timeout, guard=self._guard)
@@ -50,20 +50,20 @@ class AsyncDriver(RedisDriver):
         return loops.acall(self._answer_here(request)) if batcher is None else self._answer(batcher, request)
 
     async def _on_a_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the running loop, or on the background loop where the former has no connections."""
+        """Run a coroutine on the running loop; on the background loop if the running one has no connections."""
         return await (make() if self.connections.batcher() is not None else loops.acall(make()))
 
     async def _answer_here(self, request: Request) -> Any:
         return await self._answer(self._batcher(), request)
 
     def _batcher(self) -> Batcher:
-        """What sends on the running loop, which has connections."""
+        """The batcher of the running loop, which has connections."""
         batcher = self.connections.batcher()
         assert batcher is not None  # noqa: S101 - the background loop has, and so has one that was asked before
         return batcher
 
     def _answer(self, batcher: Batcher, request: Request) -> Awaitable[Any]:
-        """The reply to a request; to be called on the batcher's loop."""
+        """The reply to a request. Call it on the batcher's loop."""
         request = self._as_set(request)
         if isinstance(request, Call | Command):
             return batcher.answer(request)

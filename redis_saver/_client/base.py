@@ -1,4 +1,4 @@
-"""What the drivers over blocking and asyncio clients share: the settings of how a server is asked."""
+"""What the drivers over blocking and asyncio clients share: the settings of how they ask a server."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class RedisDriver(Driver[Request]):
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
     ) -> None:
-        """Use a client, which stays the caller's.
+        """Use a client. The caller closes it.
 
         Args:
             client: As a saver takes it.
             prefix: The beginning of all keys.
-            cluster_timeout: Seconds that a request to a cluster is repeated while its slot moves, before `ClusterMoving` is raised.
-            require_primary: Whether a server that is a replica is not read from.
-            min_replicas: How many replicas must have what is written before that is acknowledged.
-            replica_timeout: Seconds that they may take, before `ReplicationTimeout` is raised.
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves. Then `ClusterMoving` is raised.
+            require_primary: Whether reads from a replica raise an error.
+            min_replicas: How many replicas must have a write before it is acknowledged.
+            replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.
@@ -53,7 +53,7 @@ class RedisDriver(Driver[Request]):
         require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
         self._guard = wire.guard(prefix) if require_primary else None
         self.failures: tuple[type[Exception], ...] = (*clients.failures_of(client), ClusterMoving)
-        """What the client raises when it fails, apart from what is wrong in this program. (valkey-py's errors are not redis-py's, which `ClusterMoving` is.)"""
+        """What the client raises when the server or the network fails. (`ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.)"""
 
     @abstractmethod
     def check_version(self) -> None:
@@ -68,7 +68,7 @@ class RedisDriver(Driver[Request]):
         """`check_version` for asyncio."""
 
     def _as_set(self, request: R) -> R | Replicated:
-        """A request as the settings want it."""
+        """The request in the form that the settings ask for: on a primary, or waiting for replicas."""
         if self._guard is not None:
             request = wire.on_primary(request)
         if self._min_replicas and isinstance(request, Call) and request.script in scripts.ACKNOWLEDGED:

@@ -1,20 +1,20 @@
 """Operations that are issued together travel together: many callers of one event loop share a few round trips.
 
-The first to ask lets all others that are ready go before it, for one turn of the loop (`sleep(0)`; never a timer), and then
-sends what they asked and its own in one pipeline, in the order it was asked. Where nobody else came, it sends its request as
+The first caller lets all others that are ready go before it, for one turn of the loop (`sleep(0)`, never a timer). Then it
+sends their requests and its own in one pipeline, in the order in which they came. If nobody else came, it sends its request as
 if there were no queue.
 
-**To be sent by itself** is also the answer to all that goes wrong in a pipeline, so that no request gets another's error: its
-caller does what it would have done without the queue, with the client's own rules for trying again. That is right, as every
-request may be sent twice. (Those of one caller alone, a `Batch`, fail together where a single server cannot be reached, as one request does.) Only what needs
-no second look is settled here: a reply, an error that one of our scripts raised, and NOSCRIPT, which is answered by one more
-pipeline of those that met it, the first of each script with its text.
+**After any failure in a pipeline each request is sent again, alone**, so that no caller sees another's error. Its caller does
+what it would have done without the queue, and the client retries by its own rules. That is right, as every request may be sent
+twice. (The requests of a `Batch` have one caller. They fail together if a single server cannot be reached, as one request
+does.) Only three outcomes are final at once: a reply; an error that one of our scripts raised; and NOSCRIPT, after which those
+requests go in one more pipeline, the first of each script with its text.
 
-A caller that stops waiting (is cancelled) leaves nothing behind but its future: what was not sent is not sent, and what was
-sent is read to its end by the task of the pipeline, for the neighbours. The last to leave stops that task.
+A caller that is cancelled leaves nothing behind but its future. A request that was not sent yet is not sent. The reply to one
+that was sent is read by the task of the pipeline, for the neighbours' sake. The last caller to leave stops that task.
 
-The pipelines are redis-py's. One level below them, with a connection's `send_packed_command` and `read_response`, a request
-would be cheaper by less than a fifth; but what wraps `execute_command` and `Pipeline.execute` to trace them would see nothing.
+The pipelines are redis-py's. Working one level below them, with a connection's `send_packed_command` and `read_response`, would
+make a request cheaper by less than a fifth. But tools that wrap `execute_command` and `Pipeline.execute` to trace them would see nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALONE: Any = object()
 
 
 class Batcher:
-    """An asyncio client on the event loop where its connections live, and the requests of the loop's present turn."""
+    """An asyncio client on the event loop to which its connections belong, and the requests that wait for the end of the loop's turn."""
 
     def __init__(self, client: Any, *, cluster_timeout: float, guard: Sequence[Argument] | None) -> None:
         self.client: Any = client
@@ -46,7 +46,7 @@ class Batcher:
         self._exceptions: Any = clients.exceptions_of(client)
         self._patience = clusters.Patience(client, cluster_timeout)
         self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
-        # After these, those of one caller, too, are sent by themselves.
+        # After these errors each request of a `Batch` is sent alone, too.
         self._retried_alone: tuple[type[Exception], ...] = (self._exceptions.ResponseError,)
         if self._cluster:
             self._failures += self._patience.errors
@@ -57,7 +57,7 @@ class Batcher:
         self._limiters: dict[str | None, asyncio.Semaphore] = {}
 
     async def open(self) -> None:
-        """Let a cluster client find its nodes before many calls share it: a cold one fails some of them (redis-py 8.1)."""
+        """Let a cluster client find its nodes before many calls share it. One that has not found them fails some of the calls (redis-py 8.1)."""
         async with self._opening:
             if not self._opened:
                 await self._initialize()
@@ -66,7 +66,7 @@ class Batcher:
     async def _initialize(self) -> None:
         """Let the client find its nodes.
 
-        One that stands still or dies may be passed over with the next try. All else is likely to be a mistake in the client's settings, and is raised at once.
+        If a node hangs or dies, the next try may pass over it. Any other error is likely to be a mistake in the client's settings, and is raised at once.
         """
         tries = self._patience.tries(None)
         while True:
@@ -79,7 +79,7 @@ class Batcher:
             await asyncio.sleep(pause)
 
     async def answer(self, request: Call | Command) -> Any:
-        """The reply to a request; what else is asked before the turn of the loop ends travels with it."""
+        """The reply to a request. Requests that come before the turn of the loop ends travel with it."""
         if self._guard is not None and isinstance(request, Command):
             return await self._send_guarded(request.arguments)
         if not self._opened:
@@ -93,7 +93,11 @@ class Batcher:
         return await self._answer_alone(request) if reply is _ALONE else reply
 
     async def answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
-        """The replies to requests that may travel together; the first error where one has one."""
+        """The replies to requests that may travel together.
+
+        Raises:
+            Exception: The first error among them.
+        """
         if not self._opened:
             await self.open()
         mine = [self._pending(request, requests) for request in requests]
@@ -121,19 +125,19 @@ class Batcher:
         return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
 
     async def replicated(self, request: Replicated) -> Any:
-        """The reply to a script that is waited for until replicas have what it wrote."""
+        """The reply to a script, after replicas have what it wrote."""
         await self.open()
         return await self.repeated(lambda: self._replicated(request), request.call.keys[0])
 
     async def scan(self, request: Scan) -> tuple[Any, list[bytes]]:
-        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
+        """One page of SCAN. The position is the names of the nodes left to ask, and the cursor in the first of them."""
         await self.open()
         position = request.position
 
         async def page() -> tuple[Any, list[bytes]]:
             nonlocal position
             nodes, cursor = position or (clients.nodes(self.client), 0)
-            position = None  # where this fails, the nodes may be others
+            position = None  # if it fails the nodes may have changed, so it begins again
             command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
             return clients.next_position(nodes, await self.send_in_turn(nodes[0], *command))
 
@@ -177,7 +181,7 @@ class Batcher:
                 pipeline.execute_command(*command, **self._options)
             return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
-    # -- by itself
+    # -- one request alone
 
     async def _answer_alone(self, request: Call | Command) -> Any:
         if not self._cluster:
@@ -185,7 +189,7 @@ class Batcher:
         return await self.repeated(lambda: self._answer_once(request), key_of(request))
 
     async def repeated(self, attempt: Callable[[], Awaitable[T]], key: bytes | None) -> T:
-        """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
+        """What an attempt returns. With a cluster, whose slots may be moving, it is repeated for a while."""
         if not self._cluster:
             return await attempt()
         tries = self._patience.tries(key)
@@ -209,7 +213,7 @@ class Batcher:
                 return wire.of_script(request, reply, self._exceptions)
 
     async def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
-        """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        """Send one command. If its cluster slot is moving and redis-py gives up, ask the node itself."""
         if not self._cluster:
             return await self.send(*arguments)
         try:
@@ -222,10 +226,10 @@ class Batcher:
     def _ours(self, request: Call | Command, reply: Exception) -> Exception | None:
         return from_reply(reply, request.keys, self._exceptions) if isinstance(request, Call) else None
 
-    # -- together
+    # -- several requests in a pipeline
 
     async def _lead(self, request: Call | Command) -> Any:
-        """Be the first of a turn: send, at its end, what came after, and the own request with it, unless that is alone."""
+        """Be the first caller of a turn: at its end send all requests that came; if none came, only this one."""
         followers: list[PendingRequest] = []
         self._queue = followers
         try:
@@ -237,7 +241,7 @@ class Batcher:
         return await self._wait_for(followers[0].future) if followers else _ALONE
 
     async def _wait_for(self, future: asyncio.Future[T]) -> T:
-        """Wait; whoever leaves as the last of a pipeline's callers stops it, so that nothing waits for a server that hangs."""
+        """Wait for a reply. The last caller of a pipeline that stops waiting also stops the pipeline, so that nothing waits for a server that hangs."""
         try:
             return await future
         except asyncio.CancelledError:
@@ -251,7 +255,7 @@ class Batcher:
         return PendingRequest(request, asked, self._node_of(request), size(request), future)
 
     def _dispatch(self) -> None:
-        """Send what was asked in this turn: a task for each node."""
+        """Send the requests of this turn: a task for each node."""
         queue, self._queue = self._queue, None
         together: dict[str | None, list[PendingRequest]] = {}
         for pending in queue or ():
@@ -270,7 +274,7 @@ class Batcher:
             task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """See to it that nobody waits for a task that is over, should it have been cancelled or have failed."""
+        """After a task has ended, by cancellation or an error too, let nobody wait for it any more."""
         error = None if task.cancelled() else task.exception()
         for pending in self._under_way.pop(task):
             if error is not None:
@@ -286,7 +290,7 @@ class Batcher:
     async def _send_pipeline(
         self, together: Sequence[PendingRequest], *, with_source: bool = False
     ) -> list[PendingRequest]:
-        """Send requests in one pipeline and settle them, save those whose script is unknown, which are answered."""
+        """Send requests in one pipeline, and hand over their replies. Returns those whose script the server does not know."""
         together = [pending for pending in together if not pending.future.done()]
         if not together:
             return []
@@ -307,7 +311,7 @@ class Batcher:
         return unknown
 
     async def _replies(self, together: Sequence[PendingRequest], with_source: bool) -> Sequence[Any]:
-        """The replies to requests of one node, error replies too; to each, what kept all of them from being answered."""
+        """The replies to requests of one node, error replies too. If the pipeline failed, its error is the reply to each."""
         node = together[0].node
         options = {**self._options, **clients.target(node)}
         sent: set[Script] = set()
@@ -323,10 +327,10 @@ class Batcher:
         except self._failures as failure:
             return [failure] * len(together)
 
-    # -- where to
+    # -- nodes
 
     def _node_of(self, request: Call | Command) -> Any:
-        """The node that has a request's thread, so that one that hangs keeps only its own waiting. None: not known."""
+        """The node that has a request's thread, so that a node that hangs delays only its own requests. None: not known."""
         if not self._cluster:
             return None
         try:
@@ -335,7 +339,7 @@ class Batcher:
             return None
 
     def _limiter(self, node: Any) -> asyncio.Semaphore:
-        """What keeps a request waiting while all connections to its node are taken; the client would refuse it."""
+        """A semaphore with which requests wait while all connections to their node are in use. The client would refuse them."""
         name = _name(node)
         if name not in self._limiters:
             self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
@@ -343,5 +347,5 @@ class Batcher:
 
 
 def _name(node: Any) -> str | None:
-    """What tells nodes apart: the nodes of redis-py 5.2 have no hash, and each look at a cluster makes new ones."""
+    """The name of a node, to tell nodes apart: those of redis-py 5.2 have no hash, and are made anew each time the client looks at the cluster."""
     return None if node is None else node.name

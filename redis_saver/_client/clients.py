@@ -1,4 +1,4 @@
-"""Redis and Valkey clients: made from a URL, or given by the user and looked at here."""
+"""Redis and Valkey clients: made from a URL, or given by the user and checked."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
-"""Seconds that a client made from a URL waits for a server, to connect and for each reply, unless the URL says otherwise; redis-py before 8 waits for ever."""
+"""Seconds that a client from a URL waits to connect and for each reply, unless the URL says otherwise. (redis-py before 8 waits for ever.)"""
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
 
 def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
-    """Make a client from a URL. Nothing is sent yet, save by a `RedisCluster`, which looks for its nodes.
+    """Make a client from a URL. It sends nothing yet, except for a `RedisCluster`, which looks for its nodes.
 
     Args:
         url: `redis://[user:password@]host[:port][/db]`, `rediss://...`, `unix://[user:password@]/path[?db=n]`,
@@ -94,7 +94,7 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
     """
     given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
     if "ssl" in given or (given and not parsed.tls):
-        raise urls.wrong(url, f"option {given[0]}: TLS begins with the scheme, {_with_tls(parsed)}")
+        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {_with_tls(parsed)}")
     if not parsed.tls:
         return
     for name in given:
@@ -104,7 +104,9 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
     for prefix in ("", "sentinel_"):
         verifies = settings.get(prefix + "ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
         if not verifies and settings.get(prefix + "ssl_check_hostname"):
-            raise urls.wrong(url, "ssl_check_hostname needs the certificate: leave out ssl_cert_reqs=none")
+            raise urls.wrong(
+                url, "ssl_check_hostname works only if certificates are checked: leave out ssl_cert_reqs=none"
+            )
         if settings.get(name := prefix + "ssl_check_hostname") is None and (not prefix or not verifies):
             settings[name] = verifies
 
@@ -114,14 +116,14 @@ def _with_tls(parsed: Url) -> str:
 
 
 def _retry(asynchronous: bool, times: int = 3) -> Any:
-    """Three more tries, within some 0.15 seconds, as any call may be repeated; redis-py's `from_url` makes none."""
+    """By default three more tries, within about 0.15 seconds, as any call may be repeated. redis-py's `from_url` makes none."""
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
 def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
     settings = {"retry": _retry(asynchronous), **settings}
-    if _MAJOR < 6 and settings["retry"] is not None:  # such a redis-py repeats only what it is told to
+    if _MAJOR < 6 and settings["retry"] is not None:  # redis-py 5 retries only after the errors it is given
         settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
     return settings
 
@@ -141,7 +143,7 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
 
 
 def _look_at_options(client: Any) -> None:
-    """Refuse options that a connection does not know now, and not with the first call."""
+    """Refuse options that a connection does not know now, rather than with the first call."""
     client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
 
 
@@ -156,10 +158,10 @@ def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) 
 
 
 def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
-    """What suits a saver, which goes on trying itself (`clusters.py`).
+    """Settings of a cluster's client that suit a saver, which repeats requests itself (`clusters.py`).
 
-    redis-py makes up to ten tries, each of which may wait for a node that does not answer: here two. And its asyncio client closes all connections, those
-    in use too, after every fifth MOVED, to learn all slots anew: here it only learns the slot that the MOVED names.
+    By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes two. Also by default its asyncio client
+    closes all connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that the MOVED names.
     """
     if _MAJOR >= 6:
         return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
@@ -168,18 +170,18 @@ def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
 
 
 def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
-    """Refuse what a blocking `RedisCluster` would leave out without a word."""
+    """Refuse options that a blocking `RedisCluster` would silently ignore."""
     module: Any = redis.cluster
     known = {*module.REDIS_ALLOWED_KEYS, *inspect.signature(module.RedisCluster.__init__).parameters}
     if parsed.tls and "ssl_check_hostname" not in known:  # redis-py before 6.2
         default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
-                f"redis-py {redis.__version__} cannot check host names of a cluster: take 6.2 or newer, or AsyncRedisSaver; "
-                "ssl_check_hostname=false goes without"
+                f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or AsyncRedisSaver; "
+                "or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
-        raise TypeError(f"RedisCluster knows no option {shown(unknown[0])}")
+        raise TypeError(f"RedisCluster has no option {shown(unknown[0])}")
 
 
 def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
@@ -192,7 +194,7 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     tls = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
-        # One that does not answer is asked again with the next try; before that the others are.
+        # A sentinel is asked once for each try: if it does not answer, the next one is asked.
         sentinel_kwargs={"retry": _retry(asynchronous, 0), **tls, **shared, **of_sentinels},
         **tls,
         **settings,
@@ -204,10 +206,10 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
 
 
 def check(client: Any, *, asynchronous: bool) -> None:
-    """Refuse what is no client of the right flavour.
+    """Refuse what is no client, or one of the other flavour (blocking, asyncio).
 
     Raises:
-        TypeError: and what to pass instead.
+        TypeError: The message says what to pass instead.
     """
     wanted, other = ("AsyncRedisSaver", "RedisSaver") if asynchronous else ("RedisSaver", "AsyncRedisSaver")
     package = "redis.asyncio" if asynchronous else "redis"
@@ -235,22 +237,22 @@ def exceptions_of(client: Any) -> ModuleType:
 
 
 def failures_of(client: Any) -> tuple[type[Exception], ...]:
-    """What a client raises when it fails, apart from what is wrong in this program."""
+    """What a client raises when the server or the network fails."""
     module = exceptions_of(client)
     names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
     return (OSError, *(getattr(module, name) for name in names if hasattr(module, name)))
 
 
 def raw_options(client: Any) -> dict[str, Any]:
-    """What to pass with each command so that replies come as bytes, also from a client with decode_responses=True."""
+    """The options that make a client reply with bytes, also one with decode_responses=True."""
     return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
 
 
 def check_version(hello: Any) -> None:
-    """Check the answer to HELLO, which every user may ask.
+    """Check a server's answer to HELLO, which every Redis user may send.
 
     Raises:
-        UnsupportedServer: the server is older than `OLDEST`.
+        UnsupportedServer: The server is older than `OLDEST`.
     """
     flat = hello if isinstance(hello, Mapping) else dict(zip(hello[::2], hello[1::2], strict=True))
     said = {_text(key): value for key, value in flat.items()}
@@ -258,7 +260,7 @@ def check_version(hello: Any) -> None:
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise UnsupportedServer(
-            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer"
+            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: upgrade the server"
         )
 
 
@@ -283,60 +285,60 @@ async def aclose(client: Any) -> None:
 
 
 async def aclose_idle(client: Any) -> None:
-    """Close the connections of an asyncio client that nobody uses now, on their loop; of a cluster's client, none."""
+    """Close the idle connections of an asyncio client, on their loop. Does nothing for a cluster's client."""
     if not is_cluster(client):
         for pool in _pools(client):
             await pool.disconnect(inuse_connections=False)
 
 
 def _pools(client: Any) -> list[Any]:
-    """The pools of connections to the server, and to the sentinels that know it."""
+    """The pools of connections to the server, and to its sentinels."""
     pool = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
 def of_node(cluster: Any, node: Any) -> Any:
-    """The blocking client of one node of a cluster, by redis-py's name for it or valkey-py's."""
+    """The blocking client of one node of a cluster; the method has other names in redis-py and valkey-py."""
     method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
     return method(node)
 
 
 def most_connections(client: Any, node: Any) -> int:
-    """How many connections to a node an asyncio client opens before it refuses calls; one that has them wait has no limit."""
+    """How many connections to a node an asyncio client opens before it refuses calls. A client that lets calls wait has no limit."""
     pool = client.connection_pool if node is None and not is_cluster(client) else node
     return UNLIMITED if hasattr(pool, "timeout") else getattr(pool, "max_connections", UNLIMITED)
 
 
 def target(node: Any) -> dict[str, Any]:
-    """The option that sends a command to one node of a cluster; none where there is but one server."""
+    """The option that sends a command to one node of a cluster; no option for a single server."""
     return {} if node is None else {"target_nodes": node}
 
 
 def nodes(client: Any) -> list[str | None]:
-    """The names of a cluster's primaries; of a single server, one node without a name."""
+    """The names of a cluster's primaries; for a single server `[None]`."""
     return [node.name for node in client.get_primaries()] if is_cluster(client) else [None]
 
 
 def node_named(client: Any, name: str | None) -> Any:
-    """The node that has a name, of this client.
+    """The node of this client with that name.
 
     Raises:
-        ConnectionError: The client's own; the node has left the cluster.
+        ConnectionError: The node has left the cluster. (The client's own class.)
     """
     if name is None:
         return None
     if (node := client.get_node(node_name=name)) is None:
         raise exceptions_of(client).ConnectionError(
-            f"node {name} has left the cluster while its keys were looked at; call again"
+            f"node {name} left the cluster during a SCAN of its keys; call again"
         )
     return node
 
 
 def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]]:
-    """Where a SCAN over several nodes goes on after a reply of the first, and the keys it found.
+    """The next position of a SCAN over several nodes, after a reply of the first node; and the keys that it found.
 
-    A cluster client answers with the cursor of each node asked, in a dict; here one is asked at a time.
+    A cluster's client answers with a dict of cursors by node. Here one node is asked at a time.
     """
     cursor, keys = reply
     if isinstance(cursor, Mapping):

@@ -1,8 +1,8 @@
-"""A cluster whose slots move, or one of whose primaries is replaced: how long a request is repeated, and where it goes.
+"""A cluster whose slots move, or whose primary is replaced: how long a request is repeated, and where it goes.
 
-Meanwhile its clients raise many things: the errors of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections to a node that is gone, and
-what their own state gives rise to as it changes under a call. (redis-py 8.1 closes connections in use when it learns the slots anew, so a call
-finds none: `AttributeError: 'NoneType' object has no attribute 'writelines'`.) Every request of ours may be sent twice, so each is repeated after any of these.
+Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections to a node that is gone, and
+others because the client's own state changes during a call. (When redis-py 8.1 learns the slots anew it closes connections in use, and a call then
+raises `AttributeError: 'NoneType' object has no attribute 'writelines'`.) Every request of ours may be sent twice, so it is repeated after any of these.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from redis_saver._common.display import error_text, shown
 from redis_saver.errors import ClusterMoving, RedisSaverError
 
 CLUSTER_TIMEOUT = 20.0
-"""Seconds that a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
+"""Seconds for which a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
 _MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
-"""Seconds between two tries, about: they grow from the first to the second."""
+"""Seconds between two tries, about. The pause grows from the first value to the second."""
 _jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 
 
@@ -32,30 +32,30 @@ class Patience:
         module = self._module = clients.exceptions_of(client)
         of_the_client = ("RedisClusterException", "ValkeyClusterException")
         kinds = (getattr(module, name) for name in of_the_client if hasattr(module, name))
-        # LookupError and RuntimeError: tables of nodes and slots that another call is changing.
+        # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
         self.errors: tuple[type[Exception], ...] = (
             OSError, module.ConnectionError, module.TimeoutError, module.ClusterError, module.AskError, module.TryAgainError, *kinds,
             AttributeError, LookupError, RuntimeError,
         )  # fmt: skip
-        """What is raised where slots move; something among it is no reason to try again (`Tries.pause`)."""
+        """What clients raise while slots move. After some of these it does not help to try again (`is_final`)."""
         final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
         self._final: tuple[type[Exception], ...] = (
             RedisSaverError,
             *(getattr(module, name) for name in final if hasattr(module, name)),
         )
         self.gives_up: tuple[type[Exception], ...] = (module.ClusterError, AttributeError)
-        """What a client raises that does not find the node an ASK names, or goes round between two."""
+        """What a client raises if it does not find the node that an ASK names, or goes back and forth between two nodes."""
 
     def tries(self, key: bytes | None) -> Tries:
-        """Those of a request that begins now, about a key; None: about all nodes."""
+        """The tries of a request that begins now and is about a key. None: it is about all nodes."""
         return Tries(self, key)
 
     def is_final(self, error: Exception) -> bool:
-        """Whether the same would be raised again: no connection is free, or a password is wrong."""
+        """Whether a next try would raise the same: no connection is free, or a password is wrong."""
         return isinstance(error, self._final)
 
     def has_given_up(self, error: Exception) -> bool:
-        """Whether the node that has the slot is to be asked itself."""
+        """Whether the client has given up, so that the node with the slot has to be asked directly."""
         return type(error) in self.gives_up
 
     def failed(self, key: bytes | None, seconds: float, tries: int, error: Exception) -> ClusterMoving:
@@ -65,15 +65,15 @@ class Patience:
             what = f"slot {self._client.keyslot(key)} of the cluster (key {shown(key)}) was not served"
         why = "Its slots move, or a primary is lost and no replica has taken its place"
         if isinstance(error, (self._module.AskError, self._module.TryAgainError)):
-            why = "The slot is open, as some of its keys are on another node: where nobody moves it any more, close it (redis-cli --cluster fix)"
+            why = "The slot is open: some of its keys are on another node. If nobody is moving it any more, close it with redis-cli --cluster fix"
         return ClusterMoving(
-            f"{what} for {seconds:.1f} seconds, in {tries} tries; the last one ended with {error_text(error)}. {why}. To call again is safe; "
-            f"cluster_timeout={self._seconds:g} is how long is tried"
+            f"{what} for {seconds:.1f} seconds, in {tries} tries; the last one ended with {error_text(error)}. {why}. Calling again is safe. "
+            f"Calls are tried for cluster_timeout={self._seconds:g} seconds"
         )
 
     @property
     def seconds(self) -> float:
-        """After which no try begins any more."""
+        """The seconds after which no try begins any more."""
         return self._seconds
 
 
@@ -89,7 +89,7 @@ class Tries:
 
         Raises:
             ClusterMoving: The time is up.
-            Exception: The error itself, where trying again does not help.
+            Exception: The error itself, if trying again does not help.
         """
         if self._patience.is_final(error):
             raise error
@@ -101,21 +101,21 @@ class Tries:
         return pause
 
 
-# -- where the client gives up: to the node itself, and to the one its slot is moving to
+# -- after the client has given up: ask the node itself, and then the node that its slot is moving to
 #
-# A node answers ASK where it has given away a key of a slot that it still has; the next is to be told ASKING, which holds for the command behind it on the
-# same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1) sends each of the two on whatever
-# connection is free, and with an even number of these goes round between the nodes until it raises a ClusterError. Neither of its clients knows a node that
-# has no slot yet, and both raise an AttributeError.
+# A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be sent ASKING first, which counts for the next command on
+# the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1) sends each of the two on any free
+# connection. With an even number of connections it goes back and forth between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError
+# for a node that has no slot yet, because they do not know it.
 
 
 def ask(cluster: Any, key: bytes, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Send a command to the node that has a key's slot, by a blocking client, and to the node the slot is moving to where that has the key."""
+    """Send a command to the node that has a key's slot, by a blocking client. If that node answers ASK, send it to the node that it names."""
     module: Any = clients.exceptions_of(cluster)
     node = cluster.get_node_from_key(key)
     try:
         return clients.of_node(cluster, node).execute_command(*arguments, **options)
-    except module.MovedError:  # all of the slot has moved meanwhile
+    except module.MovedError:  # the whole slot has moved meanwhile
         return cluster.execute_command(*arguments, **options)
     except module.AskError as asked:
         known = cluster.get_node(asked.host, asked.port)
@@ -162,9 +162,9 @@ async def aask(cluster: Any, key: bytes, arguments: Sequence[Any], options: Mapp
 
 
 async def together(node: Any, commands: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> list[Any]:
-    """Send commands to a node of a cluster on one connection, by an asyncio client; the replies, with errors among them.
+    """Send commands to a node of a cluster on one connection, by an asyncio client. Returns the replies, with errors among them.
 
-    A pipeline of the cluster's client would send those again that were refused or lost, each on another connection.
+    A pipeline of the cluster's client would send refused or lost commands again, each on another connection.
     """
     kind = sys.modules[type(node).__module__].PipelineCommand
     sent = [kind(position, *command, **options) for position, command in enumerate(commands)]

@@ -1,4 +1,4 @@
-"""Who uses which client: a blocking client belongs to a process, and the connections of an asyncio client to an event loop."""
+"""Who uses which client: a blocking client belongs to a process, the connections of an asyncio client belong to an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis_saver._client.batching import Batcher
 from redis_saver._common import forks
 
 OWN_AFTER = 1.0
-"""Seconds after its first call that a loop gets connections of its own, unless it is the first."""
+"""Seconds after its first call until a loop gets connections of its own. The first loop gets them at once."""
 
 
 class ProcessClient:
@@ -26,7 +26,7 @@ class ProcessClient:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Leave the parent's client alone."""
+        """In the child, do not touch the parent's client."""
         self._inherited = self._inherited or self._client
         forks.keep(self._client)
         self._lock, self._client = threading.Lock(), None
@@ -48,27 +48,28 @@ class ProcessClient:
 
 
 class _Bound:
-    """A client whose connections are those of one loop, with what sends on it."""
+    """A client whose connections belong to one loop, with its batcher."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.batcher = batcher
         self.ending: loops.Ending | None = None
         self.is_given = False
-        """Whether the client is somebody else's."""
+        """Whether the client is the user's, who closes it."""
 
 
 class LoopClients:
     """An asyncio client for each event loop that has connections of its own.
 
-    The first loop that uses them has, and so has each that still does so a second later: their calls take no detour. All other callers, loops that are soon over
-    and OS threads without any, share the connections of the background loop (`loops.py`). Nobody waits for a loop that somebody else may end.
+    The first loop that uses the saver has its own connections, and so has each loop that still uses it a second later: their calls take no detour. All other
+    callers (loops that end soon, OS threads without a loop) share the connections of the background loop (`loops.py`). Nobody waits for a loop that somebody
+    else may end.
 
-    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it ends, those of the background loop when
-    this object is forgotten, or the process ends.
+    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it ends. Those of the background loop are
+    closed when this object is collected, or the process ends.
     """
 
     def __init__(self, client: Any, batching: Callable[[Any], Batcher]) -> None:
-        """Take a client that no loop has used yet, or the running one, and what makes a batcher of a client."""
+        """Take a client that no loop but the running one has used, and a function that makes a batcher of a client."""
         self.given: Any = client
         self._batching = batching
         self._given_is_free = True
@@ -80,14 +81,14 @@ class LoopClients:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Leave the parent's loops and connections alone; the child's first loop is the next that comes."""
+        """In the child, do not touch the parent's loops and connections. The next loop is the first of the child."""
         forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._lock, self._first = False, threading.Lock(), None
         self._seen, self._bound = weakref.WeakKeyDictionary(), {}
         self._at_last = weakref.finalize(self, _close_made, self._bound)
 
     def batcher(self) -> Batcher | None:
-        """What sends on the running loop; None where the call is to go to the background loop."""
+        """The batcher of the running loop; None if the call has to go to the background loop."""
         forks.check()
         loop = asyncio.get_running_loop()
         bound = self._bound.get(loop)
@@ -98,7 +99,7 @@ class LoopClients:
     async def aclose(self) -> None:
         """Close the connections of the running loop, and those of the background loop that are not in use.
 
-        Other loops close theirs when they end. Whoever goes on using the saver connects anew.
+        Other loops close their connections when they end. The next call connects anew.
         """
         if (bound := self._bound.pop(asyncio.get_running_loop(), None)) is not None:
             if bound.ending is not None:
@@ -139,7 +140,7 @@ class LoopClients:
 
 
 def _close_made(bound: dict[asyncio.AbstractEventLoop, _Bound]) -> None:
-    """Close the connections that were made for a `LoopClients` that is no longer used; the client that was given is somebody else's."""
+    """Close the connections that a `LoopClients` made, once it is collected; not those of the client that was given."""
     for each in list(bound.values()):
         if each.ending is not None:
             if each.is_given:

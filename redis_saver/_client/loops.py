@@ -1,7 +1,7 @@
 """Calls between event loops: the background loop of this package, and what happens when a loop ends.
 
-The background loop serves callers that have no loop of their own, or none that lasts. It runs on an OS thread of its own from when it is first needed to the end of the
-process, so whoever waits for it never waits for a loop that somebody else ends. All savers of a process share it.
+The background loop serves callers that have no loop of their own, or one that ends soon. It runs on an OS thread of its own, from when it is first needed to the end of
+the process. So nobody who waits for it waits for a loop that somebody else may end. All savers of a process share it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 END_TIMEOUT = 5.0
 """Seconds that the background loop may take to close its connections at the end of the process."""
 CHECK_INTERVAL = 0.5
-"""Seconds between two looks whether a loop that is waited for still runs."""
+"""While a caller waits for another loop, it looks this often, in seconds, whether that loop still runs."""
 
 
 class _Background:
@@ -34,13 +34,13 @@ class _Background:
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], None] | None = None
         self.closing: set[asyncio.Task[Any]] = set()
-        """Tasks of the loop that are to be done before it ends."""
+        """Tasks that the loop has to finish before it ends."""
         self.endings: set[Ending] = set()
-        """What is to be done at the end of all loops of this process."""
+        """What has to be done at the end of each loop of this process."""
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start another loop when one is needed."""
+        """In the child, forget the parent's loop. A new one is started when it is needed."""
         forks.keep(self._loop)
         forks.keep((self.closing, self.endings))
         self._lock, self._loop, self._thread, self._stop = threading.Lock(), None, None, None
@@ -51,7 +51,7 @@ class _Background:
         return loop is self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, started if it does not run."""
+        """The loop. It is started if it does not run."""
         forks.check()
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -65,7 +65,7 @@ class _Background:
             return self._loop
 
     def end(self) -> None:
-        """End the loop, at the end of the process: what still runs there is cancelled, and its connections are closed."""
+        """End the loop at the end of the process: cancel what still runs there, and close its connections."""
         if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)
@@ -101,7 +101,7 @@ def running() -> asyncio.AbstractEventLoop | None:
 
 
 def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """Run a coroutine on the background loop, or another, for an OS thread that runs no loop, and wait for it.
+    """Run a coroutine on the background loop, or on another one, and wait for it. For OS threads that run no loop.
 
     Raises:
         CalledOnEventLoop: This OS thread runs a loop, which would be blocked.
@@ -110,8 +110,8 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     if running() is not None:
         coroutine.close()
         raise CalledOnEventLoop(
-            "a synchronous method of an async saver was called on the thread of a running event loop, which it would "
-            "block; await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
+            "a synchronous method of an async saver was called inside of a running event loop, which it would block. "
+            "Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
             "worker thread (asyncio.to_thread)"
         )
     future = _send(coroutine, loop)
@@ -123,11 +123,11 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     except OtherCancelled:
         raise _ended() from None
     finally:
-        future.cancel()  # does nothing where it is done; else this OS thread was interrupted
+        future.cancel()  # does nothing if it is done; if not, this OS thread was interrupted
 
 
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """`call`, for a task of any loop. To cancel the task cancels the coroutine.
+    """`call`, for a task of any loop. Cancelling the task cancels the coroutine.
 
     Raises:
         LoopEnded: The other loop ended first.
@@ -172,25 +172,25 @@ def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
 def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(callback)
-    except RuntimeError:  # it was closed in this moment, and nobody waits there any more
+    except RuntimeError:  # the loop was closed in this moment, so nobody waits there any more
         if not loop.is_closed():
             raise
 
 
 def _ended() -> LoopEnded:
     return LoopEnded(
-        "the event loop that was to answer ended before it did; call again: what is bound to a loop (an AsyncRedisSaver's cold saver, say) has to be "
-        "used while that loop runs"
+        "the event loop that a call was sent to ended before it answered. Calling again is safe. Use what is bound to a loop (for example an asyncio cold "
+        "saver) only while that loop runs"
     )
 
 
 class Ending:
-    """Something that is awaited at the end of the running loop, or before, by `now`.
+    """An action that is awaited at the end of the running loop; or before, by `now`.
 
-    The former is what asyncio does with an asynchronous generator that is not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls). Where a loop is
-    closed without that, nothing is done.
+    At the end of a loop, asyncio closes asynchronous generators that are not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls), and that runs the
+    action. If a loop is closed without that, the action is not run.
 
-    Until then it is referred to from here: Python's garbage collector, on another OS thread, would close connections halfway.
+    Until then `_Background.endings` keeps it alive. Otherwise Python's garbage collector might run on another OS thread, and close connections halfway.
     """
 
     def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -198,15 +198,15 @@ class Ending:
         self._loop, self._forgotten = asyncio.get_running_loop(), False
         self._generator = self._until_then(act)
         with contextlib.suppress(StopIteration):
-            self._generator.__anext__().send(None)  # up to the yield: nothing is awaited before
+            self._generator.__anext__().send(None)  # up to its yield, before which nothing is awaited
         _background.endings.add(self)
 
     def now(self) -> None:
-        """Await it as soon as the loop gets to it; from any OS thread."""
+        """Let the loop run the action now. May be called on any OS thread."""
         _soon(self._loop, self._begin)
 
     def forget(self) -> None:
-        """Do nothing at the end."""
+        """Let nothing be done at the end of the loop."""
         self._forgotten = True
         _background.endings.discard(self)
 

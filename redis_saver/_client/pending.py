@@ -1,4 +1,4 @@
-"""Requests that wait to be sent, and how many of them one pipeline takes: so few that none waits long for the others'."""
+"""Requests that wait to be sent, and how many of them one pipeline takes: few enough that none waits long for the others' replies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from redis_saver._engine.requests import Call, Command
 
 REQUESTS_PER_PIPELINE = 64
 BYTES_PER_PIPELINE = 256_000
-"""What holds more bytes than this goes by itself, beside the others, so that it keeps none of them waiting."""
+"""A request with more bytes than this gets a pipeline of its own, so that no other request waits for it."""
 
 
 class PendingRequest(NamedTuple):
-    """A request, what its caller asked for in all, where it goes, its bytes, and the future that its caller waits on."""
+    """A request: also what its caller asked for in all (`asked`), the node it goes to, its size in bytes, and the future on which its caller waits."""
 
     request: Call | Command
     asked: object
@@ -33,12 +33,12 @@ class PendingRequest(NamedTuple):
 
 
 def size(request: Call | Command) -> int:
-    """The bytes of a request's arguments, about."""
+    """About how many bytes a request's arguments have."""
     return sum(len(argument) for argument in request.arguments if not isinstance(argument, int))
 
 
 def pipelines(together: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:
-    """Divide requests into what one pipeline takes."""
+    """Divide requests into pipelines."""
     load: list[PendingRequest] = []
     room = BYTES_PER_PIPELINE
     for pending in together:

@@ -13,7 +13,7 @@ class SyncClient(Protocol):
         """Send a command."""
 
     def __enter__(self) -> Any:
-        """What asyncio clients do not have."""
+        """Here to tell it from an asyncio client, which has no such method."""
 
 
 class AsyncClient(Protocol):
@@ -23,4 +23,4 @@ class AsyncClient(Protocol):
         """Send a command."""
 
     def aclose(self) -> Awaitable[None]:
-        """What blocking clients do not have."""
+        """Here to tell it from a blocking client, which has no such method."""

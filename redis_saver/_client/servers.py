@@ -10,7 +10,7 @@ from redis_saver._common.display import MAX_NAME, kind_of, printable
 
 
 def described(client: Any) -> str:
-    """The server of a client as a URL, without user, password and options; of another kind of client, its class."""
+    """The server of a client as a URL, without user, password and options. For a client of an unknown kind, its class."""
     if type(client).__module__.startswith("fakeredis"):
         return "memory://"
     if clients.is_cluster(client):

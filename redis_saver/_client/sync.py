@@ -27,7 +27,7 @@ from redis_saver._engine.runner import BlockingDriver
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):
-    """A driver over a blocking client, safe to share between OS threads, as its client is, before and after a fork.
+    """A driver over a blocking client. OS threads may share it, as they may its client, before and after a fork.
 
     For asyncio each operation runs in a worker thread.
     """
@@ -75,7 +75,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         )
 
     def _repeated(self, attempt: Callable[[], T], key: bytes | None) -> T:
-        """What an attempt returns; at a cluster, the slots of which may be moving, it is repeated for a while."""
+        """What an attempt returns. With a cluster, whose slots may be moving, it is repeated for a while."""
         if not self._cluster:
             return attempt()
         tries = self._patience.tries(key)
@@ -94,7 +94,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self._replicated(request)
 
     def _alone(self, request: Call | Command) -> Any:
-        """The reply to one request; the server learns a script that it does not know."""
+        """The reply to one request. If the server does not know its script, the text is sent."""
         try:
             return self._send_to_slot(request, wire.as_command(request))
         except self._exceptions.ResponseError as reply:
@@ -106,7 +106,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             return wire.of_script(request, reply, self._exceptions)
 
     def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
-        """Send one command, also where its slot of a cluster is moving and redis-py gives up."""
+        """Send one command. If its cluster slot is moving and redis-py gives up, ask the node itself."""
         if not self._cluster:
             return (
                 self.client.execute_command(*arguments, **self._options)
@@ -126,7 +126,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self.client.execute_command(*arguments, **self._options, **options)
 
     def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
-        """Answer requests in one round trip (a node). What is refused, as a script not known, is sent again by itself.
+        """Answer requests in one round trip (a node). A request that is refused, such as one whose script is not known, is sent again alone.
 
         In a cluster each node has its own pipeline: redis-py's cluster pipeline asks the server for the keys of each script
         call before it sends it.
@@ -161,7 +161,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             raise
 
     def _together(self, client: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands to one server, on one connection; the replies, with errors among them."""
+        """Send commands to one server on one connection. Returns the replies, with errors among them."""
         with client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command, **self._options)
@@ -173,13 +173,13 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return clients.of_node(self.client, self.client.get_node_from_key(key_of(request)))
 
     def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
-        """One page of SCAN; the position is (names of the nodes left to ask, cursor in the first of them)."""
+        """One page of SCAN. The position is the names of the nodes left to ask, and the cursor in the first of them."""
         position = request.position
 
         def page() -> tuple[Any, list[bytes]]:
             nonlocal position
             nodes, cursor = position or (clients.nodes(self.client), 0)
-            position = None  # where this fails, the nodes may be others
+            position = None  # if it fails the nodes may have changed, so it begins again
             command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
             node = clients.node_named(self.client, nodes[0])
             return clients.next_position(nodes, self._send(*command, **clients.target(node)))

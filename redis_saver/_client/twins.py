@@ -1,6 +1,6 @@
-"""A client with the settings of another, and connections and locks of its own.
+"""Twins: a client with the settings of another, and with connections and locks of its own.
 
-For another event loop, and for the child of a fork: there the locks of the first may be held by OS threads that are gone, so it is only read.
+They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the first client, so it is only read.
 What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
 """
 
@@ -21,11 +21,11 @@ _OF_ONE_POOL = frozenset(
         "event_dispatcher",
     }
 )
-"""What a pool puts into the settings of its connections and belongs to it alone."""
+"""Settings that a pool adds for its own connections, and that a twin must not have."""
 
 
 def twin(client: Any) -> Any:
-    """A client of the same class with the same settings. Connects when it is first used; a blocking cluster client looks for its nodes now.
+    """A client of the same class with the same settings. It connects when it is first used, but a blocking cluster client looks for its nodes now.
 
     Raises:
         TypeError: The client's class takes other arguments than the client it is derived from.
@@ -36,8 +36,8 @@ def twin(client: Any) -> Any:
         return type(client)(connection_pool=_pool(client.connection_pool))
     except TypeError as error:
         raise TypeError(
-            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was forked from, and another like it cannot be "
-            "made; its class has to take connection_pool=, and the pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
+            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was forked from, and the saver cannot make "
+            "another like it. Its class has to take connection_pool=, and the pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
         ) from error
 
 
@@ -48,12 +48,12 @@ def _pool(pool: Any) -> Any:
         **_own_settings(pool.connection_kwargs),
     }
     if (manager := getattr(pool, "sentinel_manager", None)) is not None:
-        settings.pop("connection_pool")  # a reference of its connections to their pool
+        settings.pop("connection_pool")  # its connections refer to their pool by it
         manager = copy.copy(manager)
         manager.sentinels = [twin(sentinel) for sentinel in manager.sentinels]
         settings.update(is_master=pool.is_master, check_connection=pool.check_connection)
         return type(pool)(pool.service_name, manager, **settings)
-    if hasattr(pool, "timeout"):  # a pool that lets callers wait
+    if hasattr(pool, "timeout"):  # a pool that lets callers wait for a connection
         settings["timeout"] = pool.timeout
     return type(pool)(**settings)
 

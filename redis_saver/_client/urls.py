@@ -1,4 +1,4 @@
-"""URLs of Redis: read strictly, so that no part of a password is taken for a host or an option; shown without what is secret."""
+"""URLs of Redis: read strictly, so that no part of a password is taken for a host or an option; shown without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
 _REMEDY = "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, @ %40, & %26, % %25)"
 
 PATHS = ("sqlite", "inmem", "file")
-"""Schemes, behind whose colon the path of a file or folder stands."""
+"""Schemes of files and folders, whose path stands behind the colon."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
@@ -27,7 +27,7 @@ _PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
 _SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"(?:rediss?|valkeys?|unix|postgres(?:ql)?)[:+]")
 _PIECE = 4
-"""Of a password so many characters in a row are hidden wherever they stand."""
+"""Wherever a message has this many characters of a password in a row, they are hidden."""
 
 
 class Url(NamedTuple):
@@ -57,7 +57,7 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
         readers: What reads the text of an option, by its name; other options stay text.
 
     Raises:
-        ValueError: It makes no sense; the message says what to write, and nothing of a password.
+        ValueError: It makes no sense. The message says what to write, and contains nothing of a password.
     """
     scheme, separator, rest = url.partition("://")
     transport, _, kind = scheme.partition("+")
@@ -78,23 +78,23 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
         return Url("unix", tls=False, hosts=[], path="/" + _decoded(url, path), options=options)
     addresses = [_address(url, host, kind) for host in hosts.split(",")]
     if not kind and len(addresses) > 1:
-        raise wrong(url, "one host; several are for redis+sentinel:// and redis+cluster://")
+        raise wrong(url, "it takes one host; several are for redis+sentinel:// and redis+cluster://")
     service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
     if kind == "sentinel" and not service:
-        raise wrong(url, "the path is /service or /service/db")
+        raise wrong(url, "the name of the service is missing: its path is /service or /service/db")
     if db and (not re.fullmatch("[0-9]{1,9}", db) or "db" in options or (kind == "cluster" and int(db))):
-        where = {"": "/db", "sentinel": "/service/db", "cluster": "nothing, as a cluster has only database 0"}[kind]
-        raise wrong(url, f"the path is {where}; db is a number, and said once")
+        where = {"": "/db", "sentinel": "/service/db", "cluster": "empty, as a cluster has only database 0"}[kind]
+        raise wrong(url, f"its path is {where}; db is a number, and is given once")
     if db:
         options["db"] = int(db)
     return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
 
 
 def check_postgres(url: str) -> None:
-    """Check that libpq takes no part of a password for a host, a port or an option, and names it in an error.
+    """Refuse a URL of Postgres in which libpq may take a part of a password for a host, a port or an option, and show it in an error.
 
     Raises:
-        ValueError: It may; the message says what to write.
+        ValueError: It is such a URL. The message says what to write.
     """
     authority, _, _ = _divided(url, url.partition("://")[2])
     if authority.count("@") > 1:
@@ -114,10 +114,10 @@ def _divided(url: str, rest: str) -> tuple[str, str, str]:
 
 def _address(url: str, said: str, kind: str) -> tuple[str, int]:
     if not (found := re.fullmatch(r"(\[[^\[\]@]+\]|[^:\[\]]*)(?::(\d{1,5}))?", said)):
-        raise wrong(url, f"it has no host:port where one is to be; in a user or password, {_REMEDY}")
+        raise wrong(url, f"host:port is missing or is not understood; in a user or password, {_REMEDY}")
     name, port = _decoded(url, found[1]).strip("[]"), int(found[2] or _PORTS[kind])
     if (kind and not name) or port > 65535:
-        raise wrong(url, "it has no host:port where one is to be")
+        raise wrong(url, "a host is missing, or a port is above 65535")
     return name, port
 
 
@@ -126,7 +126,7 @@ def _options(url: str, query: str, kind: str, readers: Mapping[str, Callable[[st
     for number, option in enumerate(query.split("&") if query else (), 1):
         name, is_there, said = option.partition("=")
         if not is_there or not re.fullmatch(r"\w+", name, re.ASCII) or name in seen:
-            raise wrong(url, f"option {number} is not name=value, or is there twice: {_REMEDY}")
+            raise wrong(url, f"option {number} is not name=value, or is given twice: {_REMEDY}")
         seen.add(name)
         if value := _decoded(url, said, unquote_plus):
             reader = readers.get(name.removeprefix("sentinel_") if kind == "sentinel" else name, str)
@@ -138,7 +138,7 @@ def _read(url: str, name: str, reader: Callable[[str], Any], value: str) -> Any:
         return reader(value)
     except (TypeError, ValueError):
         pass
-    raise wrong(url, f"the value of {name} makes no sense")  # here, so that no cause quotes it
+    raise wrong(url, f"redis-py cannot read the value of option {name}")  # here, so that no cause quotes it
 
 
 def _decoded(url: str, said: str, decode: Callable[..., str] = unquote) -> str:
@@ -146,20 +146,20 @@ def _decoded(url: str, said: str, decode: Callable[..., str] = unquote) -> str:
         return decode(said, errors="strict")
     except UnicodeDecodeError:
         pass
-    raise wrong(url, "what is percent-encoded in it is no UTF-8")
+    raise wrong(url, "what is percent-encoded in it is not UTF-8")
 
 
-# -- what may be shown
+# -- what a message may show
 
 
 def is_path(place: str) -> bool:
-    """Whether a place that threads are moved from or to is a file or folder, whose name is no secret."""
+    """Whether an endpoint of a migration is a file or folder, whose name is no secret."""
     scheme, _, path = place.partition(":")
     return scheme in PATHS and "://" not in path and not _BEGINS_AS_URL.match(path)
 
 
 def without_login(url: str) -> str:
-    """A URL without user, password and options, for messages: of one that makes no sense, what in no reading is a password."""
+    """A URL without user, password and options, for messages. Of a URL that makes no sense, only what cannot be a password, however it is read."""
     if is_path(url):
         return printable(url)
     scheme, separator, rest = url.partition("://")
@@ -180,7 +180,7 @@ def without_login(url: str) -> str:
 
 
 def without_password(text: str, url: str) -> str:
-    """A message about a URL without any piece of the password that is in it, in whatever way the URL is read."""
+    """A message about a URL, without any piece of the URL's password, however the URL is read."""
     if is_path(url):
         return text
     secrets = {spelled for one in _secrets(url) for spelled in (one, unquote(one), unquote_plus(one))}
@@ -200,7 +200,7 @@ def without_password(text: str, url: str) -> str:
 
 
 def cause_of(error: Exception, url: str) -> Exception | None:
-    """The error as the cause of another; None where it, or what it came of, has a piece of the URL's password in its text."""
+    """The error, to be the cause of another one; None if its text, or that of its own causes, has a piece of the URL's password in it."""
     one: BaseException | None = error
     while one is not None:
         if without_password(str(one), url) != str(one):

@@ -41,7 +41,7 @@ def configurable(config: RunnableConfig) -> Mapping[str, Any]:
 
 
 def name(value: object, what: str) -> str:
-    """A thread's or checkpoint's name; UUIDs and ints count as what they print.
+    """A thread's or checkpoint's name; a UUID or an int becomes its `str`.
 
     Raises:
         TypeError: it is none of these.
@@ -54,7 +54,7 @@ def name(value: object, what: str) -> str:
 
 
 def names(values: Iterable[object], what: str) -> list[str]:
-    """A list of thread or run ids, without doubles.
+    """A list of thread or run ids, each once.
 
     Raises:
         TypeError: `values` is one str, or holds something that is no name.
@@ -84,7 +84,11 @@ def thread_id(config: RunnableConfig) -> str:
 
 
 def address(config: RunnableConfig) -> Address:
-    """Where a config points; without a namespace, to the root."""
+    """Where a config points. One without a namespace points to the root.
+
+    Raises:
+        TypeError, ValueError: The config has no thread, or something in it is no name.
+    """
     given = configurable(config)
     return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
 
@@ -120,7 +124,7 @@ def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:
 
 
 def limit(value: int | None) -> int | None:
-    """Check a limit.
+    """Check the `limit` of `list`.
 
     Raises:
         ValueError: it is negative.
@@ -136,18 +140,18 @@ def limit(value: int | None) -> int | None:
 
 
 def number(name: str, given: object, least: float, *, whole: bool = False) -> None:
-    """Check a setting.
+    """Check a setting: a finite number, `whole` or not, of at least `least`.
 
     Raises:
         ValueError: It is no such number.
     """
     is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
     if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
-        raise ValueError(f"{name}={shown(given)}: {'an int' if whole else 'a number'} of {least:g} at the least")
+        raise ValueError(f"{name}={shown(given)}: write {'an int' if whole else 'a number'} of at least {least:g}")
 
 
 def one_of(of: type, name: str, given: object, *known: str) -> None:
-    """Check a setting of a class that is one of some words.
+    """Check a setting of the class `of` that has to be one of some words.
 
     Raises:
         ValueError: It is none of them.

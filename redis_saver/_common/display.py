@@ -1,6 +1,6 @@
-"""How names, values and the words of others stand in error texts, logs and on a terminal: printable, and not too long.
+"""How error texts, logs and the terminal show names, values and texts of other programs: printable, and not too long.
 
-A name of a user may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that turns the direction
+A user's name may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that turns the direction
 of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 MAX_NAME = 200
-"""Characters of a name that are shown; of a longer one the beginning and the end."""
+"""The most characters of a name that are shown. Of a longer name the beginning and the end are shown."""
 MAX_TEXT = 2000
-"""Characters that are shown of what a server, a serializer or a cold saver says."""
+"""The most characters that are shown of an error of a server, a serializer or a cold saver."""
 
 
 def shown(value: object) -> str:
@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 
 def printable(text: str, longest: int = MAX_TEXT) -> str:
-    """What somebody else said, in one line; of a long text the beginning, the end, and its length."""
+    """Another program's text in one line; of a long text the beginning, the end, and its length."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}...{text[-longest // 4 :]} ({len(text):,} characters)"
     line = " ".join(text.split())
@@ -33,18 +33,18 @@ def printable(text: str, longest: int = MAX_TEXT) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The kind of an error, and what it says."""
+    """The class of an error, and its message."""
     return f"{type(error).__name__}: {printable(str(error))}"
 
 
 def kind_of(given: object) -> str:
-    """What was given, by its class alone: the `repr` of a client (redis-py 6) or a URL in its place has a password in it."""
+    """The class of what a caller passed. Its `repr` is not shown: that of a client (redis-py 6), or a URL, has a password in it."""
     module = re.sub(r"^(redis_saver)\._.*", r"\1", type(given).__module__)  # where users find ours
     return f"a {module}.{type(given).__qualname__}".replace("builtins.", "")
 
 
 def sentence(template: str, *named: object) -> str:
-    """What `str.format` makes of a template, where `{!r}` is a value as `shown` gives it, and `{}` a text that is to be printed as it is."""
+    """Fill a template as `str.format` does. `{!r}` shows a value as `shown` does, `{}` a text as it is."""
     return template.format(*(_Shown(one) if isinstance(one, (str, bytes)) else one for one in named))
 
 

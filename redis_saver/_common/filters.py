@@ -1,6 +1,6 @@
 """Filters on metadata for `list`: equality on any key, and a few operators.
 
-Comparing happens here, in Python, on the decoded metadata: so values may have any type, and may be encrypted in Redis.
+The process that lists compares, in Python, on the decoded metadata. So values may have any type, and may be encrypted in Redis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
             return False
         try:
             return bool(compare(stored, wanted))
-        except TypeError:  # '<' between these two types is not defined, so neither is below the other
+        except TypeError:  # these two types cannot be ordered, so neither is below the other
             return False
 
     return matches
@@ -44,7 +44,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _operators(key: str, wanted: Any) -> dict[str, Any]:
-    """The operators that `wanted` is made of; a plain value is an `$eq`."""
+    """The operators in `wanted`, with their operands. A plain value means `$eq`."""
     if not isinstance(wanted, Mapping) or not any(isinstance(name, str) and name.startswith("$") for name in wanted):
         return {"$eq": wanted}
     for name, operand in wanted.items():
@@ -58,7 +58,7 @@ def _operators(key: str, wanted: Any) -> dict[str, Any]:
 
 
 def compile_filter(filter: Mapping[str, Any] | None) -> Callable[[Mapping[str, Any]], bool] | None:
-    """Make a predicate on metadata of a `list` filter; None where there is nothing to filter by.
+    """Make a predicate on metadata from a filter of `list`; None if the filter is empty.
 
     A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values that cannot be ordered
     against each other match none of `$gt $gte $lt $lte`.

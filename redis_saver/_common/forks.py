@@ -1,14 +1,14 @@
-"""What a fork of the process makes unusable, and how it is put right in the child.
+"""What a fork of the process makes unusable, and how the child gets new ones.
 
-A child has the parent's memory, but one OS thread only: a lock that another one held stays locked for ever, an event loop that another one ran
-stands still, and connections are shared with the parent. So whatever holds one of these is watched here, and told in the child before
-anything else runs there. It goes on with new locks, loops and connections, made when they are needed.
+A child has the parent's memory, but only one OS thread. A lock that another OS thread held stays locked for ever, an event loop that another one ran
+stands still, and the parent uses the same connections. So every object with a lock, a loop or a connection registers here (`watch`). In the child its
+`after_fork` is called before anything else runs. From then on it makes new locks, loops and connections when it needs them.
 
-What was inherited is kept as it is until the child ends. Closing an inherited asyncio connection, which Python does when it is forgotten, would take
-its socket out of the parent's selector: parent and child share that (https://man7.org/linux/man-pages/man7/epoll.7.html).
+The child keeps what it inherited, untouched, until it ends. If Python collected an inherited asyncio connection, it would close it, and that would take
+the socket out of the parent's selector, which parent and child share (https://man7.org/linux/man-pages/man7/epoll.7.html).
 
-`os.fork` calls what is registered by `os.register_at_fork`, and so do `multiprocessing`, gunicorn and Celery. A program that forks in C has to call
-`PyOS_BeforeFork` and `PyOS_AfterFork_Child`, as uWSGI does with `py-call-uwsgi-fork-hooks` and `enable-threads`. Where it does not, calls that
+`os.fork`, and so `multiprocessing`, gunicorn and Celery, call what is registered by `os.register_at_fork`. A program that forks in C has to call
+`PyOS_BeforeFork` and `PyOS_AfterFork_Child`, as uWSGI does with `py-call-uwsgi-fork-hooks` and `enable-threads`. If it does not, calls that
 would wait for an OS thread of the parent, or use its connections, raise `ForkMissed`.
 """
 
@@ -23,15 +23,15 @@ from redis_saver.errors import ForkMissed
 
 try:
     from ctypes import py_object, pythonapi
-except ImportError:  # a Python without ctypes: inherited connections are closed, with a warning, when the child ends
+except ImportError:  # a Python without ctypes closes inherited connections, with a warning, when the child ends
     pythonapi = None  # type: ignore[assignment]
 
 
 class Forkable(Protocol):
-    """What has to be told of a fork."""
+    """An object that has to do something in the child of a fork."""
 
     def after_fork(self) -> None:
-        """Be fit for use in the child. Called there first of all, with no other OS thread running: makes no connection and starts nothing."""
+        """Make this object usable in the child. No other OS thread runs yet. It must not connect, and must not start anything."""
 
 
 generation: int = 0
@@ -41,44 +41,44 @@ _watched: dict[int, weakref.ref[Forkable]] = {}
 _guards: dict[int, weakref.ref[Any]] = {}
 _held: list[Any] = []
 _forking = threading.Lock()
-"""One fork at a time: what is held is held for it."""
+"""Held during a fork, so that OS threads fork one at a time."""
 _kept: list[object] = []
 
 
 def watch(thing: Forkable) -> None:
-    """Call `after_fork` of a thing in each child, as long as there is the thing."""
+    """Call `after_fork` of this object in each child, as long as the object exists. It is not kept alive by that."""
     key = id(thing)
     _watched[key] = weakref.ref(thing, lambda _: _watched.pop(key, None))
 
 
 def hold(lock: Any) -> None:
-    """Hold a lock during each fork, as long as there is the lock: so what it guards is whole in the child, and nobody else has the lock there."""
+    """Take this lock before each fork, and release it after. So in the child the data that it guards is whole, and no lost OS thread has the lock."""
     key = id(lock)
     _guards[key] = weakref.ref(lock, lambda _: _guards.pop(key, None))
 
 
 def keep(thing: object) -> None:
-    """Let a thing never be finalized, not even at the end of this process."""
+    """Never let Python finalize this object, not even at the end of the process."""
     _kept.append(thing)
     if pythonapi is not None:
         pythonapi.Py_IncRef(py_object(thing))
 
 
 def is_missed() -> bool:
-    """Whether this process was forked from another in C, and `after_fork` was not called."""
+    """Whether this process was forked in C without Python's hooks, so that `after_fork` was not called."""
     return os.getpid() != _process
 
 
 def check() -> None:
-    """See to it that what is watched here belongs to this process.
+    """Refuse to go on if this process was forked without Python's hooks.
 
     Raises:
-        ForkMissed: It belongs to the process that this one was forked from.
+        ForkMissed: The locks, loops and connections here are those of the parent.
     """
     if is_missed():
         raise ForkMissed(
-            f"process {os.getpid()} was forked from {_process} in C, and Python was not told: the saver would use connections and OS threads of the parent. Under "
-            "uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"
+            f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver would use connections and OS threads of the "
+            "parent. Nothing was sent. Under uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"
         )
 
 
@@ -99,7 +99,7 @@ def _release() -> None:
 def _in_child() -> None:
     global generation, _process
     generation, _process = generation + 1, os.getpid()
-    if _forking.locked():  # a fork in C may have called PyOS_AfterFork_Child alone
+    if _forking.locked():  # it is not where a fork in C called PyOS_AfterFork_Child alone
         _release()
     for reference in list(_watched.values()):
         if (thing := reference()) is not None:

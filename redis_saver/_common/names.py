@@ -1,8 +1,8 @@
 """Every name in Redis is made here, and taken apart here: keys, members of the index, fields of the data.
 
-Names of users (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
-escaped component with a terminator; escaping keeps the order of bytes, which is the order of code points, so a sorted set
-orders them as Python does. `docs/storage-format.md` shows the whole keyspace.
+Names that users choose (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
+escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So a sorted set
+orders them as Python does. `docs/storage-format.md` shows all keys, members and fields.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
-"""Characters (or bytes) that a name may have for something about it to be remembered in this process; longer ones are rare, and a cache of them
-would hold as many bytes as users like."""
+"""The longest name, in characters or bytes, that this process caches something about. Longer ones are rare, and a cache of them could grow as large
+as users like."""
 _MAX_CACHED = 4096
 N = TypeVar("N", bound=Sized)
 T = TypeVar("T")
 
 
 class _Kept(dict[N, T]):
-    """What a function answers for each name, remembered of so many short ones. To look one up is one step in C."""
+    """A cache of a function's answers for short names. To look up one is a single step in C."""
 
     def __init__(self, function: Callable[[N], T]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def decode(raw: bytes) -> str:
 
 
 def component(name: str) -> bytes:
-    """A name as a part of a field or member: escaped so that it holds no NUL, then a NUL."""
+    """A name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
     return _COMPONENTS[name]
 
 
@@ -76,7 +76,7 @@ def name_of(component: bytes) -> str:
 
 
 def components(raw: bytes) -> list[str]:
-    """The names of which `raw` is made, each one a `component`."""
+    """The names in `raw`, which is one `component` after the other."""
     return [_unescaped(part) for part in raw.split(b"\0")[:-1]]
 
 
@@ -85,12 +85,12 @@ def _unescaped(raw: bytes) -> str:
 
 
 def after(prefix: bytes) -> bytes:
-    """The least byte string above all that begin with `prefix`, which ends with a terminator."""
+    """The smallest byte string above all that begin with `prefix`, which ends with a terminator."""
     return prefix[:-1] + b"\1"
 
 
 def version_text(channel: str, version: object) -> bytes:
-    """A channel version as the end of a blob's name; its type is kept.
+    """A channel version as the end of a value's field; its type is kept.
 
     Raises:
         TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
@@ -137,7 +137,7 @@ def _version_from(text: bytes) -> str | int | float:
         return int(rest)
     if kind == b"f":
         return float(rest)
-    raise ValueError(f"no channel version: {shown(text)}")
+    raise ValueError(f"{shown(text)} is not the stored form of a channel version")
 
 
 _VERSIONS = _Kept(_version_from)
@@ -151,22 +151,22 @@ class Keys(NamedTuple):
 
 
 class TierKeys(NamedTuple):
-    """The keys of a thread in front of a cold saver; see `tiered/`."""
+    """The keys of a thread in front of a cold saver; see `redis_saver/_tiered/`."""
 
     index_key: bytes
     data_key: bytes
     intents: bytes
-    """Who is writing the thread to cold."""
+    """The write intents: who is writing the thread to cold."""
     lease: bytes
-    """Who may bring it back."""
+    """The fill lease: who may bring back from cold what hot lacks."""
     dirty: bytes
     """What cold does not have yet."""
     flush: bytes
-    """Who is bringing that to cold, and what cold would not take."""
+    """The flusher's claim: who brings that to cold; and the records that cold refused."""
 
     @property
     def writing(self) -> tuple[bytes, ...]:
-        """Those that scripts take which say or end something about writing the thread."""
+        """The keys that the scripts of writers take."""
         return self[:5]
 
 
@@ -186,7 +186,7 @@ class Keyspace:
 
         Raises:
             TypeError: the prefix is no str.
-            ValueError: the prefix is empty or holds a brace, which would move every thread into one cluster slot.
+            ValueError: the prefix is empty, or has a brace, which would move every thread into one cluster slot.
         """
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={shown(prefix)}: a prefix is a str")
@@ -198,15 +198,16 @@ class Keyspace:
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """What SCAN matches to find the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
-        """And to find the threads that cold does not have all of."""
+        """What SCAN matches to find the dirty threads: cold does not have all of them."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
-        """And to find those that are being written to cold, or whose writer is gone."""
+        """What SCAN matches to find threads with write intents: being written to cold, or their writer is gone."""
         self.backlog: bytes = encode(prefix) + b":backlog"
+        """The key with the size of the backlog, as the last scan found it."""
         self.scanning: bytes = encode(prefix) + b":scanning"
-        """How much that is, as the last that looked found it; that somebody looks, or looked just now."""
+        """The key that says that a process scans for dirty threads, or has just done so."""
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
-        """The keys of a thread; with a token, those of a copy of it that is being made."""
+        """The keys of a thread. With a token: the keys of an unfinished copy onto it."""
         tag, ending = self._tags[thread_id], b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
@@ -217,7 +218,7 @@ class Keyspace:
         return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
-        """The keys of a thread, and those that say whether it, and whether cold, is to be believed of it."""
+        """The keys that a read takes: the thread's two, the write intents (may hot be believed?) and the dirty records (may cold?)."""
         tag = self._tags[thread_id]
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
 
@@ -230,7 +231,7 @@ class Keyspace:
         try:
             name = decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
         except UnicodeDecodeError:
-            return None  # somebody else's
+            return None  # another program's key
         return name
 
 
@@ -250,10 +251,10 @@ def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
 
 
 def blob(ns: str, entry: bytes = b"") -> bytes:
-    """The field of a channel version: an `entry`."""
+    """The field of a channel's value: its namespace, and its `entry` (channel and version)."""
     return b"b" + component(ns) + entry
 
 
 def run(run_id: str) -> bytes:
-    """The member that says: this thread has checkpoints of that run. LangGraph leaves NUL out of metadata, so it does not count."""
+    """The member that says: this thread has checkpoints of that run. NUL is left out of the id, as LangGraph leaves it out of metadata."""
     return b"r" + encode(run_id.replace("\0", ""))

@@ -1,7 +1,7 @@
-"""What is known of LangGraph's Postgres savers beyond LangGraph's interface, and of psycopg's connections beyond psycopg's.
+"""What this package uses of LangGraph's Postgres savers, and of psycopg's connections, beyond their interfaces.
 
-Nothing else of this package reaches into them. Where one of them is not what it was (langgraph-checkpoint-postgres 3.2, psycopg_pool 3.2), the functions
-here say that the saver is not known, and it is used by LangGraph's interface alone.
+No other module reaches into them. If one of them has changed (since langgraph-checkpoint-postgres 3.2, psycopg_pool 3.2), the functions
+here say that the saver is not known, and the package uses only LangGraph's interface of it.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ _PARAMETERS = (
     "max_size",
 )
 _HOOKS = ("configure", "check", "reset", "reconnect_failed")
-"""Arguments of a pool that it keeps under their names, and with an underscore in front."""
+"""Arguments that a pool keeps in attributes with an underscore in front."""
 _known: dict[type, bool] = {}
 
 
 def is_known(saver: Any) -> bool:
-    """Whether this is one of LangGraph's Postgres savers, and has what is used here."""
+    """Whether this is one of LangGraph's Postgres savers, and has what is used here. If it is one and has not, the log says so once."""
     kind = type(saver)
     if kind not in _known:
         is_one = any(base.__module__ == "langgraph.checkpoint.postgres.base" for base in kind.__mro__)
         _known[kind] = is_one and callable(getattr(kind, "_cursor", None)) and hasattr(kind, "UPSERT_CHECKPOINTS_SQL")
         if is_one and not _known[kind]:
             _LOG.warning(
-                "%s is not what it was in langgraph-checkpoint-postgres 3.2: delete_for_runs, prune and what is told of threads are up to it, and so is use after a fork. A newer redis-saver "
-                "may know this release.",
+                "redis_saver does not know this %s, which has changed since langgraph-checkpoint-postgres 3.2. It uses only LangGraph's interface of it: delete_for_runs and prune "
+                "are the saver's own, threads() tells less of what only it has, and it may not be usable after a fork. Upgrade redis-saver, or install langgraph-checkpoint-postgres 3.2.",
                 kind.__name__,
             )
     return _known[kind]
 
 
 def has_history(saver: Any) -> bool:
-    """Whether this is one of LangGraph's Postgres savers with a row for each checkpoint, which its shallow ones do not have."""
+    """Whether this is one of LangGraph's Postgres savers that keep each checkpoint. The shallow ones keep the newest only."""
     return is_known(saver) and not any(base.__module__.endswith(".shallow") for base in type(saver).__mro__)
 
 
 def cursor(saver: Any) -> Any:
-    """A context with a cursor of a saver that is known: its connection, and its lock."""
+    """A context manager for a cursor of a known saver. It takes the saver's connection and its lock."""
     return saver._cursor()  # noqa: SLF001
 
 
 def has_own(saver: BaseCheckpointSaver[Any], method: str) -> bool:
-    """Whether a saver's class has a method of LangGraph's interface, and not only the interface's, which raises."""
+    """Whether a saver's class implements a method of LangGraph's interface. The interface's own raises."""
     return getattr(type(saver), method) is not getattr(BaseCheckpointSaver, method)
 
 
 def is_renewable(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether other connections with the same settings can take the place of the saver's."""
+    """Whether the saver's connections can be replaced by others with the same settings."""
     conn = getattr(saver, "conn", None)
     if not is_known(saver) or type(conn).__module__.partition(".")[0] not in ("psycopg", "psycopg_pool"):
         return False
@@ -81,7 +81,7 @@ def pool_like(pool: Any, *, opened: bool) -> Any:
 
 
 def settings_of(conn: Any) -> dict[str, Any]:
-    """What opens another connection like this one."""
+    """The arguments that open another connection like this one."""
     return {
         **conn.info.get_parameters(),
         "password": conn.info.password,

@@ -1,4 +1,4 @@
-"""Durations as people write them (`7d`, `90m`, `1h30m`), and moments as checkpoints tell them."""
+"""Durations as people write them (`7d`, `90m`, `1h30m`), and the times in checkpoints."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNITS = {
 _SHOWN = {unit: span for unit, span in _UNITS.items() if unit != "w"}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(w|d|h|ms|m|s)", re.ASCII)
 _LONGEST_EXACT = 1000
-"""A number of one unit that is smaller is shown as it is: `90m`, not `1h30m`."""
+"""Below this, a number of one unit is shown as it is: `90m`, not `1h30m`."""
 
 
 def parse(text: str, *, name: str) -> timedelta:
     """Read a duration: numbers with units (`w d h m s ms`), such as `7d`, `90m`, `1h30m`, `0.5s`.
 
     Raises:
-        ValueError: It is none; the message names the argument and quotes it.
+        ValueError: It is no duration. The message names the argument and quotes it.
     """
     parts = _PART.findall(text)
     if not parts or "".join(amount + unit for amount, unit in parts) != text:
@@ -36,7 +36,7 @@ def parse(text: str, *, name: str) -> timedelta:
         return sum((float(amount) * _UNITS[unit] for amount, unit in parts), timedelta())
     except OverflowError:
         pass
-    raise ValueError(f"{name}={quoted(text)}: longer than can be counted")
+    raise ValueError(f"{name}={quoted(text)}: too long, a timedelta ends at about 2,700,000 years")
 
 
 def of(given: timedelta | str, *, name: str) -> timedelta:
@@ -44,7 +44,7 @@ def of(given: timedelta | str, *, name: str) -> timedelta:
 
     Raises:
         TypeError: It is neither a `timedelta` nor a text.
-        ValueError: It is a text that is no duration.
+        ValueError: It is a text, and not one of a duration.
     """
     if isinstance(given, timedelta):
         return given
@@ -71,7 +71,7 @@ def shown(span: timedelta) -> str:
 
 
 def moment(text: str) -> datetime | None:
-    """The time that an ISO 8601 text tells, in UTC where it names no zone; None where it is none."""
+    """The time in an ISO 8601 text, in UTC if it names no zone; None if it is no such text."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -27,7 +27,7 @@ def milliseconds(ttl: timedelta, said: object, name: str) -> int:
     """A TTL in whole milliseconds.
 
     Raises:
-        ValueError: it is under a millisecond or over a hundred years; `said` is what the caller wrote, and `name` where.
+        ValueError: it is under a millisecond or over a hundred years. The message quotes `said`, what the caller wrote as `name`.
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= _MAX_TTL:

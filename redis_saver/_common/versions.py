@@ -1,4 +1,4 @@
-"""Channel versions: a counter, and bits that no other branch of a thread draws."""
+"""Channel versions: a counter, and random bits, so that no two branches of a thread make the same version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def following(current: str | None) -> str:
-    """The version after `current`: sorts above it, and no other branch makes the same one.
+    """The version after `current`. It sorts above it, and no other branch makes the same one.
 
     The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
     """
@@ -21,7 +21,7 @@ def following(current: str | None) -> str:
 
 
 def _random() -> int:
-    """64 bits from the operating system; asked for many at a time, as each call lets another thread take the interpreter."""
+    """64 bits from the operating system. Many are drawn at a time, because each call to the system lets another OS thread take the interpreter."""
     try:
         return _drawn.pop()
     except IndexError:

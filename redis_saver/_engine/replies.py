@@ -1,4 +1,4 @@
-"""Codes that scripts answer in place of a result, by their names there (`tests/project/test_scripts.py` holds the two against each other)."""
+"""Codes that scripts answer in place of a result. They have the same names in the scripts (`tests/project/test_scripts.py` compares the two)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class GetReply(IntEnum):
     """`lua/checkpoint/get.lua`."""
 
     INTENTS = 1
-    """The thread is being written where this server does not see it."""
+    """The thread has write intents: cold may be newer than hot."""
     NOWHERE = 2
     """Cold has no such checkpoint either."""
 
@@ -18,44 +18,44 @@ class HistoryReply(IntEnum):
     """`lua/checkpoint/history.lua`."""
 
     INTENTS = 1
-    """The thread is being written where this server does not see it."""
+    """The thread has write intents: cold may be newer than hot."""
     PARTIAL = 2
-    """Not all of the ancestors it takes are here."""
+    """Hot lacks some of the ancestors that the history needs."""
 
 
 class PutReply(IntEnum):
     """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`."""
 
     REFUSED = -1
-    """Cold has to be written first: nothing was done."""
+    """Nothing was done, because cold has to be written first."""
 
 
 class IntentReply(IntEnum):
     """`lua/tiered/begin_intent.lua`: what cold has of the thread."""
 
     ABSENT = 0
-    """Who knows: hot does not have it."""
+    """Not known, because hot does not have the thread."""
     COMPLETE = 1
-    """All values that hot has."""
+    """Cold has all that hot has."""
     PARTIAL = 2
-    """Not what was coalesced; or another changes all of the thread."""
+    """Cold lacks what was coalesced; or another writer has an intent on the whole thread."""
     BEHIND = 3
-    """Not what was written last."""
+    """Cold lacks what was written last."""
     UNNOTED = 4
-    """Nothing, as the thread is from before there were tiers."""
+    """Cold has nothing, and no record says so: the thread is from before there were tiers."""
     WAIT = 5
-    """Not what was coalesced and is to get, which has to wait for others who are writing it."""
+    """Cold lacks what was coalesced and has to get it, but must wait for others who write the thread."""
 
 
 class RepairReply(IntEnum):
     """`lua/tiered/repair.lua`."""
 
     ASK_COLD = 0
-    """Cold is to be asked whether it has the thread."""
+    """Ask cold whether it has the thread."""
     GIVEN_UP = 1
     """Hot has nothing left of it."""
     DIRTY = 2
-    """It can be opened: others repaired it, or the damage lies deeper."""
+    """Nothing was done: the thread can be opened, as others repaired it, or the damage lies deeper."""
 
 
 class FillLeaseReply(IntEnum):
@@ -66,20 +66,20 @@ class FillLeaseReply(IntEnum):
     GRANTED = 1
     """The fill lease is given."""
     HERE = 2
-    """Hot can answer by now."""
+    """No lease is needed: hot can answer by now."""
     BEHIND = 3
-    """Cold has to get what hot has of the namespace first."""
+    """No lease: cold has to get first what only hot has of the namespace."""
 
 
 class ClaimReply(IntEnum):
     """`lua/tiered/claim.lua`."""
 
     BUSY = 1
-    """Another flusher is at work, or a writer between cold and hot."""
+    """Another flusher holds the claim, or a writer has an intent."""
 
 
 class AckReply(IntEnum):
     """`lua/tiered/ack.lua`."""
 
     FENCED = -1
-    """Another flusher had taken over."""
+    """Another flusher has taken over the claim. Nothing was struck off."""

@@ -15,7 +15,7 @@ from redis_saver._engine.scripts import Script
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""What an operation asks for: a `Request`, and maybe more (`tiered/requests.py`)."""
+"""What an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 
@@ -42,9 +42,9 @@ class Batch(NamedTuple):
 class Replicated(NamedTuple):
     """Run a script, and wait until replicas have what it wrote. Reply: the script's.
 
-    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/), so it travels with the script, on one connection: a
-    server that was made a replica in between answers it with an error. As a script that is sent again may have nothing left to write, a key is written
-    between the two: replicas get writes in order.
+    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it travels with the script, on one connection. A
+    server that became a replica in between answers WAIT with an error. A script that is sent again may have nothing left to write, so a key is written
+    between the two; replicas get writes in order.
 
     Raises:
         ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
@@ -56,13 +56,13 @@ class Replicated(NamedTuple):
 
     @property
     def behind(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """What to send behind the script."""
+        """The two commands to send behind the script: a SET, and WAIT."""
         key = self.call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
         return ("SET", key, "", "PX", 1), ("WAIT", self.least, round(self.seconds * 1000))
 
 
 class Scan(NamedTuple):
-    """Go on looking for keys. Reply: (where to go on, None at the end; a list of keys). A key may come twice."""
+    """One step of SCAN. Reply: the position to go on from (None at the end), and a list of keys. A key may come twice."""
 
     pattern: bytes
     position: Any
@@ -83,7 +83,7 @@ def key_of(request: Call | Command) -> bytes: ...
 @overload
 def key_of(request: Call | Command | Batch | Replicated) -> bytes | None: ...
 def key_of(request: Call | Command | Batch | Replicated) -> bytes | None:
-    """A key of the thread that a request is about, which says its slot of a cluster; None: it asks for nothing."""
+    """A key of the thread that a request is about, which gives its cluster slot; None for an empty batch."""
     if isinstance(request, Batch):
         return key_of(request.requests[0]) if request.requests else None
     call = request.call if isinstance(request, Replicated) else request

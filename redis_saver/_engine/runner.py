@@ -1,4 +1,4 @@
-"""Running operations: the pump, which carries their requests out and replies and errors in, and the drivers, which answer requests."""
+"""Running operations: the pump carries their requests out, and replies and errors in; the drivers answer requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Pump(Generic[R, T]):
                 pump.reply = answer(request)
         return pump.result
 
-    An error of the body is raised in the operation, where it asked, whoever it is from: so the operation can repair what the error is about, and release
-    what it holds. Only where the caller itself is stopped (KeyboardInterrupt, a cancelled task) the operation is closed, and cannot ask for anything any more.
+    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is about, and release
+    what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the operation is closed, and can ask for nothing any more.
     """
 
     result: T
@@ -54,14 +54,14 @@ class Pump(Generic[R, T]):
         return False
 
     def close(self) -> None:
-        """Close the operation, which ends where it asked. Nothing happens to one that has ended."""
+        """Close the operation at the `yield` where it waits. Nothing happens if it has ended."""
         self._operation.close()
 
 
 class Driver(ABC, Generic[R]):
-    """What runs operations: a saver, a store, the flusher and the migration each hold one.
+    """What runs operations: a saver, the flusher and the migration each hold one.
 
-    A subclass answers requests, for callers that block and for tasks of an event loop. Each of the four ways to run an operation is made of that.
+    A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`). The four ways to run an operation use these.
     """
 
     in_front: Driver[R] | None = None
@@ -69,7 +69,7 @@ class Driver(ABC, Generic[R]):
 
     @property
     def front(self) -> Driver[R]:
-        """The driver that operations come to first: what runs one on behalf of a request runs it there."""
+        """The foremost driver, which operations come to first. An operation that runs on behalf of a request has to run there."""
         return self if self.in_front is None else self.in_front.front
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Driver(ABC, Generic[R]):
         return pump.result
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
-        """Run an operation that answers in pages; gives their items. It is closed when nobody wants more."""
+        """Run an operation that answers in pages, and give their items. Closing the iterator closes the operation."""
         for page in self._pages(operation):
             yield from page
 
@@ -163,7 +163,7 @@ class DriverWrapper(Driver[R]):
 
         saver._driver = Counting(saver._driver)
 
-    What is not about requests is the wrapped driver's.
+    All other attributes are those of the wrapped driver.
     """
 
     def __init__(self, wrapped: Driver[R]) -> None:
@@ -172,7 +172,7 @@ class DriverWrapper(Driver[R]):
         wrapped.in_front = self
 
     def around(self, request: R) -> Generator[R, Any, Any]:
-        """What is done for a request: a small operation of its own, over the wrapped driver. Returns the reply."""
+        """What to do for a request: a small operation, which the wrapped driver runs. Returns the reply."""
         return (yield request)
 
     def request(self, request: R) -> Any:
@@ -184,6 +184,6 @@ class DriverWrapper(Driver[R]):
         return self.wrapped.arun(self.around(request))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "wrapped":  # this one is being copied, and is empty yet
+        if name == "wrapped":  # `copy` asks before there is one
             raise AttributeError(name)
         return getattr(self.wrapped, name)

@@ -26,9 +26,9 @@ class Script(NamedTuple):
 
 
 def _used(text: str) -> str:
-    """A script without the functions that nothing calls: the server makes those in use anew at each call."""
+    """A script without the functions that nothing calls. The server makes all functions of a script anew at each call."""
     for function in reversed(list(_FUNCTION.finditer(text))):
-        # From the last on, as each calls only those before it.
+        # From the last one backwards, because each calls only those before it.
         name, behind = rf"\b{function[1]}\b", text[function.end() :]
         if not re.search(name, behind):
             text = text[: function.start()] + behind
@@ -36,7 +36,7 @@ def _used(text: str) -> str:
 
 
 def load(path: str) -> Script:
-    """Read a script, with what it uses of what it includes in place, and comments left out. Its name is that of its file."""
+    """Read a script. What it includes is put in, and unused functions and comments are left out. Its name is that of its file."""
     folder = _folder()
 
     def included(match: re.Match[str]) -> str:
@@ -96,8 +96,8 @@ if type(refused) == 'table' and refused.err and not string.find(refused.err, 'NO
   return refused
 end
 """
-"""In front of a script: a write that changes nothing, which only a primary takes. (One that refuses writes as it lacks replicas or cannot save may be
-read.) It must not be in front of a script that stores values: a full server does not refuse what follows a script's first write."""
+"""Stands in front of a script: a write that changes nothing, and that only a primary accepts. (A primary that refuses writes, because it lacks replicas or
+cannot save, may be read.) It must not stand in front of a script that stores values, because a full server does not refuse what follows a script's first write."""
 _READING = (
     GET,
     LIST,
@@ -113,8 +113,9 @@ _READING = (
     BACKLOG_STATS,
 )
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
-"""Those that may end without a write, as a replica refuses them (READONLY)."""
+"""The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
 ACKNOWLEDGED = frozenset(
     (PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, DELETE_THREAD, PROMOTE, SET_TTL)
 )
-"""Those that write what a caller may rely on from then on, with `min_replicas`. Removing old checkpoints again does no harm, nor does writing what cold has."""
+"""The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,
+and what cold has can be written again."""

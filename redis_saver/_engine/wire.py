@@ -19,12 +19,12 @@ def as_command(request: Call | Command) -> Sequence[Argument]:
 
 
 def as_command_with_source(call: Call) -> Sequence[Argument]:
-    """A script's call for a server that does not know the script (SCRIPT FLUSH, a restart, a failover): it learns it."""
+    """A script's call with its text, for a server that does not know the script (after SCRIPT FLUSH, a restart, a failover). The server then knows it."""
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 
 
 def on_primary(request: R) -> R:
-    """A request whose scripts a replica refuses, with READONLY; in front of a command or a SCAN there has to be a `guard`."""
+    """The same request with scripts that a replica refuses (READONLY). A command or a SCAN is unchanged, and needs a `guard` in front."""
     if isinstance(request, Call) and (script := scripts.ON_PRIMARY.get(request.script)) is not None:
         return request._replace(script=script)
     if isinstance(request, Batch):
@@ -33,7 +33,7 @@ def on_primary(request: R) -> R:
 
 
 def guard(prefix: str) -> tuple[Argument, ...]:
-    """A command that only a primary takes, and that changes nothing."""
+    """A command that changes nothing, and that only a primary accepts."""
     return ("UNLINK", f"{prefix}:primary")
 
 
@@ -54,11 +54,11 @@ def of_guarded(replies: Sequence[Any]) -> Any:
 
 
 def of_script(request: Call | Command, reply: Any, exceptions: Any) -> Any:
-    """A reply, where it is none but an error.
+    """A reply, unless it is an error.
 
     Raises:
-        RedisSaverError: A script of ours says so.
-        Exception: The reply is an error of another kind.
+        RedisSaverError: The reply is an error of one of our scripts.
+        Exception: The reply is another error.
     """
     if not isinstance(reply, Exception):
         return reply
@@ -68,7 +68,7 @@ def of_script(request: Call | Command, reply: Any, exceptions: Any) -> Any:
 
 
 def of_replicated(request: Replicated, replies: Sequence[Any], exceptions: Any) -> Any:
-    """The script's reply among those to `Replicated`.
+    """The script's reply, of the three replies to a `Replicated`.
 
     Raises:
         ReplicationTimeout: Too few replicas have what it wrote.
@@ -83,21 +83,22 @@ def of_replicated(request: Replicated, replies: Sequence[Any], exceptions: Any) 
         why = (
             f"the server answered {error_text(failed)}"
             if failed
-            else f"only {have} replicas had it after {request.seconds:g} seconds"
+            else f"only {have} replicas had it after {request.seconds:g} seconds (replica_timeout)"
         )
         raise ReplicationTimeout(
-            f"{where} was written, but {why}, and {request.least} were to have it (min_replicas). To write it again is safe"
+            f"{where} was written on the primary, but {why}; min_replicas={request.least} asks for more. Calling again is safe. Look whether the "
+            "replicas are connected, or lower min_replicas"
         ) from failed
     return answer
 
 
 def refused(replies: Sequence[Any], error: tuple[type[Exception], ...]) -> Iterator[tuple[int, list[int]]]:
-    """What to send again of a batch, if anything: the first request that was refused, and the others that were.
+    """The requests of a batch to send again, if any: the position of the first one that was refused, and those of the others.
 
-    The first goes by itself, so that the server learns a script it did not know.
+    The first goes by itself, so that the server learns the script that it did not know.
 
     Raises:
-        Exception: a reply is another error than a refusal.
+        Exception: A reply is another error than a refusal.
     """
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(reply, error):

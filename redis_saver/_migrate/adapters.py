@@ -1,6 +1,6 @@
-"""Savers that tell of a thread without giving it: ours, and LangGraph's for memory, SQLite and Postgres.
+"""Savers that can give the outline of a thread without its values: ours, and LangGraph's for memory, SQLite and Postgres.
 
-So what is there already is seen at the price of names, and pending writes keep the paths of their tasks.
+So finding what a target has already costs only the reading of names. And pending writes keep their task paths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoin
 
 
 def as_endpoint(name: str, given: Any) -> Any:
-    """What `migrate` was given.
+    """The endpoint of what `migrate` was given.
 
     Raises:
         TypeError: It is neither a saver nor an endpoint.
@@ -62,7 +62,7 @@ def as_endpoint(name: str, given: Any) -> Any:
 
 
 class OurEndpoint(SaverEndpoint):
-    """One of ours."""
+    """A saver of ours."""
 
     saver: Saver[Any]
 
@@ -130,7 +130,8 @@ class MemoryEndpoint(SaverEndpoint):
         threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
         if others := [thread for thread in threads if not isinstance(thread, str)]:
             raise ThreadMigrationError(
-                f"{self.name} has a thread {shown(others[0])} of type {type(others[0]).__name__}: others have only str"
+                f"{self.name} has a thread whose id {shown(others[0])} is of type {type(others[0]).__name__}. Other savers take only str: copy it to a "
+                "thread with a str for its id first"
             )
         return threads
 
@@ -148,12 +149,12 @@ class MemoryEndpoint(SaverEndpoint):
 
 
 class _SqlEndpoint(SaverEndpoint, ABC):
-    """A saver on a database with LangGraph's tables. Metadata are JSON there."""
+    """A saver on a database with LangGraph's tables. It stores metadata as JSON."""
 
     _LEAST: str
-    """The function that answers the least of two numbers."""
+    """The SQL function for the smaller of two numbers."""
     _PARAMETER: str
-    """What stands for a parameter."""
+    """The SQL placeholder for a parameter."""
     _WRITES: str
     """The table of pending writes."""
     _VALUE: str
@@ -189,7 +190,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
         }
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """What comes back of metadata: JSON, in any order."""
+        """Metadata as the saver gives them back: JSON, in any order."""
         return json.dumps(json.loads(json.dumps(get_checkpoint_metadata({}, metadata))), sort_keys=True)  # type: ignore[arg-type]
 
 
@@ -234,5 +235,5 @@ class PostgresEndpoint(_SqlEndpoint):
             return [tuple(row.values()) for row in cursor.execute(query, arguments)]
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """What comes back of metadata: `PostgresSaver` leaves out `writes`, which LangGraph kept there before 0.5."""
+        """Metadata as the saver gives them back: `PostgresSaver` leaves out `writes`, which LangGraph kept there before 0.5."""
         return super().as_stored(get_serializable_checkpoint_metadata({}, metadata))  # type: ignore[arg-type]

@@ -46,12 +46,12 @@ _UNREADABLE = "a checkpoint of thread {!r} in {} cannot be read"
 
 
 def checksum(data: bytes, at: int) -> int:
-    """What stands in front of a record: a CRC-32 of its bytes that begins with where it stands, so that it is another one where a record is added or gone."""
+    """The check in front of a record: a CRC-32 of its bytes that begins with its position, so that it also shows that a record was added or removed."""
     return crc32(data, at & 0xFFFFFFFF)
 
 
 class Values:
-    """What files of threads have in common: how values are read and compared."""
+    """What reading and writing files of threads have in common: how values are read and compared."""
 
     text_versions = False
 
@@ -60,7 +60,7 @@ class Values:
         self._path, self._serde = path, serde
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Metadata come back as they are."""
+        """Metadata as the file gives them back: unchanged."""
         return metadata
 
     def _outline(self, file: BinaryIO, thread: str) -> ThreadOutline:
@@ -87,20 +87,20 @@ class Values:
                 ]
                 metadata: Any = load(raw["metadata"])
                 if not _is_sound(checkpoint, metadata):
-                    raise ValueError("no checkpoint with its metadata")
+                    raise ValueError("the record is not a checkpoint with its metadata")
                 one = Record(key, raw["parent"], checkpoint, metadata, writes)
             yield one
 
     def _walk(self, file: BinaryIO) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
-        """The checkpoints of the thread behind which the file stands, with what loads their values."""
+        """The checkpoints of the thread at the file's position, each with a function that loads its values."""
         shared: list[bytes] = []
 
         def load(value: Any) -> Any:
             kind, numbers = value
             if min(numbers, default=0) < 0:
-                raise ValueError("bytes are numbered from 0")
+                raise ValueError("the record refers to a negative number of bytes")
             found = [shared[number] for number in numbers]
-            if len(set(numbers)) < len(numbers):  # named again and again, a few bytes become any number
+            if len(set(numbers)) < len(numbers):  # a few bytes that are named many times may become any number
                 Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, found)))
             return self._serde.loads_typed((kind, b"".join(found)))
 
@@ -114,7 +114,7 @@ class Values:
 
 
 class FileSource(Values):
-    """A file of threads. All of it is checked when it is opened; then it is read again, thread by thread."""
+    """A file of threads. Opening it checks all of it; after that it is read again, thread by thread."""
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
         """Check a file.
@@ -136,7 +136,7 @@ class FileSource(Values):
         if self._file.readline(len(FIRST_LINE)) != FIRST_LINE:
             said = FIRST_LINE.decode().strip()
             raise FileDamaged(
-                f"{self.name} is no file of threads that this version knows: it does not begin with {said!r}"
+                f"{self.name} is not a file that this version of redis-saver export wrote: it does not begin with {said!r}. Nothing was read from it"
             )
         checkpoints, end = 0, None
         for kind, *rest in _frames(self._file, self.name):
@@ -148,8 +148,8 @@ class FileSource(Values):
             end = rest if kind == "end" else None
         if end != [len(self._places), checkpoints] or self._file.read(1):
             raise FileDamaged(
-                f"{self.name} does not end as it should: it has {len(self._places)} threads and {checkpoints} checkpoints, and "
-                f"its end says {end}. It was cut off, or something was added; export it again. Nothing was read from it"
+                f"{self.name} is not whole: it has {len(self._places)} threads and {checkpoints} checkpoints, and its last record says {end}. It was cut "
+                "off, or something was added. Export the threads again, or copy the file again. Nothing was read from it"
             )
 
     def close(self) -> None:
@@ -179,36 +179,36 @@ def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
     while head := file.read(FRAME.size):
         if len(head) == FRAME.size:
             length, check = FRAME.unpack(head)
-            # To read more than there is takes the memory for it first.
+            # Reading more than the file has would first allocate the memory for it.
             data = file.read(length) if length <= os.fstat(file.fileno()).st_size - file.tell() else b""
             if len(data) == length and checksum(data, at) == check:
                 yield _record(data, name)
                 at += FRAME.size + length
                 continue
         raise FileDamaged(
-            f"{name} is damaged, or cut off, at byte {file.tell()}: export it again, or copy it again. Nothing was read from it"
+            f"{name} is damaged, or cut off, at byte {file.tell()}: export the threads again, or copy the file again. Nothing was read from it"
         )
 
 
 def _record(data: bytes, name: str) -> list[Any]:
-    """A record, if it has the form of one."""
+    """The record in these bytes, if they have the form of one."""
     try:
         found: Any = ormsgpack.unpackb(data)
     except ormsgpack.MsgpackDecodeError as error:
         raise FileDamaged(
-            f"{name} has a record that is no msgpack: {printable(str(error))}. Nothing was read from it"
+            f"{name} has a record that is not msgpack: {printable(str(error))}. Nothing was read from it. Export the threads again"
         ) from error
     form = _FORMS.get(found[0]) if isinstance(found, list) and found and isinstance(found[0], str) else None
     is_known = form is not None and tuple(map(type, found[1:])) == form
     if not is_known or (found[0] == "checkpoint" and not _is_checkpoint(found[1])):
         raise FileDamaged(
-            f"{name} has a record that this version does not know: {shown(found)}. Nothing was read from it"
+            f"{name} has a record that this version does not know: {shown(found)}. Nothing was read from it. Import it with the release that exported it"
         )
     return list(found)
 
 
 def _is_checkpoint(found: dict[Any, Any]) -> bool:
-    """Whether what a record says is a checkpoint has the form of one; whether its values can be read shows later."""
+    """Whether this has the form of a checkpoint in a file. Whether its values can be decoded shows later."""
     parts = (found.get(name) for name in ("ns", "id", "parent", "checkpoint", "metadata", "values", "writes"))
     ns, checkpoint_id, parent, checkpoint, metadata, values, writes = parts
     return (
@@ -224,7 +224,7 @@ def _is_checkpoint(found: dict[Any, Any]) -> bool:
 
 
 def _is_value(found: Any) -> bool:
-    """Whether that is a type and numbers of bytes."""
+    """Whether this has the form of a value: a type, and numbers of bytes."""
     return (
         isinstance(found, list)
         and len(found) == 2
@@ -235,7 +235,7 @@ def _is_value(found: Any) -> bool:
 
 
 def _is_of_task(found: Any) -> bool:
-    """Whether that is a task with its writes."""
+    """Whether this has the form of a task with its writes."""
     if not isinstance(found, list) or tuple(map(type, found)) != (str, int, str, list):
         return False
     pairs = found[3]
@@ -244,7 +244,7 @@ def _is_of_task(found: Any) -> bool:
 
 
 def _is_sound(checkpoint: Mapping[str, Any], metadata: object) -> bool:
-    """Whether the metadata are a dict, and the channel versions of a checkpoint, and what nodes have seen of them, are such."""
+    """Whether the metadata are a dict, and `channel_versions` and `versions_seen` have the form that LangGraph gives them."""
     seen = checkpoint.get("versions_seen") or {}
     if not isinstance(seen, dict) or not isinstance(metadata, dict):
         return False

@@ -1,4 +1,4 @@
-"""A file of threads that is being written; its form is in `dumpfile.py`."""
+"""Writes a file of threads. Its form is in `dumpfile.py`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from redis_saver.errors import EndpointError, ThreadMigrationError
 
 
 class FileTarget(Values):
-    """A file that has its name when it is complete. A thread is written in one go."""
+    """A file that gets its name when it is complete. The checkpoints of a thread are written one after the other, without others between."""
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
         """Begin a file.
 
         Raises:
-            EndpointError: It is there already, or a link is.
+            EndpointError: A file, or a link, of that name exists already.
             OSError: It cannot be written.
         """
         super().__init__(path, serde)
         if path.exists() or path.is_symlink():
-            raise EndpointError(f"{self.name} is there already; give another name, or remove it. Nothing was written")
+            raise EndpointError(f"{self.name} exists already; give another name, or remove it. Nothing was written")
         self._new = NewFile(path)
         self._file = self._new.file
         self._file.write(FIRST_LINE)
@@ -43,7 +43,7 @@ class FileTarget(Values):
         self._began: tuple[str | None, int, int] = (None, 0, 0)
         """The last thread, where it begins, and how many checkpoints come before."""
         self._shared: dict[bytes, int] = {}
-        """Numbers of bytes, by their digest, in the thread that is being written."""
+        """The numbers of byte strings in the thread that is being written, by their digest."""
 
     def threads(self) -> Iterable[str]:
         """The threads that were written."""
@@ -89,7 +89,7 @@ class FileTarget(Values):
         self._checkpoints += 1
 
     def abandon(self, thread: str) -> None:
-        """Take the thread out of the file, if it is the last."""
+        """Take the thread out of the file, if it is the last in it."""
         last, start, checkpoints = self._began
         if thread == last:
             self._file.seek(start)
@@ -114,7 +114,7 @@ class FileTarget(Values):
         self._add("checkpoint", said)
 
     def _value(self, value: Any) -> list[Any]:
-        """A value by the numbers of its bytes; those that are new are written first."""
+        """A value as the numbers of its byte strings. New byte strings are written first."""
         if (dumps_elements := getattr(self._serde, "dumps_elements", None)) is not None:
             encoded = dumps_elements(value)
             kind, pieces = encoded.type, encoded.elements

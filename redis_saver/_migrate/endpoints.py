@@ -1,4 +1,4 @@
-"""Where threads are moved from and to: any saver. What is known of some savers beyond LangGraph's interface is in `adapters.py`."""
+"""Endpoints: where threads are moved from and to. Any saver is one; `adapters.py` has what is known of some savers beyond LangGraph's interface."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationEr
 
 
 class Source(Protocol):
-    """Where threads are read."""
+    """Where threads are read from."""
 
     name: str
-    """For messages; without a password."""
+    """Its name in messages, without a password."""
 
     def threads(self) -> Iterable[str]:
-        """The threads there are; one may be named twice."""
+        """The names of all threads; some may come twice."""
 
     def outline(self, thread: str) -> ThreadOutline:
-        """What there is of a thread; nothing where there is no such thread."""
+        """The outline of a thread; empty if there is no such thread."""
 
     def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
-        """The checkpoints that are wanted, in that order; those that are gone meanwhile are left out."""
+        """The wanted checkpoints, in that order. Those that are gone meanwhile are left out."""
 
 
 class Target(Source, Protocol):
-    """Where threads are written, too."""
+    """Where threads are written to. They are read again, too."""
 
     text_versions: bool
-    """Whether the versions it counts on with are texts."""
+    """Whether it continues channel versions as texts, so that ints have to become texts."""
 
     def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
-        """Store a checkpoint, with the values of some versions, and the pending writes of some tasks; None: only these."""
+        """Store a checkpoint with the values of some versions, and the pending writes of some tasks. `new` None: store only these writes."""
 
     def abandon(self, thread: str) -> None:
-        """What to do with what was written of a thread that failed."""
+        """Do what is right with what was written of a thread that failed."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """What it answers of metadata, or something that is equal where that is."""
 
 
 class SaverEndpoint:
-    """Any saver, by LangGraph's interface. Its pending writes get made-up paths, by which they keep their order."""
+    """Any saver, by LangGraph's interface. Its pending writes get task paths that are made up, so that they keep their order."""
 
     failures: tuple[type[Exception], ...] = ()
-    """What its driver raises when the endpoint cannot be reached, or does not work."""
+    """What it raises when its server cannot be reached, or does not work."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
-    """What it raises where it cannot store or read one value or name."""
+    """What it raises when it cannot store or read one value or name."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
-        """Use a saver, which stays the caller's."""
+        """Use a saver. The caller closes it."""
         self.saver = saver
         self.name: str = name or type(saver).__name__
         self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
@@ -94,7 +94,7 @@ class SaverEndpoint:
             yield one
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
-        """The paths of a checkpoint's tasks, if the outline did not tell."""
+        """The paths of a checkpoint's tasks, if the outline has none."""
         return tasks
 
     def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
@@ -108,10 +108,10 @@ class SaverEndpoint:
                     self.saver.put_writes(where, writes.writes, writes.task[0], writes.path)
 
     def abandon(self, thread: str) -> None:
-        """It stays: another attempt goes on from there."""
+        """Keep what was written: another attempt goes on from there."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """What comes back of metadata."""
+        """Metadata as the saver gives them back."""
         return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
 
     @contextmanager
@@ -122,13 +122,13 @@ class SaverEndpoint:
         except RedisSaverError:
             raise
         except self.refusals as error:
-            raise ThreadMigrationError(f"{self.name} cannot take or give {what}: {error_text(error)}") from error
+            raise ThreadMigrationError(f"{self.name} cannot store or read {what}: {error_text(error)}") from error
         except self.failures as error:
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
 
 def special(named: Task, value: Any) -> bytes:
-    """What an outline tells of a write's value: nothing, if it is a regular one."""
+    """What an outline says of a write's value: a digest, if it is to a special channel; empty for a regular write."""
     return fingerprint(value) if named[1] else b""
 
 

@@ -1,11 +1,11 @@
-"""Moving threads from a source to a target: what is not there yet is put there, oldest first, and looked at again.
+"""Moving threads from a source to a target: what the target lacks is stored there, oldest first, and then compared.
 
-Both are asked for an outline of each thread: its checkpoints, their parents, and which tasks have pending writes. What the target lacks
-of the source's is read and written. When nothing is lacking the thread is done; so a thread that was moved before is
-passed over, one that was moved in part is completed, and one that was written to meanwhile goes round again. A target
-that has what the source has not is left as it is.
+Both are asked for the outline of each thread: its checkpoints, their parents, and which tasks have pending writes. The source's checkpoints and writes that
+the target lacks are read and stored. When nothing is lacking the thread is done. So a thread that was moved before is
+skipped, one that was moved in part is completed, and one that was written to meanwhile is looked at again. If the target
+has what the source lacks, the thread is left as it is there: a conflict.
 
-Held in memory are the names of the threads, the outline of one of them, and a checkpoint at a time (of a file of threads: one thread).
+In memory are the names of the threads, the outline of one thread, and one checkpoint at a time (of a file of threads: one thread).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationEr
 SAMPLE = 2
 """Checkpoints of each thread that are compared in full, unless told otherwise."""
 ROUNDS = 4
-"""How often a thread is looked at before it is given up: it is written to all the time, or does not arrive."""
+"""How often a thread is looked at before it counts as failed: somebody writes to it all the time, or it does not arrive."""
 
 
 @dataclass
 class Report:
-    """What was moved, as far as it got."""
+    """What `migrate` has moved so far."""
 
     threads: int = 0
     """Threads that were looked at."""
     total: int = 0
-    """Threads that there are to look at."""
+    """Threads to look at in all."""
     moved: int = 0
     """Threads of which the target had nothing."""
     completed: int = 0
@@ -54,9 +54,9 @@ class Report:
     """Checkpoints that were read again and compared in full."""
     seconds: float = 0.0
     conflicts: list[str] = field(default_factory=list)
-    """Threads that the target has otherwise, with what is other. They were not touched."""
+    """Threads that are different in the target, each with what differs. They were not changed."""
     failed: list[str] = field(default_factory=list)
-    """Threads that could not be moved, or did not arrive as they were, with the reason."""
+    """Threads that could not be moved, or did not arrive as they were, each with the reason."""
 
 
 def migrate(
@@ -68,17 +68,17 @@ def migrate(
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Move threads, all or those whose names begin with a prefix. What is there already is not written again.
+    """Copy threads, all or those whose names begin with a prefix. What the target has already is not written again.
 
-    The source is not changed. Threads that are written to meanwhile arrive as of some moment: run it again when they rest. The threads that are
-    moved must not be in use at the target.
+    The source is not changed. A thread that is written to meanwhile arrives as it was at some moment: run it again when nobody writes. Nobody may use the
+    threads at the target meanwhile.
 
     Args:
         source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
             gives leaves their bytes as they are.
-        target: Likewise.
-        thread_prefix: Only threads whose names begin so.
-        sample: So many checkpoints of each thread that is moved are read again and compared in full: its newest, and others at random.
+        target: The same.
+        thread_prefix: Move only threads whose names begin so.
+        sample: How many checkpoints of each moved thread are read again and compared in full: its newest, and others at random.
         dry_run: Write nothing, and count what would be written.
         progress: Called with the report as it grows, after each checkpoint and each thread.
 
@@ -91,7 +91,9 @@ def migrate(
         EndpointError: Source or target failed. What was moved so far stays; run it again.
     """
     if sample < 0:
-        raise ValueError(f"sample={shown(sample)}: how many checkpoints of each thread to compare; 0 compares none")
+        raise ValueError(
+            f"sample={shown(sample)}: write how many checkpoints of each thread to compare; 0 compares none"
+        )
     there, here = as_endpoint("source", source), as_endpoint("target", target)
     threads = sorted({thread for thread in there.threads() if thread.startswith(thread_prefix)})
     report, started = Report(total=len(threads)), time.monotonic()
@@ -111,7 +113,7 @@ def migrate(
 
 
 class _Move:
-    """The moving of one thread."""
+    """The move of one thread."""
 
     def __init__(
         self, source: Source, target: Target, thread: str, report: Report, progress: Callable[[Report], None]
@@ -119,15 +121,15 @@ class _Move:
         self.source, self.target, self.thread, self.report, self.progress = source, target, thread, report, progress
         self._versions = Versions(texts=target.text_versions)
         self._seen: set[Key] = set()
-        """Checkpoints the versions of which are known."""
+        """Checkpoints whose channel versions are known."""
         self._kept: dict[Key, Record] = {}
         """Checkpoints to compare."""
 
     def run(self, sample: int, *, dry_run: bool) -> None:
-        """Move it.
+        """Move the thread.
 
         Raises:
-            ThreadMigrationError: It did not arrive as it is.
+            ThreadMigrationError: It did not arrive as it is in the source.
         """
         had, lacked = False, False
         for again in range(ROUNDS):
@@ -162,7 +164,7 @@ class _Move:
             self.report.moved += 1
 
     def _copy(self, there: ThreadOutline, lacking: Lacking, chosen: set[Key]) -> None:
-        """Write what is lacking. What stands before it is read, too, as it says which values are there."""
+        """Write what is lacking. The checkpoints before it are read, too, as they say which values the target has."""
         known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
         wanted = {key: there[key] for key in sorted(there, key=diff.age) if key in lacking or key not in known}
         for found in self.source.records(self.thread, wanted):
@@ -179,7 +181,7 @@ class _Move:
             self.progress(self.report)
 
     def _compare(self) -> None:
-        """Read what was chosen again, and see whether it is what was written."""
+        """Read the chosen checkpoints again, and compare them with what was written."""
         if not (kept := self._kept):
             return
         entries = {key: Entry(one.parent, {}) for key, one in kept.items()}
@@ -193,5 +195,5 @@ class _Move:
             self.report.compared += 1
         if kept:
             raise ThreadMigrationError(
-                f"{next(iter(kept.values()))} is not in {self.target.name}, where it was written"
+                f"{next(iter(kept.values()))} was written to {self.target.name}, and is not there any more: somebody removed it, or it expired. Run it again"
             )

@@ -1,6 +1,6 @@
-"""What `langgraph dev` leaves in a folder (`.langgraph_api`): an `InMemorySaver`, pickled, in three files.
+"""Reads and writes what `langgraph dev` leaves in a folder (`.langgraph_api`): an `InMemorySaver`, pickled, in three files.
 
-Unpickling runs what the bytes say. Here they may only say what such files are made of: dicts, texts and bytes; anything else is an error.
+Unpickling can run any code. The unpickler here only knows what such files are made of: dicts, texts, numbers and bytes. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROTOCOL = 2
 
 
 def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemorySaver:
-    """Read the files of a folder; `empty_too`: the folder, or its files, may be missing.
+    """Read the files of a folder. With `empty_too` the folder, or its files, may be missing.
 
     Raises:
         EndpointError: The files are missing, cannot be read, or hold something else.
@@ -57,7 +57,7 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
 _UNREADABLE = (
     pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError,
 )  # fmt: skip
-"""What bytes that are no such pickle, or say that they are terabytes, raise."""
+"""What unpickling raises for bytes that are no such pickle, or that claim to be terabytes."""
 
 
 def _load(path: Path) -> Mapping[Any, Any]:
@@ -70,21 +70,23 @@ def _load(path: Path) -> Mapping[Any, Any]:
 
 def _mapping(found: object) -> Mapping[Any, Any]:
     if not isinstance(found, dict):
-        raise EndpointError(f"a memory dump holds {type(found).__name__} where langgraph dev writes a dict")
+        raise EndpointError(
+            f"this folder is not what langgraph dev writes: a file in it has a {type(found).__name__} in place of a dict"
+        )
     return found
 
 
 def _latin(text: str, encoding: str) -> bytes:
     """`_codecs.encode`, as protocol 2 writes bytes."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in {shown(encoding)}")
+        raise pickle.UnpicklingError(f"it has bytes in the encoding {shown(encoding)}")
     return text.encode("latin1")
 
 
 def _bytes(*given: Any) -> bytes:
-    """`bytes`, and not so many zeros."""
+    """`bytes`, but not of a number, which would make so many zeros."""
     if any(isinstance(one, int) for one in given):
-        raise pickle.UnpicklingError("bytes of a number")
+        raise pickle.UnpicklingError("it makes bytes of a number")
     return bytes(*given)
 
 
@@ -99,12 +101,14 @@ _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """One of the few names there may be."""
+        """One of the few names that are allowed."""
         try:
             return _ALLOWED[module, name]
         except KeyError:
             named = printable(f"{module}.{name}")
-            raise pickle.UnpicklingError(f"it names {named}, which is not loaded from a pickle here") from None
+            raise pickle.UnpicklingError(
+                f"it names {named}, which redis_saver does not load from a pickle, as that could run code"
+            ) from None
 
 
 def save(saver: InMemorySaver, folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Files with conversations in them, which are nobody else's business: made so that only their owner may read them, from the first byte on.
+"""New files with conversations in them. Only their owner may read them, from the first byte on.
 
-A file is written under a name that nobody can foresee, in the folder it is for, and gets its own name when it is complete and on disk. Nothing that is
-there already is opened: no link is followed, and no permissions are inherited. A process that is killed leaves `.redis-saver-*.part`.
+A file is written in its folder under a random name, and gets its own name when it is complete and on disk. No file that exists is
+opened, no link is followed, and no permissions are inherited. A process that is killed leaves `.redis-saver-*.part`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import BinaryIO
 from typing_extensions import Self
 
 _WITHOUT = (errno.EINVAL, errno.ENOTSUP)
-"""What file systems answer that bring no folder to disk by itself."""
+"""The errors of file systems that cannot sync a folder."""
 
 
 class NewFile:
-    """A file that takes the place of what has its name, a link too, when it is complete; as a context, at the end of the `with`."""
+    """A file that replaces what has its name (also a link) when it is complete. As a context manager, it does so at the end of the `with`."""
 
     def __init__(self, path: Path) -> None:
-        """Begin it.
+        """Begin the file.
 
         Raises:
             OSError: The folder is not there, or must not be written to.
@@ -34,7 +34,7 @@ class NewFile:
         self.file: BinaryIO = os.fdopen(descriptor, "w+b")
 
     def finish(self) -> None:
-        """Bring it to disk, and give it its name.
+        """Sync the file to disk, and give it its name.
 
         Raises:
             OSError: The disk is full, or fails.
@@ -46,9 +46,9 @@ class NewFile:
         _to_disk(self._path.parent)
 
     def discard(self) -> None:
-        """Remove it, if it is not complete."""
+        """Remove the file, if it is not complete."""
         try:
-            self.file.close()  # which writes what it still holds, and may fail in that
+            self.file.close()  # it writes what it still buffers, and that may fail
         finally:
             self._part.unlink(missing_ok=True)
 
@@ -66,17 +66,17 @@ class NewFile:
 
 
 def make_empty(path: Path) -> None:
-    """Make an empty file, unless there is a file; for what another library opens by its name.
+    """Make an empty file, unless there is one. For libraries that open a file by its name.
 
     Raises:
-        OSError: It cannot be made, or a link is there that leads nowhere.
+        OSError: It cannot be made, or the name is that of a broken link.
     """
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, unless there is one, and those it is in.
+    """Make a folder and its parents, unless they exist.
 
     Raises:
         OSError: It cannot be made.
@@ -87,7 +87,7 @@ def make_folder(path: Path) -> None:
 
 
 def _to_disk(folder: Path) -> None:
-    """Bring the names in a folder to disk, where the system can."""
+    """Sync a folder's names to disk, if the system can."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

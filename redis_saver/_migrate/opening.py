@@ -1,4 +1,4 @@
-"""Sources and targets by their URLs."""
+"""Opens sources and targets by their URLs."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ def opened(
     ttl: timedelta | None = None,
     require_encryption: bool = False,
 ) -> Iterator[Any]:
-    """A source, or a target, as `migrate` takes it. What is written to a file is there at the end of the `with`.
+    """A source, or a target, for `migrate`. A file is complete at the end of the `with`.
 
-    Values keep the bytes they are stored as: no class of theirs is needed. With LANGGRAPH_AES_KEY set, what is encrypted is read, and
-    all is written encrypted.
+    Values keep the bytes that are stored, so their classes need not be installed. If LANGGRAPH_AES_KEY is set, encrypted values are read, and
+    all values are written encrypted.
 
     Args:
         url: `redis://...` and the other forms of `RedisSaver.from_conn_string`, `postgresql://...`, `sqlite:PATH`,
             `inmem:FOLDER`, `file:PATH`.
-        target: Whether it is written. Else it must be there, and is not changed.
-        prefix: The beginning of all keys of ours.
-        ttl: When threads that are written to ours expire.
-        require_encryption: Whether ours refuses plain values. False, as plain threads are moved, too.
+        target: Whether it is written. If not, it must exist, and is not changed.
+        prefix: For Redis: the beginning of all keys.
+        ttl: For Redis: when the threads that are written expire.
+        require_encryption: For Redis: whether plain values are refused. Default: no, as plain threads are moved, too.
 
     Raises:
-        EndpointError: It is not understood, not there, or a package is missing; the message says which, without a password.
+        EndpointError: The URL is not understood, or it leads nowhere, or a package is missing. The message says which, without a password.
     """
     scheme, separator, path = url.partition(":")
     opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
     if not separator or opener is None or not path.strip("/"):
-        raise EndpointError(
-            f"{urls.without_login(url)} is no endpoint that threads are moved from or to: write {FORMS}"
-        )
+        raise EndpointError(f"{urls.without_login(url)} is not the URL of a source or target: write {FORMS}")
     if scheme in urls.PATHS and not urls.is_path(url):
-        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}")
+        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}. Write {scheme}:PATH")
     if ttl is not None and scheme not in _OURS:
-        raise EndpointError(f"ttl={ttl}: {urls.without_login(url)} does not let threads expire, only Redis does")
+        raise EndpointError(
+            f"ttl={ttl}: {urls.without_login(url)} cannot expire threads, only Redis can. Leave the TTL out"
+        )
     with ExitStack() as stack:
         with _opening(url):
             serde: SerializerProtocol = OpaqueSerializer()
@@ -78,7 +78,7 @@ def opened(
 
 
 class _Wanted(NamedTuple):
-    """What is to be opened."""
+    """An endpoint to open."""
 
     url: str
     path: str
@@ -91,7 +91,7 @@ class _Wanted(NamedTuple):
 
     @property
     def local(self) -> Path:
-        """The path as a file or folder: `//` may come before an absolute one."""
+        """The path of the file or folder. `//` may stand in front of an absolute one."""
         return Path(self.path.removeprefix("//"))
 
 
@@ -108,7 +108,7 @@ def _opening(url: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What opening an endpoint may raise, by the database drivers that are loaded."""
+    """The errors that opening an endpoint may raise, of the database drivers that are loaded."""
     drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
 
@@ -117,7 +117,9 @@ def _needs(extra: str, package: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise EndpointError(f"this needs more packages: pip install 'redis-saver[{extra}]' ({error})") from error
+        raise EndpointError(
+            f"this endpoint needs more packages: pip install 'redis-saver[{extra}]' ({error})"
+        ) from error
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -159,12 +161,14 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     saver = sqlite.SqliteSaver(connection, serde=wanted.serde)
     if wanted.target:
         saver.setup()
-        connection.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes, another run brings
+        connection.execute("PRAGMA synchronous=NORMAL")  # what a power cut loses, another run brings again
     else:
-        saver.is_setup = True  # which would write to it
+        saver.is_setup = True  # or the saver would write to it
         columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
         if not columns:
-            raise EndpointError(f"{urls.without_login(wanted.url)}: LangGraph's SqliteSaver has no tables there")
+            raise EndpointError(
+                f"{urls.without_login(wanted.url)}: the file has no tables of LangGraph's SqliteSaver; give the file that it wrote"
+            )
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
     return endpoint_of(saver, urls.without_login(wanted.url))
 
@@ -177,7 +181,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
             langgraph_dev.save(saver, wanted.local)
 
     if wanted.target:
-        stack.callback(save)  # after an error, too: another run goes on from there
+        stack.callback(save)  # also after an error: another run goes on from there
     return endpoint_of(saver, urls.without_login(wanted.url))
 
 

@@ -1,4 +1,4 @@
-"""What is moved: checkpoints with their pending writes, and outlines that tell what there is of a thread."""
+"""What is moved: checkpoints with their pending writes; and outlines, which say what a thread has without its values."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from redis_saver._storage.opaque import Opaque
 Key: TypeAlias = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
 Task: TypeAlias = tuple[str, int]
-"""What `put_writes` stores in one: the regular writes of a task (its id and 0), or one to a special channel (and its index)."""
+"""Writes that are stored as one: the regular writes of a task (its id and 0), or one write to a special channel (its id, and the index)."""
 
 
 class TaskInfo(NamedTuple):
-    """What an outline tells of a task's writes."""
+    """What an outline says of a task's writes."""
 
     path: str | None = None
-    """The task's path; None where the saver does not tell."""
+    """The task's path; None if the saver does not give it."""
     digest: bytes = b""
-    """Of the value of a write to a special channel, as that may change."""
+    """A digest of the value of a write to a special channel, as such a value may change."""
 
 
 class Entry(NamedTuple):
-    """What an outline tells of a checkpoint."""
+    """What an outline says of a checkpoint."""
 
     parent: str | None
     tasks: Mapping[Task, TaskInfo]
@@ -44,7 +44,7 @@ ThreadOutline: TypeAlias = dict[Key, Entry]
 
 
 class Writes(NamedTuple):
-    """Pending writes of a task, to be put together."""
+    """Pending writes of a task, for one `put_writes`."""
 
     task: Task
     path: str
@@ -52,7 +52,7 @@ class Writes(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A checkpoint on its way."""
+    """A checkpoint that is being moved."""
 
     key: Key
     parent: str | None
@@ -66,12 +66,12 @@ class Record(NamedTuple):
 
 
 def task(task_id: str, channel: str) -> Task:
-    """The task, as outlines name it, of a write to a channel."""
+    """The `Task` of a write to a channel, as outlines have it."""
     return task_id, WRITES_IDX_MAP.get(channel, 0)
 
 
 def record(found: CheckpointTuple, told: Mapping[Task, TaskInfo]) -> Record:
-    """A checkpoint that a saver answered, with the paths of its tasks; those that are not told are made up, in the same order."""
+    """A checkpoint of a saver, with the paths of its tasks. Paths that the saver does not give are made up, in the same order."""
     checkpoint: Any = found.checkpoint
     if isinstance(checkpoint, Opaque):
         checkpoint = checkpoint.as_checkpoint()
@@ -88,9 +88,9 @@ def record(found: CheckpointTuple, told: Mapping[Task, TaskInfo]) -> Record:
 
 
 def with_text_versions(one: Record) -> Record:
-    """The same with channel versions as text, that sort as they did, for a saver that counts on with texts.
+    """The same checkpoint with channel versions as texts that sort in the same order, for a saver that continues them as texts.
 
-    LangGraph takes the greatest of a checkpoint's versions, and no int can be compared with a text.
+    LangGraph takes the greatest of a checkpoint's versions, and an int cannot be compared with a text.
     """
     versions = one.checkpoint["channel_versions"]
     seen = one.checkpoint.get("versions_seen") or {}
@@ -103,7 +103,7 @@ def with_text_versions(one: Record) -> Record:
 
 
 def with_versions(one: Record, others: Mapping[str, str]) -> Record:
-    """The same with another version of some channels; nodes that had seen them have seen these."""
+    """The same checkpoint with other versions of some channels. Nodes that had seen the old ones have seen the new ones."""
     checkpoint, versions = one.checkpoint.copy(), one.checkpoint["channel_versions"]
     seen = one.checkpoint.get("versions_seen") or {}
     checkpoint["channel_versions"] = {**versions, **others}

@@ -1,4 +1,4 @@
-"""Which values go with a checkpoint: each version of a channel is stored once in a thread, by most savers."""
+"""Which values to send with a checkpoint: most savers store each version of a channel once in a thread."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from redis_saver.errors import ThreadMigrationError
 
 
 class Versions:
-    """The versions of a thread that were seen, from its oldest checkpoint on, and what their values are.
+    """The versions of a thread that were seen, from its oldest checkpoint on, and their values.
 
-    In savers that store all values with each checkpoint, as `SqliteSaver`, a version may have more than one: where a node changed the state
-    it was given instead of answering a change, or where branches drew the same version. All but the first get a version of their own,
+    In a saver that stores all values with each checkpoint, such as `SqliteSaver`, a version may have more than one value: a node changed the state
+    that it was given, instead of returning a change; or two branches made the same version. All values but the first get a version of their own,
     just above.
     """
 
     def __init__(self, *, texts: bool) -> None:
-        """For a target that counts on with texts; else versions stay what they are."""
+        """Begin. `texts` is whether the target continues versions as texts; if not, versions stay as they are."""
         self._texts = texts
         self._values: dict[tuple[str, str, str | float], bytes] = {}
         """Fingerprints, by namespace, channel and version."""
 
     def seen(self, found: Record) -> tuple[Record, ChannelVersions]:
-        """A checkpoint as it is to be stored, and the versions in it whose values were not seen before.
+        """The checkpoint in the form to store, and the versions in it whose values were not seen before.
 
         Raises:
             ThreadMigrationError: A value has no version.
@@ -34,7 +34,9 @@ class Versions:
         versions, others, new = one.checkpoint["channel_versions"], dict[str, str](), ChannelVersions()
         for channel, value in one.checkpoint["channel_values"].items():
             if channel not in versions:
-                raise ThreadMigrationError(f"{one} has a value of channel {shown(channel)}, and no version of it")
+                raise ThreadMigrationError(
+                    f"{one} has a value of channel {shown(channel)} without a version, so other savers cannot store it"
+                )
             version, printed = versions[channel], fingerprint(value) if self._texts else b""
             if self._values.get((one.key[0], channel, version), printed) != printed:
                 version = others[channel] = f"{version}.~{printed.hex()}"

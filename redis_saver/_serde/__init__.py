@@ -1,1 +1,1 @@
-"""Values and their bytes, faster than LangGraph makes them, and safe for values that change meanwhile."""
+"""Values and their bytes: LangGraph's format, encoded and decoded faster, and safe for values that change meanwhile."""

@@ -1,6 +1,6 @@
-"""What annotations say of plain values: as data (`Kind`), and as statements of generated code, in which each check is inline.
+"""What type annotations say about plain values: as data (`Kind`), and as statements of generated code, so that each check is inline.
 
-A value is plain if pydantic's serializer and validator, going by the annotation, would leave it as it is.
+A value is *plain* if pydantic's serializer and validator, following the annotation, would leave it as it is.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
 
 NONE, STR, INT, DICT, LIST = (1 << bit for bit in range(5))
-"""Types of values, as `native.c` numbers them."""
+"""Types of values, numbered as in `native.c`."""
 _TYPES: Final = {None: NONE, NoneType: NONE, str: STR, int: INT, dict: DICT}
 
 
 class UnknownError(Exception):
-    """Something about a class that this module does not know."""
+    """A class, or an annotation, is of a kind that this module does not know."""
 
 
 class Kind(NamedTuple):
-    """Of which values an annotation is; None stands for one of which any value is."""
+    """The plain values of an annotation. None in place of a `Kind` stands for any value."""
 
     types: int
-    """Types, added up: a value that is exactly of one of these is."""
+    """Types, added up. A value whose type is exactly one of these is plain."""
     literals: frozenset[str] = frozenset()
-    """Strings that are."""
+    """Strings that are plain."""
     element: Kind | None = None
-    """Of which the elements of a list are."""
+    """The kind of a list's elements."""
     keys: dict[str, tuple[Kind | None, bool]] | None = None
-    """The keys of a `TypedDict` in the order of its declaration: of which their values are, and whether they must be there. None: it is of no
-    such dict."""
+    """The keys of a `TypedDict` in the order of its declaration: the kind of each value, and whether the key is required. None: it is no
+    `TypedDict`."""
     required: int = 0
-    """How many must be there."""
+    """How many keys are required."""
 
     @property
     def nested(self) -> bool:
-        """Whether there is something to say of what is in a value."""
+        """Whether the contents of a value have to be checked, too."""
         return self.keys is not None or bool(self.types & LIST)
 
 
 def kind_of(annotation: Any) -> Kind | None:
-    """What an annotation says; None if it says nothing.
+    """The `Kind` of an annotation; None if it allows any value.
 
     Raises:
-        UnknownError: It is not known, or says more than a `Kind` can.
+        UnknownError: The annotation is not known, or says more than a `Kind` can.
     """
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is Any:
@@ -82,7 +82,7 @@ def _typed_dict(annotation: Any) -> Kind:
     for key, hint in get_type_hints(annotation, include_extras=True).items():
         origin: Any = get_origin(hint)
         inner = get_args(hint)[0] if origin in (NotRequired, Required) else hint
-        # What tells the kinds of tool calls apart is optional to declare, but LangChain always sets it.
+        # The key that tells kinds of tool calls apart is declared as optional, but LangChain always sets it.
         needed = origin is Required or (origin is not NotRequired and key in annotation.__required_keys__)
         needed = needed or get_origin(inner) is Literal
         keys[sys.intern(key)] = kind_of(inner), needed
@@ -90,7 +90,7 @@ def _typed_dict(annotation: Any) -> Kind:
 
 
 class Source:
-    """The statements that return None unless a class's values are plain, and the names they use."""
+    """Makes statements that return None unless a class's values are plain, and collects the names that they use."""
 
     def __init__(self, names: dict[str, Any], *, shapes_only: bool) -> None:
         self.names = names
@@ -98,7 +98,7 @@ class Source:
         """Whether to check the keys of `TypedDict`s only, and not the types of values."""
 
     def name(self, value: Any = None) -> str:
-        """A new name in the generated code, for a value or to be assigned there."""
+        """A new name in the generated code: bound to a value, or a variable."""
         name = f"_{len(self.names)}"
         self.names[name] = value
         return name
@@ -107,7 +107,7 @@ class Source:
         """Compile a function of one argument."""
         made: dict[str, Any] = {}
         source = "\n".join([f"def made({argument}):", *indented(body)])
-        exec(source, self.names, made)  # noqa: S102 - made of this module's text, of identifiers and of literals
+        exec(source, self.names, made)  # noqa: S102 - the source is made of this module's text, identifiers and literals
         return made["made"]
 
     def checks(self, kind: Kind | None, value: str) -> list[str]:
@@ -130,7 +130,7 @@ class Source:
         return each if self.shapes_only else [f"if type({value}) is not list: return None", *each]
 
     def _typed_dict(self, keys: dict[str, tuple[Kind | None, bool]], value: str) -> list[str]:
-        """Those that return None unless it is a `TypedDict`, its keys in validation's order."""
+        """The statements that return None unless a variable holds a `TypedDict` with its keys in the order that validation gives them."""
         known = self.name(orders(tuple(keys), {key for key, (_, needed) in keys.items() if not needed}))
         lines = [f"if type({value}) is not dict or tuple({value}) not in {known}: return None"]
         for key, (kind, needed) in keys.items():
@@ -143,12 +143,12 @@ class Source:
 
 
 def _block(head: str, lines: list[str]) -> list[str]:
-    """Statements under a head, nothing if there are none."""
+    """Statements under a head; empty if there are none."""
     return [head, *indented(lines)] if lines else []
 
 
 def _simple_test(kind: Kind, value: str) -> str:
-    """An expression that is true for the plain values of a kind in which there is nothing nested to look at; nothing if there are none."""
+    """An expression that is true for the plain values of a kind without contents to check; empty if there are none."""
     # None first, as most of what may be None is.
     tests = [f"{value} is None"] * bool(kind.types & NONE)
     tests += [f"type({value}) is {one.__name__}" for one in (str, int, dict) if kind.types & _TYPES[one]]
@@ -161,7 +161,7 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def orders(keys: tuple[str, ...], optional: Collection[str]) -> frozenset[tuple[str, ...]]:
-    """Each way in which some of the optional keys may be there, in the order of the keys."""
+    """All key tuples that a dict may have, with any of the optional keys left out, in the order of the keys."""
     if len(optional) > 6:
         raise UnknownError(keys)
     chosen = chain.from_iterable(combinations(optional, count) for count in range(len(optional) + 1))

@@ -1,6 +1,6 @@
 """A value's bytes, cut between the elements of a list or dict.
 
-The whole is encoded at once, and cut afterwards: where the elements begin follows from the lengths of the elements, or the
+The whole value is encoded at once, and cut afterwards. Where elements begin follows from their lengths; or the
 elements are encoded once more, and compared with the whole.
 """
 
@@ -18,13 +18,13 @@ from redis_saver._serde.message_list import Fingerprint
 from redis_saver._serde.msgpack import ext_header, header, header_length
 
 MIN_BYTES: Final = 2048
-"""What is shorter stays whole."""
+"""A value of fewer bytes stays whole."""
 _SAMPLE: Final = 16
-"""So many elements tell whether the elements of a container are small."""
+"""How many elements are looked at to find out whether the elements of a container are small."""
 _SMALL: Final = 32
-"""Elements of fewer bytes than this on average are encoded several together."""
+"""If elements have fewer bytes than this on average, several are encoded together."""
 _BLOCK: Final = 1024
-"""About as many bytes stand together then."""
+"""About how many bytes are encoded together then."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
 
@@ -34,27 +34,27 @@ class EncodedElements(NamedTuple):
 
     type: str
     elements: list[bytes]
-    """The header of the list or dict, then its elements; or all of another value. Joined they are what `dumps_typed` answers, but for
-    the elements that are the same as before."""
+    """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are what `dumps_typed` returns,
+    without the elements that are the same as before."""
     same: int = 0
-    """So many elements behind the header are what they were in `last`, and not among these."""
+    """How many elements behind the head are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
 
     @property
     def size(self) -> int:
-        """About as many bytes of memory as keeping it takes besides the elements."""
+        """About how many bytes of memory it takes, without the elements."""
         return self.fingerprint.size if self.fingerprint is not None else 0
 
     @property
     def read(self) -> int:
-        """So many elements at the front `loads_elements` need not be given, to read them once more."""
+        """How many elements at the front `loads_elements` can make without their bytes."""
         return self.fingerprint.read if self.fingerprint is not None else 0
 
 
 def encode(value: Any) -> bytes:
     """The bytes of a value."""
     if type(value) is list and value and type(value[0]) in ENCODERS:
-        # Without an Ext per message, and its copy, it is faster.
+        # This is faster than making an Ext for each message, and its copy.
         value = value[:]
         return message_list.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
     return fallback.encode(value)
@@ -65,7 +65,7 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
 
     Args:
         value: The value.
-        last: What was answered for an earlier version of it.
+        last: The result for an earlier version of it.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
@@ -78,10 +78,10 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     inner = value.value if snapshot else value
     found = None
     if type(inner) is list and len(inner) > 1:
-        # A copy: another thread may append to the list meanwhile.
+        # A copy, because another OS thread may append to the list meanwhile.
         inner = inner[:]
         if type(inner[0]) in ENCODERS:
-            # The head of a snapshot says how long all of it is, so all of it is needed.
+            # The head of a snapshot says how long all of it is, so no element may be left out.
             known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
             encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
             found = EncodedElements("msgpack", encoded, same, None if snapshot else fingerprint)
@@ -90,7 +90,7 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     size = sum(map(len, found.elements))
     if snapshot:
         if size <= 16 or len(found.elements) == 1:
-            # So short an Ext may have one of the headers for fixed lengths.
+            # An Ext this short may have one of the heads for fixed lengths.
             return EncodedElements("msgpack", [fallback.encode(value)])
         found.elements[0] = ext_header(7, size) + found.elements[0]
     return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
@@ -103,7 +103,7 @@ _joined = b"".join
 
 
 def _cut(value: Any) -> list[bytes]:
-    """The encoded elements of a value; one if it is to stay whole."""
+    """The encoded elements of a value; a single one if it stays whole."""
     elements: list[Any]
     encode_each: Callable[[list[Any]], list[bytes]]
     sizes: Callable[[list[Any]], list[int] | None]
@@ -115,7 +115,7 @@ def _cut(value: Any) -> list[bytes]:
         return [encode(value)]
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
     if count > MIN_BYTES // _SMALL and all(map(_slight, sample)):
-        # They may well be small, and many: neither the whole nor each element is to be encoded to see that.
+        # They may be small, and many. A sample shows that without encoding the whole, or each of them.
         size = len(fallback.encode(kind(sample))) - header_length(len(sample))
         if size < _SMALL * len(sample):
             return _runs(kind, elements, size)
@@ -136,7 +136,7 @@ def _cut(value: Any) -> list[bytes]:
 
 
 def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
-    """The elements, many encoded together, where those of the sample have this size together."""
+    """The elements, several encoded together; `size` is the size of the sample."""
     # A power of two, so that what the sample holds changes it seldom.
     length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
@@ -146,7 +146,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
 
 
 def _slight(element: Any) -> bool:
-    """Whether an element of a list, or a key with its value, is hardly more than small."""
+    """Whether an element of a list, or a key with its value, may count as small."""
     if type(element) is tuple and len(element) == 2:
         key, element = element
         if type(key) is not str or len(key) > 2 * _SMALL:
@@ -163,7 +163,7 @@ def _list_elements(elements: list[Any]) -> list[bytes]:
         encode = encoder_of(type(element))
         data = None if encode is None else native_bridge.payload(element, encode)
         if data is None:
-            # In a list, as it is no deeper nested then than it is in the whole.
+            # Encoded in a list, so that it is nested as deep as in the whole.
             encoded.append(fallback.encode([element])[1:])
         else:
             size = len(data)
@@ -172,7 +172,7 @@ def _list_elements(elements: list[Any]) -> list[bytes]:
 
 
 def _encode_each(elements: Sequence[Any]) -> list[bytes]:
-    """The elements of a list, each encoded: one level less deep than in the list, so it takes one that can be encoded."""
+    """The elements of a list, each encoded by itself. That is one level less deep than in the list, so the list has to be encodable."""
     return list(map(fallback.encode, elements))
 
 
@@ -183,7 +183,7 @@ def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
 
 
 def _sizes(elements: Sequence[Any]) -> list[int] | None:
-    """How many bytes strings, or bytes, are in msgpack, each; None for anything else."""
+    """The size in msgpack of each element, if they are strings or bytes; None for anything else."""
     kinds = set(map(type, elements))
     if kinds == {str}:
         if not all(map(str.isascii, elements)):
@@ -208,10 +208,10 @@ def _string_header(size: int, shortest: int) -> int:
 
 
 def _item_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
-    """How many bytes the items of a dict are, each, if its values are strings, or bytes."""
+    """The size in msgpack of each item of a dict, if its values are strings or bytes."""
     keys, values = map(_sizes, zip(*items, strict=True))
     return None if keys is None or values is None else list(map(operator.add, keys, values))
 
 
 _MESSAGE_HEADERS: Final = tuple(ext_header(5, size) for size in range(2048))
-"""The headers of messages by their length: to look one up takes a fraction of the time of making it."""
+"""The heads of messages' Exts, by length. Looking one up is much faster than making it."""

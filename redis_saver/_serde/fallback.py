@@ -1,10 +1,10 @@
-"""`JsonPlusSerializer`'s own functions, with the short path for messages where they go into nested values.
+"""`JsonPlusSerializer`'s own functions, which take the short path for messages inside of other values.
 
-What becomes of a value that is no plain message, and of every error, is for `JsonPlusSerializer` to say; but it calls itself
-for the values inside others, and messages are inside others. So its functions are copied here, the same code with another
-name bound for the call: `_msgpack_enc` is this module's `encode`, and `ext_hook` is this module's hook. That takes names
-which `langgraph-checkpoint` does not promise. If one is gone, or is no longer what it was, `KNOWN` is false, and
-`FastSerializer` is a `JsonPlusSerializer` and nothing more: as right as before, and as slow as that. The log says so once.
+`JsonPlusSerializer` decides about every value that is no plain message, and about every error. But it calls itself
+for the values inside others, and messages are inside others. So its functions are copied here: the same code, with another
+function bound to the name that it calls. `_msgpack_enc` is this module's `encode`, and the hook is that of `ext_hook`. This uses names
+that `langgraph-checkpoint` does not promise. If one of them is gone or has changed, `KNOWN` is false. Then
+`FastSerializer` is no more than a `JsonPlusSerializer`: it is as right, and as slow. The log says so once.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from redis_saver._serde.snapshot import snapshot
 _BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
 """Types of values that may be packed in one step."""
 _DEEPEST: Final = nesting.DEEPEST
-"""So many containers may be nested, with those in objects within objects, as what is written has to be read."""
+"""The deepest nesting of containers, counting those in objects. What is nested deeper could not be read again."""
 
 
 class _Packing(threading.local):
     """What this OS thread is packing."""
 
     depth = 0
-    """How deep that is nested in other values."""
+    """How deep it is nested in other values."""
     why = ""
-    """Why it fails, if that is known: the packer says of all that `default` raises that the type is not known."""
+    """Why packing fails, if that is known. Whatever `default` raises, the packer itself only says that the type is not known."""
 
 
 _packing = _Packing()
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value, which other OS threads may change meanwhile. `jsonplus._msgpack_enc`, except that it finds messages.
+    """The bytes of a value, which other OS threads may change meanwhile. As `jsonplus._msgpack_enc`, with the short path for messages.
 
-    What needs no Python code to be packed is packed in one step, in which no other OS thread runs. Anything else is copied
-    first (`redis_saver._serde.snapshot`). Objects are asked for what they hold, and that comes here again: so all is packed in one step or
-    copied, at every depth.
+    A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is copied
+    first (`redis_saver._serde.snapshot`). What an object holds comes here again. So at every depth, values are either packed in one step or
+    copied.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
@@ -59,7 +59,7 @@ def encode(value: Any) -> bytes:
     copy, depth = snapshot(value)
     _packing.depth += depth + 1
     if _packing.depth > _DEEPEST:
-        _packing.why = f"values are nested more than {_DEEPEST} deep; one may hold itself"
+        _packing.why = f"values are nested more than {_DEEPEST} deep; one may contain itself"
     try:
         return ormsgpack.packb(copy, None if _packing.why else _default, _option)
     except ormsgpack.MsgpackEncodeError as error:
@@ -73,11 +73,11 @@ def encode(value: Any) -> bytes:
 
 
 def _default(value: Any, tries: int = 4) -> Any:
-    """What the packer calls for a value it does not know. One that another OS thread is changing is asked again what it holds."""
+    """The function that the packer calls for a value it does not know. If another OS thread is changing the value, it is asked again what it holds."""
     try:
         return _ordinary_default(value)
     except RecursionError:
-        _packing.why = f"{type(value).__name__} is nested too deep, or holds itself"
+        _packing.why = f"{type(value).__name__} is nested too deep, or contains itself"
         raise
     except BaseException as error:
         # "dictionary changed size during iteration": a RuntimeError, and in pydantic's Rust a panic.
@@ -90,12 +90,12 @@ def _default(value: Any, tries: int = 4) -> Any:
 
 
 def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
-    """A function of `jsonplus`, with another one bound for what it calls to encode a value."""
+    """A copy of a function of `jsonplus` that calls another function to encode a value."""
     return FunctionType(function.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
 
 
 def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
-    """A hook that answers what an ordinary one does, is called for nested values, too, and refuses what nests too deep."""
+    """A hook that decodes as the ordinary one does, takes the short path for messages, and refuses what nests too deep."""
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
 
@@ -130,13 +130,13 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
 
 
 def hasten(serializer: Any) -> None:
-    """Let a `JsonPlusSerializer`'s hook take the short path, if the hook is the ordinary one."""
+    """Give a `JsonPlusSerializer` a hook with the short path, if its hook is the ordinary one."""
     if KNOWN and not serializer._custom_unpack_ext_hook:  # noqa: SLF001
         serializer._hook = serializer._unpack_ext_hook = ext_hook(serializer._unpack_ext_hook)  # noqa: SLF001
 
 
 def _calls_encode(function: Any) -> bool:
-    """Whether a function can be copied, and will call what is bound for it to call."""
+    """Whether a copy of this function would call the function that is bound to the name."""
     return (
         type(function) is FunctionType
         and "_msgpack_enc" in function.__code__.co_names
@@ -145,7 +145,7 @@ def _calls_encode(function: Any) -> bool:
 
 
 def _known() -> bool:
-    """Whether all that is copied or relied on is what it was."""
+    """Whether everything that is copied or relied on is as this module knows it."""
     serializer = JsonPlusSerializer(pickle_fallback=False)
     hook = serializer._unpack_ext_hook  # noqa: SLF001
     ordinary: Any = jsonplus._msgpack_default  # noqa: SLF001
@@ -171,18 +171,18 @@ try:
     delta_snapshot = vars(jsonplus)["_DeltaSnapshot"]
     _option: int = jsonplus._option  # noqa: SLF001
     _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
-    """With these and no default the packer runs no Python code: it refuses keys that might have some (`datetime`, `Enum`), and strings of
-    which an error is made first, where garbage may be collected before Python 3.12."""
+    """With these options and no `default` the packer runs no Python code. It refuses keys that might run some (`datetime`, `Enum`), and strings with
+    surrogates: for these it first makes an error, and before Python 3.12 that may collect garbage."""
     _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
 except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error:
     KNOWN = False
     _why = f"{type(_error).__name__}: {_error}"
 else:
-    _why = "one of them is not what it was"
+    _why = "one of them has changed"
 if not KNOWN:
     logging.getLogger(__name__).warning(
-        "FastSerializer cannot use the functions of this langgraph-checkpoint (%s): it encodes as JsonPlusSerializer does, "
-        "only slower than it could, long values are stored whole, and a value must not change while it is stored. A newer redis-saver may know this release.",
+        "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a JsonPlusSerializer: it is slower, long values are "
+        "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a langgraph-checkpoint that it knows.",
         _why,
     )

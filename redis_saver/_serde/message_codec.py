@@ -1,13 +1,13 @@
-"""LangChain's messages to and from msgpack without pydantic's serializer and validator, for the plain majority.
+"""LangChain's messages to and from msgpack without pydantic's serializer and validator: the short path for plain messages.
 
 `JsonPlusSerializer` writes a message as `(module, class, model_dump(), "model_validate_json")` and reads it by calling the
-class. For a message whose fields hold just what their annotations say, `model_dump` answers the fields as they are, and
-validation changes none of them: then the fields can be packed, and the instance filled, directly.
+class. If the fields of a message hold exactly what their annotations say, `model_dump` returns the fields as they are, and
+validation changes none of them. Then the fields can be packed, and the instance filled, directly.
 
-The code that does so is generated from the fields of the installed langchain-core, a function per class and direction, so
-that each check is inline. What is not known here (an annotation, a validator, a constructor, a serializer, a setting) leaves
-its class out; what is not plain (a subclass, a datetime, a key that is no string, a missing field) makes the function answer
-None. Both go the ordinary path, which is always right.
+The code for that is generated from the fields of the installed langchain-core: a function per class and direction, so
+that each check is inline. A class with something that is not known here (an annotation, a validator, a constructor, a serializer, a setting)
+is left out. For a message that is not plain (a subclass, a datetime, a key that is no string, a missing field) the function returns
+None. Both take the ordinary path, which is always right.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from redis_saver._serde import pydantic_models
 from redis_saver._serde.annotations import Source, UnknownError, indented, kind_of
 
 Encoder = Callable[[Any], "bytes | None"]
-"""The payload of a message's Ext, or None where the ordinary path is to be taken."""
+"""Returns the payload of a message's Ext, or None if the message has to take the ordinary path."""
 Decoder = Callable[[bytes], Any]
-"""The message of a payload, or None where the ordinary path is to be taken."""
+"""Returns the message of a payload, or None if it has to take the ordinary path."""
 
 KEY_LENGTH: Final = 36
-"""So many bytes of a payload tell the classes apart: module and, by the length in front of it, the class name."""
+"""The first bytes of a payload, by which the classes are told apart: the module, and the length of the class name."""
 
 METHOD: Final = "model_validate_json"
 
@@ -41,10 +41,10 @@ PLAIN: Final = (
     | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-"""With these and no default the packer refuses whatever pydantic might change, and keys that are no strings."""
+"""With these options and no `default` the packer refuses whatever pydantic might change, and keys that are no strings."""
 
 _FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
-"""What a message that is not plain makes the generated code raise: a field that is gone, a value the packer refuses. The last where another OS
+"""What the generated code raises for a message that is not plain: a field is missing, the packer refuses a value. RuntimeError: another OS
 thread is changing it."""
 
 _CLASSES: Final = (
@@ -83,15 +83,15 @@ _VALIDATORS: Final = {
 """The model validators known, and what must hold for them to change nothing."""
 
 _RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "invalid_tool_calls", "tool_call_chunks"})
-"""Names which, as extra fields, are arguments of the constructors or looked at by the validators."""
+"""Names that, as extra fields, are arguments of the constructors, or that the validators look at."""
 
 
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What looking at a class of another langchain-core raises where that is not what it was: it takes the ordinary path."""
+"""What looking at a class raises if another langchain-core has changed it. The class then takes the ordinary path."""
 
 
 def _known(cls: type[BaseModel]) -> bool:
-    """Whether a class is serialized and validated by its fields and the validators known, and by nothing else."""
+    """Whether nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
     return (
         pydantic_models.is_plain(cls)
         and pydantic_models.validators_of(cls) <= _VALIDATORS.keys()
@@ -129,8 +129,8 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
     source = Source(_names(cls), shapes_only=False)
     made_of = ", ".join(f"{name!r}: {local(name)}" for name in cls.model_fields)
     body = [
-        # No hook and no other option: an Ext inside, or a key that is no string, is not plain. It fails before any hook
-        # is called, as a hook that warns has to be called once.
+        # No hook and no other option: an Ext inside, or a key that is no string, is not plain. So this fails before any hook
+        # is called; a hook that warns must be called only once.
         "module, name, fields, method = unpackb(data)",
         "if name != NAME: return None",
         *_field_checks(cls, source),
@@ -154,13 +154,13 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
 
 
 def conditions(cls: type[BaseModel]) -> list[str]:
-    """What must hold of the fields for constructor and validators to leave them as they are."""
+    """The conditions under which constructor and validators leave the fields as they are."""
     validators = (_VALIDATORS[name] for name in pydantic_models.validators_of(cls))
     return list(filter(None, (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)))
 
 
 def _field_checks(cls: type[BaseModel], source: Source) -> list[str]:
-    """The statements that bring the fields into variables, and return None unless they are plain."""
+    """The statements that put the fields into variables, and return None unless they are plain."""
     lines = [", ".join(map(local, cls.model_fields)) + " = pick(fields)"]
     for name, field in cls.model_fields.items():
         lines += source.checks(kind_of(field.annotation), local(name))
@@ -168,12 +168,12 @@ def _field_checks(cls: type[BaseModel], source: Source) -> list[str]:
 
 
 def local(field: str) -> str:
-    """The variable of a field; not its very name, as `type` and others have other meanings there."""
+    """The variable for a field. It is not the field's name, because `type` and others have a meaning in the code."""
     return field + "_"
 
 
 def _names(cls: type[BaseModel]) -> dict[str, Any]:
-    """What the generated code of a class uses."""
+    """The names that the generated code of a class uses."""
     return {
         "CLASS": cls,
         "MODULE": cls.__module__,
@@ -207,7 +207,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
 
 
 def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
-    """Whether the compiled functions do with the samples what the ordinary path does."""
+    """Whether the compiled functions give the same results for the samples as the ordinary path."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
         data = encode(sample) or b""
@@ -221,7 +221,7 @@ def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
 
 
 def state(message: BaseModel) -> Any:
-    """All of a message that pydantic holds."""
+    """Everything that pydantic stores of a message."""
     return list(message.__dict__.items()), message.__getstate__()
 
 
@@ -245,4 +245,4 @@ def _build() -> tuple[dict[type, Encoder], dict[bytes, tuple[tuple[str, str], De
 
 
 ENCODERS, DECODERS = _build()
-"""By class; decoders by the first bytes of a payload, with the class's module and name."""
+"""Encoders by class; decoders by the first bytes of a payload, each with the class's module and name."""

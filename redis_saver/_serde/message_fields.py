@@ -1,7 +1,7 @@
-"""The packed fields of messages, of which the elements of their lists are made: an Ext for each, with a head and an end that its class gives.
+"""The packed fields of messages. An element of a list of messages is an Ext made of them, with a head and an end that depend on the class.
 
-A message's fields are packed by its encoder (`redis_saver._serde.message_codec`), which looks whether they are plain. Fields that were packed once are
-compared, and made into messages again, all together.
+A message's encoder packs its fields (`redis_saver._serde.message_codec`), and checks that they are plain. Fields that were packed before are
+compared, or made into messages again, all at once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from redis_saver._serde.message_codec import ENCODERS, METHOD, PLAIN, UNLIKE
 from redis_saver._serde.msgpack import ext_header, header, header_length
 
 FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
-"""What messages that are not plain raise, or that another thread is changing."""
+"""What is raised for messages that are not plain, or that another OS thread is changing."""
 
 _fields = operator.attrgetter("__dict__")
 _SUFFIX: Final = ormsgpack.packb(METHOD)
 
 
 class Heads(dict[int, bytes]):
-    """What stands before the packed fields of a message, by their length: the head of the Ext, module and name."""
+    """What stands in front of a message's packed fields (the head of the Ext, module and name), by the length of the fields."""
 
     def __init__(self, cls: type) -> None:
         self.constant: bytes = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
         self.body: slice = slice(len(self.constant), -len(_SUFFIX))
-        """Where the packed fields are in a payload."""
+        """The position of the packed fields in a payload."""
 
     def __missing__(self, size: int) -> bytes:
         head = ext_header(5, len(self.constant) + size + len(_SUFFIX)) + self.constant
@@ -65,12 +65,12 @@ def pack_all(fields: list[dict[str, Any]]) -> bytes:
 
 
 def unpack_all(packed: bytes, count: int) -> list[dict[str, Any]]:
-    """The inverse of `pack_all`, for so many messages."""
+    """The inverse of `pack_all`, for `count` messages."""
     return cast("list[dict[str, Any]]", ormsgpack.unpackb(header(count, list) + packed))
 
 
 def make(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[Any]:
-    """Messages of these fields: all of their classes in their order, and as validation would leave them."""
+    """Messages made of these fields, which have to be complete, in the order of the class, and as validation would leave them."""
     messages: list[Any] = list(map(object.__new__, kinds))
     set_fields, set_names, set_extra, set_private = pydantic_models.SETTERS
     deque(map(set_fields, messages, fields), maxlen=0)
@@ -81,16 +81,16 @@ def make(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
-    """The elements of a list: an Ext for each message, of its fields."""
+    """The elements of a list: an Ext for each message, made of its packed fields."""
     heads = map(operator.getitem, map(HEADS.__getitem__, kinds), map(len, bodies))
     return list(map(b"".join, zip(heads, bodies, repeat(_SUFFIX))))
 
 
-# -- what is known
+# -- the classes that are known
 
 
 def _agree(cls: type[BaseModel]) -> bool:
-    """Whether what is made here of samples is what the ordinary path makes."""
+    """Whether the functions here give the same results for samples as the ordinary path."""
     ordinary = JsonPlusSerializer()
     for sample in single.samples(cls):
         pair = [sample, sample]
@@ -111,7 +111,7 @@ def _agree(cls: type[BaseModel]) -> bool:
 
 
 def _build() -> None:
-    """Fill what is known of the classes."""
+    """Fill the tables of known classes."""
     for cls in ENCODERS:
         try:
             HEADS[cls], _NAMES[cls] = Heads(cls), frozenset(cast("type[BaseModel]", cls).model_fields)

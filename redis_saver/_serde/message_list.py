@@ -1,7 +1,7 @@
-"""A list of messages cut between them, and what shows later that those at its front are still what they were.
+"""A list of messages, cut between the messages; and a fingerprint that shows later whether those at its front are unchanged.
 
-A chat's list grows at its end, so a new version is compared with the last instead of being encoded again. Any uncertainty answers
-None, and the list is cut as any other (`redis_saver._serde.elements`).
+The list of a chat grows at its end. So a new version is compared with the last one instead of being encoded again. In any doubtful case the functions return
+None, and the list is cut like any other (`redis_saver._serde.elements`).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from redis_saver._serde import message_fields, native_bridge
 from redis_saver._serde.msgpack import header
 
 _OVERHEAD: Final = 60
-"""Bytes that Python takes for the packed fields of a message beside their own."""
+"""Bytes of Python's overhead for the packed fields of a message."""
 _TOGETHER: Final = 32
-"""So many messages are compared at a time."""
+"""How many messages are compared at a time."""
 
 
 class Fingerprint(NamedTuple):
-    """What shows that messages are still what they were: their classes, and all their fields."""
+    """The classes and all fields of messages, to compare with later."""
 
     kinds: tuple[type, ...] = ()
     fields: tuple[Any, ...] = ()
-    """Of each message, packed. With the compiled module a tuple of their values, frozen, and of how much memory that takes: a message that was
-    made of these, or is the one that was encoded, has the same strings, which need not be looked at. (Tuples as in `chunks.Level`.)"""
+    """The fields of each message, packed. With the compiled module a tuple instead: their values, frozen, and how much memory they take. A message that was
+    made of these, or that was encoded itself, has the same string objects, which need not be compared. (Tuples for the reason given in `chunks.Level`.)"""
     size: int = 0
-    """About as many bytes of memory."""
+    """About how many bytes of memory it takes."""
     read: int = 0
-    """So many messages at the front were read, and are what these fields say: they can be made of them without any checks."""
+    """How many messages at the front were read, so that they can be made of these fields again without any checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
-        """The fingerprint of these messages, and of others behind them."""
+        """The fingerprint of these messages and of more behind them."""
         known = len(kinds) if read and self.read == len(self.kinds) else 0
         return Fingerprint((*self.kinds, *kinds), (*self.fields, *fields), self.size + _size(fields), self.read + known)
 
     def front(self, count: int) -> Fingerprint:
-        """The fingerprint of so many messages at the front."""
+        """The fingerprint of the first `count` messages."""
         if count == len(self.kinds):
             return self
         size = self.size - _size(self.fields[count:])
@@ -53,15 +53,15 @@ _NONE: Final = Fingerprint()
 
 
 def encode(messages: list[Any]) -> bytes | None:
-    """A list of messages; None if not all are known and plain, or there is no compiled module: then it is encoded message by message."""
+    """The bytes of a list of messages. None if not all are known and plain, or if there is no compiled module: then the messages are encoded one by one."""
     native = native_bridge.native
     return native.encode(messages) if native is not None else None
 
 
 def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int, Fingerprint] | None:
-    """The header of a list of messages and its elements; None if not all are known and plain.
+    """The head of a list of messages and its elements; None if not all are known and plain.
 
-    Those at the front that are what `last` shows are left out, and counted. The fingerprint that is answered is of all.
+    Messages at the front that `last` shows to be unchanged are left out, and counted. The returned fingerprint is that of all messages.
     """
     found = _compared(messages, last or _NONE)
     if found is None:
@@ -74,9 +74,11 @@ def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int
 def _compared(
     messages: list[Any], last: Fingerprint
 ) -> tuple[Fingerprint, list[type], list[bytes], Sequence[Any]] | None:
-    """The fingerprint of the messages at the front that are what `last` shows; classes and fields of the others, packed and as in a fingerprint."""
+    """The fingerprint of the unchanged messages at the front; and of the others the classes, the packed fields, and the fields as in a fingerprint."""
     native = native_bridge.native
-    if native is not None and not _is_packed(last):  # then there was a message that only Python knows
+    if native is not None and not _is_packed(
+        last
+    ):  # packed fields come from a list with a message that only Python knows
         front = last.front(native.unchanged(messages, last.kinds, last.fields))
         others = messages[len(front.kinds) :]
         packed = native.pack(others)
@@ -96,10 +98,10 @@ def _compared(
 
 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fingerprint) -> int:
-    """How many messages at the front are what they were.
+    """How many messages at the front are unchanged.
 
-    They have no more than their fields, and what those are is what the packed bytes tell: types, order and all. With a fingerprint of the
-    compiled module, none.
+    Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a fingerprint of the
+    compiled module the answer is 0.
     """
     if not _is_packed(fingerprint):
         return 0
@@ -115,7 +117,7 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
         if message_fields.pack_all(some) == _joined(before):
             continue
         alike = [message_fields.pack_all([one]) == packed for one, packed in zip(some, before, strict=True)]
-        # Even if all are alike now, as another thread is changing one: what follows was not looked at.
+        # Even if all are equal now, because another OS thread is changing one: what follows was not compared.
         return begin + (len(alike) if all(alike) else alike.index(False))
     return most
 
@@ -126,9 +128,9 @@ def _is_packed(fingerprint: Fingerprint) -> bool:
 
 
 def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
-    """The sizes of what `cut` makes of messages that were just read; and the fingerprint of these.
+    """The sizes of the elements that `cut` would make of messages that were just read; and their fingerprint.
 
-    None where they are not all known, plain and written just as here; or where it takes Python to tell, but did not for those in front.
+    None if they are not all known, plain, and written as this module writes them; or if these need Python, and those in front had a fingerprint of the compiled module.
 
     Args:
         messages: The messages.
@@ -150,7 +152,7 @@ def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tupl
 
 
 def again(fingerprint: Fingerprint, count: int) -> tuple[list[Any], Fingerprint]:
-    """So many messages at the front of those that a fingerprint shows, all of which were read, as new objects; and their fingerprint."""
+    """The first `count` messages of a fingerprint, all of which were read, as new objects; and their fingerprint."""
     front, native = fingerprint.front(count), native_bridge.native
     made = native.make(front.kinds, front.fields) if native is not None else None
     if made is None:

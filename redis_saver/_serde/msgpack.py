@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def ext_header(code: int, size: int) -> bytes:
-    """The header of an Ext of more than 16 bytes."""
+    """The head of an Ext of more than 16 bytes."""
     if size < 0x100:
         return bytes([0xC7, size, code])
     if size < 0x10000:
@@ -13,7 +13,7 @@ def ext_header(code: int, size: int) -> bytes:
 
 
 def header(count: int, kind: type) -> bytes:
-    """The header of an array (list) or a map (dict) of so many elements."""
+    """The head of an array (list) or a map (dict) of `count` elements."""
     short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
     if count < 16:
         return bytes([short | count])
@@ -21,12 +21,12 @@ def header(count: int, kind: type) -> bytes:
 
 
 def header_length(count: int) -> int:
-    """How long it is for so many elements."""
+    """The length of the head for `count` elements."""
     return 1 if count < 16 else 3 if count < 0x10000 else 5
 
 
 def list_length(data: bytes) -> int | None:
-    """Of how many elements the header of a list is with which some bytes begin; None where they do not begin with one."""
+    """The number of elements in the list that these bytes begin with; None if they do not begin with a list."""
     first = data[0]
     count = first & 15 if first & 0xF0 == 0x90 else int.from_bytes(data[1 : 3 if first == 0xDC else 5], "big")
     return count if data.startswith(header(count, list)) else None

@@ -1,6 +1,6 @@
-"""What `redis_saver._serde.message_fields` and `redis_saver._serde.message_codec` do, in C, where `native.c` could be built.
+"""Does what `redis_saver._serde.message_fields` and `redis_saver._serde.message_codec` do in C, if `native.c` could be built.
 
-Its functions answer None where they cannot tell; then Python does it. What both make of samples is compared at import.
+The C functions return None for whatever they do not know; then Python does it. At import, the results of both for samples are compared.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from redis_saver._serde import native
 else:
     try:
-        import redis_saver._serde.native as native  # noqa: PLR0402 - which tells one that is missing from one that cannot be loaded
+        import redis_saver._serde.native as native  # noqa: PLR0402 - tells a missing module from one that cannot be loaded
     except ModuleNotFoundError:
         native = None
     except ImportError as _error:
         native = None
-        _LOG.warning("redis_saver goes on without its compiled part, which cannot be loaded: %s", _error)
+        _LOG.warning(
+            "redis_saver goes on without its compiled part, which cannot be loaded, and is slower: %s. Install it again for this machine",
+            _error,
+        )
 
 _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
-"""What must hold of the fields for constructor and validators to leave them as they are: nothing, what `native.c` looks at, or more.
-
-Both are numbered as there."""
+"""The conditions under which constructor and validators leave the fields as they are: none, one that `native.c` checks, or others. Numbered as in `native.c`."""
 
 
 def payload(message: Any, encode: Encoder) -> bytes | None:
-    """What is in the Ext of a message of a class that has an encoder, which is asked where C cannot tell."""
+    """The payload of the Ext of a message whose class has an encoder. The encoder makes it if C cannot."""
     data = None if native is None else native.payload(message)
     return encode(message) if data is None else data
 
@@ -52,7 +53,7 @@ def _rule(cls: type[BaseModel]) -> int:
 
 
 def _learn(cls: type[BaseModel]) -> bool:
-    """Tell the compiled module of a class; whether it makes of it what Python does."""
+    """Register a class with the compiled module. Returns whether it gives the same results as Python."""
     fields = {sys.intern(name): kind_of(field.annotation) for name, field in cls.model_fields.items()}
     packed, head = tuple(map(ormsgpack.packb, fields)), message_fields.HEADS[cls].constant
     told = native.learn(
@@ -62,7 +63,7 @@ def _learn(cls: type[BaseModel]) -> bool:
 
 
 def _agree(sample: Any) -> bool:
-    """Whether both make the same of a sample."""
+    """Whether both give the same result for a sample."""
     cls, pair = type(sample), [sample, sample]
     packed = native.pack(pair)
     if packed is None:
@@ -90,7 +91,7 @@ def _agree(sample: Any) -> bool:
 
 
 CLASSES: Final[set[type]] = set()
-"""The classes that are known here."""
+"""The classes that the compiled module knows."""
 if native is not None:
     for _cls in message_fields.HEADS:
         try:

@@ -1,7 +1,7 @@
-"""How deep msgpack nests, extensions counted: bytes that nest too deep overflow the stack, and end the process.
+"""Measures how deep msgpack nests, with extensions: bytes that nest too deep would overflow the stack, and end the process.
 
-ormsgpack counts the lists and dicts around each other, up to a thousand. But it begins anew in each extension, which `JsonPlusSerializer`
-decodes by itself: twenty extensions with a thousand lists around each, 20 kB, end the interpreter.
+ormsgpack allows a thousand lists and dicts around each other. But it begins anew in each extension, which `JsonPlusSerializer`
+decodes by itself. So twenty extensions with a thousand lists around each, 20 kB, end the interpreter.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 import threading
 
 DEEP = 6
-"""Extensions around each other, from which on it is looked how deep the rest is. Hardly any value has so many."""
+"""With this many extensions around each other, the depth of the rest is measured. Hardly any value has so many."""
 DEEPEST = 4000
-"""Lists, dicts and extensions around each other that may follow. With the thousand lists of each of the first six, a stack of 8 MB has room."""
+"""How many more lists, dicts and extensions around each other are allowed then. Together with a thousand lists in each of the first six, they fit into a stack of 8 MB."""
 
 _STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _NUMBERS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _CONTAINERS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""Tags of msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md): of how many bytes is the length behind them, or the number."""
+"""Tags of msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md), and how many bytes the length, or the number, behind them has."""
 
 
 class Open(threading.local):
-    """The extensions around each other that are being read in this OS thread.
+    """How many extensions around each other this OS thread is reading.
 
-    Counted where they are read (`fallback.py`), as a function for it would be one more Python frame for each.
+    `fallback.py` counts them where it reads them, because a function for that would add a Python frame to each.
     """
 
     depth = 0
     too_deep = False
-    """Noted, as `JsonPlusSerializer` answers None for an extension in which there is an error."""
+    """Set if they nest too deep, because `JsonPlusSerializer` answers None for an extension with an error in it."""
 
     def error(self) -> ValueError:
-        """What to raise for the outermost extension."""
+        """The error to raise for the outermost extension."""
         return ValueError(f"its values nest too deep: over {DEEPEST} lists, dicts and objects around each other")
 
 
@@ -40,13 +40,13 @@ reading: Open = Open()
 
 
 def is_deeper(data: bytes, most: int) -> bool:
-    """Whether lists, dicts and extensions nest deeper than so many; what is no msgpack nests no deeper than to where it goes wrong.
+    """Whether lists, dicts and extensions nest deeper than `most`. Bytes that are not valid msgpack count up to the point where they go wrong.
 
-    An extension is entered as if it held msgpack, which all that `JsonPlusSerializer` looks into do.
+    An extension is read as if it held msgpack, as all those do that `JsonPlusSerializer` decodes.
     """
     if len(data) <= most:
         return False
-    # Of what is around a value: how many are left in it, -1 where that is not known, and where it ends.
+    # For each container around a value: how many values are left in it (-1: not known), and where it ends.
     at, around = 0, [[1, len(data)]]
     while around:
         inner = around[-1]

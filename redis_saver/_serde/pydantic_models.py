@@ -1,7 +1,7 @@
-"""What is known of pydantic's models beyond their interface (pydantic 2): the slots an instance is made of, and what a class is validated by.
+"""What this package uses of pydantic's models beyond their interface (pydantic 2): the slots of an instance, and how a class is validated.
 
-Nothing else in Python reaches into them (`native.c` sets the same slots). Where they are not what they were, `is_plain` says so of every class, and
-the ordinary path is taken.
+No other Python module reaches into them (`native.c` sets the same slots). If they have changed, `is_plain` is false for every class, and all messages
+take the ordinary path.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 _SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 SETTERS: Final[tuple[Any, ...]] = tuple(getattr(vars(BaseModel).get(slot), "__set__", None) for slot in _SLOTS)
-"""What sets the slots that an instance is made of: `BaseModel.__setattr__` is slow, and so is finding them by name."""
+"""The setters of an instance's slots. `BaseModel.__setattr__` is slow, and so is looking them up by name."""
 KNOWN: Final = None not in SETTERS and hasattr(BaseModel, "__pydantic_decorators__")
-"""Whether all of this is there."""
+"""Whether pydantic has all of this."""
 extra_of: Final = operator.attrgetter("__pydantic_extra__")
 """The fields of an instance that its class does not declare, if any."""
 
@@ -27,7 +27,7 @@ def validators_of(cls: type[BaseModel]) -> AbstractSet[str]:
 
 
 def is_plain(cls: type[BaseModel]) -> bool:
-    """Whether a class is serialized and validated by its fields and its model validators, and by nothing else."""
+    """Whether nothing but its fields and its model validators decide how a class is serialized and validated."""
     if not KNOWN:
         return False
     decorators = cls.__pydantic_decorators__
@@ -53,10 +53,10 @@ def is_plain(cls: type[BaseModel]) -> bool:
 
 
 def _known_field(field: Any) -> bool:
-    """Whether nothing but the annotation says how a field is validated and serialized."""
+    """Whether nothing but its annotation decides how a field is validated and serialized."""
     unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
     return all(getattr(field, name, None) is None for name in unset) and all(
-        # Numbers as ids become strings; a string stays as it is.
+        # Validation makes strings of ids that are numbers; a string stays as it is.
         vars(entry) == {"coerce_numbers_to_str": True}
         for entry in field.metadata
     )

@@ -1,15 +1,15 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
-Most of what a chat's checkpoint holds are LangChain's messages; those that are plain go the short path of
-`redis_saver._serde.message_codec`, and lists of them that of `redis_saver._serde.message_fields`; or both that of `redis_saver._serde.native_bridge`. Whatever else there is, and every error, is
-`JsonPlusSerializer`'s own: its functions run with the short path in place of the calls with which they go into nested values.
+Most of a chat's checkpoint are LangChain's messages. Plain messages take the short path of
+`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, or both that of `redis_saver._serde.native_bridge`.
+`JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place of the calls for nested values.
 
-That relies on names that `langgraph-checkpoint` keeps to itself, and may change in any release. So all of it is looked at
-on import (`redis_saver._serde.fallback`). Where something is missing or is not what it was, `FastSerializer` leaves everything to
-`JsonPlusSerializer`: it is slower then, but what it writes and reads is right, and the import does not fail.
+That relies on private names of `langgraph-checkpoint`, which any release may change. So all of it is checked at
+import (`redis_saver._serde.fallback`). If something is missing or has changed, `FastSerializer` leaves everything to
+`JsonPlusSerializer`. Then it is slower, but what it writes and reads is right, and the import does not fail.
 
-A graph's code may change a value in another OS thread while it is encoded here. `JsonPlusSerializer` may crash the interpreter then;
-what this module has does not (`SafeSerializer`), and `safe` makes it of what users bring.
+Another OS thread of a graph may change a value while it is encoded. `JsonPlusSerializer` may then crash the interpreter. The serializers of this module
+do not (`SafeSerializer`), and `safe` makes one of a user's serializer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from redis_saver._serde.msgpack import header, header_length, list_length
 class SafeSerializer(JsonPlusSerializer):
     """A `JsonPlusSerializer` for values that other OS threads change while they are encoded: it never crashes the interpreter.
 
-    What is encoded of such a value is a mix of moments: each list, dict and set in it is what it was at some moment, and two of
-    them may be of two. It can always be decoded. Whoever needs one moment for all of it hands over a copy. Where an object cannot be
-    asked while it changes (its `model_dump` raises, or iterating over it), that is an error, as for a value that is not known.
+    What is encoded of such a value mixes moments: each list, dict and set in it is as it was at some moment, and two of
+    them may be from two moments. It can always be decoded. If you need all of it from one moment, pass a copy. If an object cannot be
+    read while it changes (its `model_dump` raises, or iterating over it), encoding raises an error, as for a value of an unknown type.
 
-    Of the builds of CPython with the interpreter's lock; those without are not supported.
+    This holds for builds of CPython with the interpreter's lock. Free-threaded builds are not supported.
     """
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -57,8 +57,8 @@ if fallback.KNOWN:
 class FastSerializer(SafeSerializer):
     """A `JsonPlusSerializer` that is faster at messages.
 
-    Output, allowlists, events, settings and the warnings on reading are the same. What pydantic warns of on writing, fields
-    of another type than declared, is written as it would be, without the warning. With a hook of your own (`__unpack_ext_hook__`) it reads
+    Output, allowlists, events, settings and the warnings on reading are the same. Fields of another type than declared are written in the same way,
+    but without pydantic's warning. With a hook of your own (`__unpack_ext_hook__`) it reads
     just as `JsonPlusSerializer` does.
     """
 
@@ -71,33 +71,33 @@ class FastSerializer(SafeSerializer):
         fallback.hasten(self)
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[tuple[str, ...] | type]) -> JsonPlusSerializer:
-        """A serializer that allows these types, too; itself if it does already."""
+        """A serializer that also allows these types; this one, if it allows them already."""
         clone = super().with_msgpack_allowlist(extra_allowlist)
         if clone is not self:
             fallback.hasten(clone)
         return clone
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """Encode a value in elements which, joined, are the bytes that `dumps_typed` answers (but see `EncodedElements.same`).
+        """Encode a value as elements. Joined, they are the bytes that `dumps_typed` returns (but see `EncodedElements.same`).
 
-        A list, or a dict whose keys are strings, is cut between its elements: its header is the first, the others are
-        an element each (a key with its value). Small ones are encoded several together, as many each time, so that a list that grows
-        keeps those it had but for the last. A `_DeltaSnapshot` of such a list or dict is cut likewise. Anything else
-        is one element, and so is what is short or has fewer than two elements.
+        A list, or a dict whose keys are strings, is cut between its elements: the first result is its head, then comes one for each
+        element (a key with its value). Small elements are encoded several together, always the same number, so that a list that grows
+        keeps all but the last of these. A `_DeltaSnapshot` of such a list or dict is cut in the same way. Any other value
+        is one element, and so is one that is short or has fewer than two elements.
 
         Args:
             obj: The value.
-            last: What was answered for an earlier version of the value: messages at the front of a list that are what they
-                were, whatever was done to them meanwhile, are counted and left out.
+            last: The result for an earlier version of the value. Messages at the front of a list that are unchanged since
+                are counted and left out.
 
-        A subclass with a `dumps_typed` of its own, which may encrypt, gets one element of that.
+        If a subclass has a `dumps_typed` of its own, which may encrypt, its result is one element.
         """
         own = type(self).dumps_typed is not SafeSerializer.dumps_typed or "dumps_typed" in vars(self)
         if fallback.KNOWN and not own and obj is not None and not isinstance(obj, (bytes, bytearray)):
             try:
                 return elements.cut(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):
-                # It cannot be encoded, or another OS thread is changing it: `dumps_typed` answers or raises what is right.
+                # It cannot be encoded, or another OS thread is changing it: `dumps_typed` returns or raises what is right.
                 pass
         kind, data = self.dumps_typed(obj)
         return EncodedElements(kind, [data])
@@ -105,19 +105,19 @@ class FastSerializer(SafeSerializer):
     def loads_elements(
         self, kind: str, data: bytes, last: EncodedElements | None = None, same: int = 0
     ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
-        """What `loads_typed` answers; and what `dumps_elements` would, with the elements' sizes in place of the elements.
+        """Decode a value as `loads_typed` does. Also returns what `dumps_elements` would return for it, with the elements' sizes in place of the elements.
 
-        The latter of lists of plain messages only, as it is these that `dumps_elements` compares with an earlier version.
+        The latter only for lists of plain messages, because these are what `dumps_elements` compares with an earlier version.
 
         Args:
-            kind: What `dumps_typed` answered, and so is `data`.
-            data: With `same`, all but so many elements at the front, as in `dumps_elements`.
-            last: What was answered for an earlier version.
-            same: How many elements at the front are what they were in that, `last.read` at the most. They are new objects like
-                all others, but made faster. Their sizes are not among those answered.
+            kind: The type that `dumps_typed` returned.
+            data: The bytes that it returned; with `same`, without that many elements at the front, as in `dumps_elements`.
+            last: The result for an earlier version.
+            same: How many elements at the front are the same as in `last`; at the most `last.read`. They become new objects like
+                all others, but faster. Their sizes are not among the result's.
 
         Returns:
-            None where `data` is no list, but with the elements of one, so that it takes all of its bytes to read it.
+            None if `same` was given and `data` is not what is left of a list: then all of its bytes are needed.
         """
         if kind != "msgpack" or not self._takes_short_road():
             return None if same else (self.loads_typed((kind, data)), None)
@@ -140,7 +140,7 @@ class FastSerializer(SafeSerializer):
         return front + value, (found[0], EncodedElements(kind, [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:
-        """Whether this reads as it was made to: a subclass, or a hook that was put in later, may read otherwise."""
+        """Whether this serializer still reads with its own hook: a subclass may read in another way, and so may a hook that was set later."""
         own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
         return self._hook is not None and self._unpack_ext_hook is self._hook and not own
 
@@ -149,10 +149,10 @@ S = TypeVar("S", bound=SerializerProtocol)
 
 
 def safe(serializer: S) -> S:
-    """A serializer that encodes and decodes what another one does, and bears values that other OS threads change (`SafeSerializer`).
+    """A serializer that works like the given one, and is safe for values that other OS threads change (`SafeSerializer`).
 
-    It is a copy where that is to be had: of any `JsonPlusSerializer`, also of a subclass that has a `dumps_typed` of its own and
-    calls its parent's, and of an `EncryptedSerializer` around one. What another serializer does with such values is up to it.
+    It is a copy of any `JsonPlusSerializer`, also of a subclass that has a `dumps_typed` of its own and
+    calls its parent's, and of an `EncryptedSerializer` around one. Any other serializer is returned as it is, without protection.
     """
     if isinstance(serializer, EncryptedSerializer):
         if (inner := safe(serializer.serde)) is serializer.serde:
@@ -164,7 +164,7 @@ def safe(serializer: S) -> S:
         return serializer
     kind: Any = type(serializer)
     made: Any = copy.copy(serializer)
-    # Behind a subclass, in front of JsonPlusSerializer: what the subclass calls as its parent's method is the safe one.
+    # It comes after the subclass and before JsonPlusSerializer, so `super()` in the subclass finds the safe method.
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__slots__": ()}
     own = kind is not JsonPlusSerializer
     made.__class__ = type(kind)(kind.__name__, (kind, SafeSerializer), about) if own else SafeSerializer
@@ -186,7 +186,9 @@ class StrictSerializer(FastSerializer):
     def _reviver(self, value: dict[str, Any]) -> Any:
         """What `JsonPlusSerializer` makes of a dict in a value of the type `json`."""
         if "lc" in value:
-            raise ValueError(f"it holds an object as JSON ({value.get('id')!r}), and strict=True makes none of it")
+            raise ValueError(
+                f"it has an object as JSON ({value.get('id')!r}), and with strict=True no such object is made"
+            )
         return value
 
 

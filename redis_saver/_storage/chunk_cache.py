@@ -130,7 +130,7 @@ class ChunkCache:
             ValueError: The limit is no number of bytes.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"cache_bytes={shown(limit)}: a number of bytes; 0 remembers nothing")
+            raise ValueError(f"cache_bytes={shown(limit)}: write a number of bytes; 0 remembers nothing")
         self._limit = limit
         self.after_fork()
         forks.watch(self)

@@ -1,7 +1,7 @@
 """Cutting long values into chunks (`chunks.py`).
 
-Elements are joined to chunks of about half a kilobyte, cut where the bytes of an element say so, not where it stands: an edit
-changes the chunk around it, and all others stay what they were. Lists of chunks are cut in the same way.
+Elements are joined to chunks of about half a kilobyte. Where a chunk ends depends on the bytes of its last element, not on its position. So an edit
+changes the chunk around it, and all other chunks stay the same. Lists of chunks are cut in the same way.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from redis_saver._storage.chunks import LIST, NO_LEVEL, Chunk, Level, Stored, by
 from redis_saver._storage.framing import pack
 
 BYTES_PER_CHUNK = 512
-"""The size to aim at. Smaller chunks store less for each change, and cost more of everything else."""
+"""The size to aim at. With smaller chunks a change stores less, and everything else costs more."""
 MAX_CHUNK = 4 * BYTES_PER_CHUNK
-"""Where no element says so, a chunk ends here. (An element longer than that is one chunk.)"""
+"""A chunk ends here if no element ends it before. (An element that is longer is one chunk.)"""
 MIN_CHUNK = BYTES_PER_CHUNK // 4
 MIN_VALUE = 4 * BYTES_PER_CHUNK
-"""Values below are stored whole."""
+"""Values of fewer bytes are stored whole."""
 CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
 
 MAX_BELOW = 4000
-"""Bytes of a root: scripts take no longer value for one. (A head of so many bytes is not that of a list or dict.)"""
+"""The most bytes of a root. Scripts never take a longer value for a root. (The head of a list or dict is never that long.)"""
 
 _CUT = 2**32 // BYTES_PER_CHUNK
 _CUT_LIST = 256 // CHUNKS_PER_LIST
 
 
 def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
-    """A value in chunks; None where it is to be stored whole, or (with `before`) cannot be told.
+    """A value in chunks; None if it has to be stored whole, or (with `before`) if it cannot be cut without the elements that are the same.
 
     Args:
-        encoded: What the serializer gave; the elements it says are the same as before are not among its elements.
+        encoded: What the serializer gave. Elements that are the same as before are only counted in it.
         kind: PLAIN or ZSTD.
         before: The earlier version that it was compared with. It saves work, and changes nothing else.
     """
@@ -44,7 +44,7 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
         return None
     lower = before.levels if before is not None else ()
     if lower and not same and kind != lower[0].fields[0][:1]:
-        lower = ()  # compressed, or not, from now on
+        lower = ()  # from now on compressed, or not any more: no chunk is shared
     if lower and not same:
         lower, same = _recognised(elements, lower)
         elements = [elements[0], *elements[1 + same :]]
@@ -70,7 +70,7 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
 
 
 def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements, front: Sequence[int] = ()) -> Stored:
-    """A value that was read, as `cut` would have answered it: with how many elements its leaves are.
+    """A value that was read, in the form that `cut` would give it: with the counts of elements in its leaves.
 
     Args:
         stored: The value.
@@ -85,7 +85,7 @@ def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements,
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Leaves that were read, with counts; None where they do not end with elements of these sizes (the head's first)."""
+    """Leaves that were read, with counts; None if they do not end where elements of these sizes end (the head's size comes first)."""
     if len(front) == len(leaves.bytes):
         return leaves
     position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
@@ -98,7 +98,7 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
 
 
 def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """The levels of a version that was read, if the elements begin with all of it; and how many elements its leaves are."""
+    """The levels of a version that was read, if the elements begin with all of it; and how many elements it has."""
     leaves = before[0]
     if leaves.counts or not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
@@ -112,9 +112,9 @@ def _ends_chunk(size: int, element: bytes) -> bool:
 
 
 def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
-    """The leaves as before, then those of the elements; and how many are as before.
+    """The leaves that are the same as before, then those of the elements; and how many are the same.
 
-    One that only ended because the value did goes on with the first elements.
+    A leaf that only ended because the value ended goes on with the first elements.
     """
     leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
     held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
@@ -142,7 +142,7 @@ def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, 
 
 
 def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
-    """The lists of chunks above a level: `same` of those before, then lists that end where a digest says so, behind two at least."""
+    """The lists of chunks above a level: `same` of those before, then new ones. A digest decides where a list ends, after at least two chunks."""
     lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
     for position in range(start, len(below)):
         length = position + 1 - start

@@ -1,10 +1,10 @@
 """Long values in chunks, so that the versions of a value share what did not change.
 
-A serializer that offers `dumps_elements` says where the elements of a list or dict end, and `chunking.py` makes chunks of them. A chunk's field is
-its kind and a digest of its bytes, so that equal chunks are stored once. The digests of a value are a list of chunks; while
-that is long it is cut likewise, and becomes a tree whose root is what the value's field holds. `docs/storage-format.md` shows the form.
+A serializer with `dumps_elements` says where the elements of a list or dict end, and `chunking.py` makes chunks of them. A chunk's field is
+its kind and a digest of its bytes, so equal chunks are stored once. The digests of a value's chunks are a list of chunks. If
+that list is long it is cut in the same way. So it becomes a tree, and the value's field holds its root. `docs/storage-format.md` shows the form.
 
-Chunks are shared within a thread: nothing of one thread is named by, or found from, another.
+Chunks are shared within one thread only.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ KINDS = frozenset((LIST, PLAIN, ZSTD))
 
 
 class ChunkMissing(LookupError):
-    """A chunk was not read along with the value that is made of it."""
+    """A chunk of a value was not read together with the value."""
 
 
 Chunk: TypeAlias = tuple[bytes, bytes, int]
-"""A chunk of a level: its field, its bytes, and of how many elements or chunks below it is made."""
+"""A chunk of a level: its field, its bytes, and how many elements, or chunks of the level below, it is made of."""
 
 
 class Level(NamedTuple):
-    """Chunks in order: those of a value that are no lists, or the lists of the level below.
+    """Chunks in order: the leaves of a value (its bytes), or the lists of chunks of the level below.
 
-    In tuples, as Python's garbage collector forgets those that hold nothing it knows of: what is remembered makes a collection hardly longer.
+    They are in tuples, because Python's garbage collector stops tracking tuples of plain values: the chunk cache hardly slows a collection.
     """
 
     fields: tuple[bytes, ...] = ()
     bytes: tuple[bytes, ...] = ()
     counts: tuple[int, ...] = ()
-    """Of how many elements, or chunks of the level below, each is made; not known of leaves that were read."""
+    """How many elements, or chunks of the level below, each is made of. Empty for leaves that were read."""
     closed: bool = False
-    """Whether the last would end there in a longer value, too."""
+    """Whether the last chunk would end at the same place in a longer value."""
 
     def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
-        """The first chunks of these, as many as are the same, and more behind them."""
+        """The first `same` chunks of this level, and more behind them."""
         fields, found, counts = zip(*more, strict=True) if more else ((), (), ())
         return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
 
     def whole(self, same: int) -> int:
-        """How many chunks are made only of the first `same` elements, whatever follows these."""
+        """How many chunks are made of the first `same` elements alone, whatever follows these."""
         if same >= sum(self.counts):
             return len(self.counts) - (not self.closed)
         return bisect_right(list(accumulate(self.counts)), same)
@@ -72,9 +72,9 @@ class Stored(NamedTuple):
     chunks: dict[bytes, bytes]
     """Its chunks by field, not compressed."""
     levels: tuple[Level, ...] = ()
-    """The same in order, the leaves first."""
+    """The chunks in order, level by level, the leaves first."""
     new: tuple[bytes, ...] = ()
-    """The fields that the earlier version, with which it was compared, may not have."""
+    """The fields of chunks that the earlier version, with which this one was compared, may lack."""
     elements: EncodedElements | None = None
     """What the serializer compares the next version with."""
     size: int = 0
@@ -82,52 +82,52 @@ class Stored(NamedTuple):
 
 
 NO_LEVEL = Level(closed=True)
-"""What an earlier version has where it has no such level, or where there is none."""
+"""Stands for a level that an earlier version lacks, and for a missing earlier version."""
 
 
 def digest(chunk: bytes) -> bytes:
-    """What names a chunk in its thread: 128 bits of SHA-256."""
+    """The digest that names a chunk in its thread: 128 bits of SHA-256."""
     return sha256(chunk).digest()[:DIGEST]
 
 
 def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
-    """The counts of the leaves at the front of a value that are those of another version, and need not be read again."""
+    """The counts of the leaves at the front of a value that another version has too, so that they need not be decoded again."""
     leaves, before = stored.levels[0], last.levels[0]
-    # Whether the last one would end there in a longer value shows only when it is read.
+    # The last leaf does not count: whether it would end at the same place in a longer value shows only when it is decoded.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
     counts = before.counts[: _alike(fields, before.fields)]
     return counts[: bisect_right(list(accumulate(counts)), last.elements.read if last.elements else 0)]
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
-    """What a list of chunks, or a root, holds of them."""
+    """The digests of chunks, as a list of chunks or a root holds them."""
     return b"".join([field[1:] for field in fields])
 
 
 def in_chunks(value: bytes) -> bool:
-    """Whether a stored value is the root of chunks; others begin with a digit, or are empty."""
+    """Whether a stored value is the root of chunks. Other values begin with a digit, or are empty."""
     return value[:1] in KINDS
 
 
 def check(value: bytes) -> None:
-    """Look whether a root is what it was.
+    """Compare a root with the digest in it.
 
     Raises:
         ValueError: It is damaged.
     """
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
-        raise ValueError("the bytes of its root are not what its digest says")
+        raise ValueError("its root does not match its digest: the stored bytes were changed")
 
 
 def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
     """A value as it is stored, from its root and the chunks below it.
 
-    A few lists that name each other again and again may stand for any number of chunks. So each level is counted before it is made.
+    A few lists that name the same chunks many times may stand for any number of chunks. So each level is counted before it is made.
 
     Args:
         value: The root.
-        chunks: Chunks by field, these among them, not compressed; each is what its name says (`codec.as_chunks`), so no list is below itself.
-        allowance: What the value may become.
+        chunks: Chunks by field, not compressed; those of the value are among them. Each matches its digest (`codec.as_chunks`), so no list is below itself.
+        allowance: How large the value may become.
         last: Another version of it. It saves work, and changes nothing else.
 
     Raises:
@@ -154,7 +154,7 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
             allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
-            # Below lists that are the same, all is.
+            # Below equal lists everything is equal.
             fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
     except KeyError as error:
         raise ChunkMissing(error.args[0]) from error
@@ -177,11 +177,11 @@ def by_field(
 
     Args:
         levels: The levels, the leaves first.
-        kept: So many at the front of each are those of an earlier version, whose table is copied and repaired.
+        kept: How many chunks at the front of each level are those of an earlier version, whose table is copied and changed.
         before: That version.
     """
     if before is None or len(before.chunks) != sum(len(level.fields) for level in before.levels):
-        # What goes from one place may stay in another.
+        # A chunk that goes from one place may still stand in another.
         chunks = dict[bytes, bytes]()
         for level in levels:
             chunks.update(zip(level.fields, level.bytes, strict=True))
@@ -203,7 +203,7 @@ def type_of(stored: Stored) -> bytes:
 
 
 def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
-    """What the serializer gave, without what is in so many leaves at the front."""
+    """The type and bytes that the serializer gave, without those in the first `behind` leaves."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
     return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[behind:]])
 
@@ -215,12 +215,14 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
         ValueError: It is no list of chunks.
     """
     if kind not in KINDS or not digests or len(digests) % DIGEST:
-        raise ValueError(f"no list of chunks: {len(digests)} bytes behind the kind {shown(kind)}")
+        raise ValueError(
+            f"a list of chunks is damaged: it has {len(digests)} bytes behind the kind {shown(kind)}, which is no number of digests"
+        )
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 
 def right_edge(levels: Sequence[Level]) -> list[bytes]:
-    """The fields in a root, in the last list below it, in the last below that, ...: where a list that grows changes."""
+    """The right edge: the fields in the root, in the last list below it, in the last list below that, and so on. It is what changes in a list that grows."""
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
         fields += below.fields[-lists.counts[-1] :]
@@ -228,9 +230,9 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
 
 
 def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
-    """The fields of all chunks of stored values. Where a list is not in `lists`, those below it are left out.
+    """The fields of all chunks of stored values. If a list is not in `lists`, the chunks below it are left out.
 
-    What values share is looked at once.
+    Chunks that values share are visited once.
     """
     found: set[bytes] = set()
     for value in values:

@@ -169,7 +169,7 @@ def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
         for position in range(0, len(stored), 2):
             suffix, record = stored[position], stored[position + 1]
             if suffix is None or record is None:
-                raise ValueError("a record of pending writes is gone")
+                raise ValueError("the index names a task's record of pending writes, and the data has none")
             task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
             frames = unpack(record)
             for begin in range(0, len(frames), 5):
@@ -235,7 +235,7 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
         for field, stored in chunks.items():
             chunk = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
             if field[1:] != chunked.digest(chunk):
-                raise ValueError("its bytes are not what its name says")
+                raise ValueError("its bytes do not match the digest in its name: they were changed")
             chunks[field] = chunk
     return chunks
 

@@ -16,7 +16,7 @@ MIN_BYTES = 1024
 """Bytes below which a value is not compressed."""
 
 _MARK = b"\xffzstd:"
-"""In front of the type of compressed bytes; no UTF-8 begins like that."""
+"""Stands in front of the type of compressed bytes. No UTF-8 begins like that."""
 _of_thread = threading.local()
 
 
@@ -51,14 +51,14 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, allowance: Allowance) -> bytes:
-    """The inverse of `compress`. What it becomes is compared with what is allowed before there is memory for it.
+    """The inverse of `compress`. It compares the size of the result with what is allowed before it allocates the memory.
 
     Raises:
-        LimitExceeded: It becomes too long.
-        ValueError: It does not say how long it becomes, as all that `compress` makes does.
+        LimitExceeded: The result would be too long.
+        ValueError: The frame does not say how long the result is, as every frame of `compress` does.
     """
     if (size := _zstandard().frame_content_size(data)) < 0:
-        raise ValueError("a zstd frame that does not tell its size")
+        raise ValueError("its zstd frame does not say what size it becomes, as every frame of redis_saver does")
     allowance.unfold("value_bytes", size)
     if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
         decompressor = _of_thread.decompressor = _zstandard().ZstdDecompressor()
@@ -66,12 +66,12 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
 
 
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """A type and bytes, compressed where that is shorter."""
+    """A type and bytes, compressed if that makes them shorter."""
     if len(data) >= MIN_BYTES and len(short := compress(data)) + len(_MARK) < len(data):
         return _MARK + kind, short
     return kind, data
 
 
 def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
-    """The inverse of `smaller`; takes what was never compressed as it is."""
+    """The inverse of `smaller`. Bytes that were never compressed stay as they are."""
     return (kind[len(_MARK) :], decompress(data, allowance)) if kind.startswith(_MARK) else (kind, data)

@@ -1,8 +1,8 @@
 """What a saver that encrypts refuses: values that are not encrypted.
 
-A serializer that encrypts names its cipher behind the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That one decodes a
-value without a cipher as it is. So whoever can write to Redis could have a value of his decoded without the key, and decoding can
-run code (`docs/security.md`).
+A serializer that encrypts names its cipher behind the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That serializer also
+decodes values without a cipher, as they are. So whoever can write to Redis could have a value decoded without knowing the key, and decoding
+can run code (`docs/security.md`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis_saver.errors import NotEncrypted
 
 
 def check(required: bool | None, serde: SerializerProtocol) -> bool:
-    """Check a saver's setting; None means: where the serializer is an `EncryptedSerializer`.
+    """Check a saver's setting. None stands for: yes if the serializer is an `EncryptedSerializer`.
 
     Raises:
         TypeError: It is no bool.
@@ -24,7 +24,9 @@ def check(required: bool | None, serde: SerializerProtocol) -> bool:
     if required is None:
         return isinstance(serde, EncryptedSerializer)
     if not isinstance(required, bool):
-        raise TypeError(f"require_encryption={required!r}: a bool, or None: where serde is an EncryptedSerializer")
+        raise TypeError(
+            f"require_encryption={required!r}: write True, False, or None (True if serde is an EncryptedSerializer)"
+        )
     if required and not names_cipher(kind := serde.dumps_typed(None)[0]):
         raise ValueError(
             f"require_encryption=True: {type(serde).__name__} does not encrypt: it gives the type {kind!r}, which names no cipher. "
@@ -48,7 +50,7 @@ def check_read(context: Context, kind: str | bytes) -> None:
         raise NotEncrypted(
             f"it is not encrypted (its type is {kind!r}), and this saver reads only what is. It was not decoded. If you wrote it before "
             "you turned encryption on, encrypt the thread with redis-saver migrate, or read it with require_encryption=False "
-            "until it is written again; else somebody without the key wrote it to Redis: see docs/security.md"
+            "until it is written again. If you did not write it, somebody without the key did: see docs/security.md"
         )
 
 
@@ -59,4 +61,6 @@ def check_written(context: Context, kind: str) -> None:
         ValueError: It is not encrypted, and the saver writes only what is.
     """
     if context.require_encryption and not names_cipher(kind):
-        raise ValueError(f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on")
+        raise ValueError(
+            f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= that encrypts every value"
+        )

@@ -1,7 +1,7 @@
-"""Byte strings packed one after the other as `<length>:<bytes>`: what a script can follow without decoding msgpack.
+"""Frames: byte strings one after the other, each as `<length>:<bytes>`. A script can read them without decoding msgpack.
 
-What is read may be damaged, or made by somebody who means harm: a length is digits and nothing else (`int` takes a sign, blanks and
-underscores, too), so that each step goes forward, and what is unpacked is never more than what was packed.
+Stored frames may be damaged, or forged by an attacker. So a length is digits and nothing else (`int` also takes a sign, blanks and
+underscores). Then each step goes forward, and what is unpacked is never more than what was packed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from redis_saver._common.display import shown
 
 _SHORT = [b"%d:" % length for length in range(512)]
 _MAX_LENGTH = 20
-"""Characters of a length with its colon; more than any string needs that fits into memory."""
+"""The most characters of a length with its colon. No string that fits into memory needs more."""
 
 
 def pack(parts: Iterable[bytes]) -> bytes:
-    """Pack byte strings into one; each is copied once, as one of them may be long."""
+    """Pack byte strings into one. Each is copied only once, because one of them may be long."""
     frames: list[bytes] = []
     for part in parts:
         length = len(part)
@@ -80,8 +80,8 @@ def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
 
 
 def _no_length(found: bytes) -> ValueError:
-    return ValueError(f"packed record has {shown(found)} where a length should be")
+    return ValueError(f"a frame has {shown(found)} in place of its length")
 
 
 def _too_short(packed: bytes) -> ValueError:
-    return ValueError(f"packed record of {len(packed)} bytes ends in the middle of a part")
+    return ValueError(f"the frames, {len(packed)} bytes, end in the middle of one")

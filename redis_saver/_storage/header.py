@@ -120,7 +120,7 @@ def version_table(checkpoint: Checkpoint) -> VersionTable:
     if len(places) > MAX_NAMES or len(tokens) > MAX_NAMES:
         raise ValueError(
             f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
-            f"the most are {MAX_NAMES}"
+            f"the limit is {MAX_NAMES}. Nothing was written. Store fewer channels"
         )
     names_chunk, chunk = _names_chunk(tuple(places))
     packed = b""
@@ -211,7 +211,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         encryption.check_read(context, about_kind)
         rest = _mapping(context.serde.loads_typed((names.decode(kind), body)))
         if not _NEVER_IN_BODY.isdisjoint(rest):
-            raise ValueError("the body of a checkpoint holds what stands beside it")
+            raise ValueError("the rest of the checkpoint holds keys that belong to its header")
         metadata = _mapping(context.serde.loads_typed((names.decode(about_kind), about)))
         listed, versions = _names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
@@ -228,7 +228,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
 
 def _mapping(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise TypeError(f"a {type(found).__name__} where a dict was stored")
+        raise TypeError(f"it decodes to a {type(found).__name__}, and a dict was stored")
     return found
 
 
@@ -302,7 +302,7 @@ def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
     with decoding("a header of thread {!r}", source):
         chunks = unpack(header)
         if len(chunks) != FRAMES:
-            raise ValueError(f"a header of {len(chunks)} frames")
+            raise ValueError(f"a header has {FRAMES} frames, and this one {len(chunks)}")
     chunks[_RUN] = b""
     about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
     if about.get("thread_id") == source:

@@ -1,8 +1,8 @@
-"""A serializer that leaves objects closed: their classes are not imported, and their bytes stay what they are.
+"""A serializer that leaves objects packed: it does not import their classes, and their bytes stay the same.
 
-Whoever moves threads may not have the code that wrote them. `JsonPlusSerializer` would then answer the fields of an object in its place,
-or refuse it, and what is written again would not be what was read. Here an object stays the msgpack extension it is
-stored as; lists, dicts and scalars around it are read, and written again as the same bytes.
+A process that moves threads may lack the code that wrote them. Then `JsonPlusSerializer` would decode an object to its fields,
+or refuse it, and would write something else than it read. This serializer keeps an object as the msgpack extension that is
+stored. It reads the lists, dicts and scalars around it, and writes them again as the same bytes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ _SNAPSHOT = 7
 
 
 class Opaque:
-    """A value of a type that is not looked into, such as `json` or `pickle`.
+    """A value of a type that is not decoded, such as `json` or `pickle`.
 
-    Nothing that a serializer knows, so that none stores it within another value.
+    No serializer knows this class, so none stores such a value within another one.
     """
 
     def __init__(self, kind: str, data: bytes) -> None:
         self.typed: tuple[str, bytes] = (kind, data)
 
     def as_checkpoint(self) -> Any:
-        """A checkpoint that LangGraph wrote as JSON, before September 2024, into one value: its channels' values are closed.
+        """Read a checkpoint that LangGraph wrote as JSON, before September 2024. The values of its channels stay opaque.
 
         Raises:
             ValueError: It is something else.
         """
         kind, data = self.typed
         if kind != "json":
-            raise ValueError(f"a checkpoint of type {shown(kind)}, which is not known")
+            raise ValueError(
+                f"the checkpoint has the type {shown(kind)}, which redis_saver cannot read without the serializer that wrote it"
+            )
         found = json.loads(data)
         if found.get("pending_sends"):
             raise ValueError(
-                "a checkpoint of 2024 with pending sends: let the graph go on where it is before you move it"
+                "the checkpoint is from 2024 and has pending sends, which cannot be moved: let the graph run on where it is, then move the thread"
             )
         values = {
             channel: Opaque(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
@@ -51,13 +53,13 @@ class Opaque:
 
 
 class OpaqueSerializer(FastSerializer):
-    """Reads and writes what `FastSerializer` does, and no object in it."""
+    """A `FastSerializer` that leaves objects packed."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value, with `ormsgpack.Ext` in place of objects; a `Opaque` where it is not msgpack.
+        """The value, with `ormsgpack.Ext` in place of objects; an `Opaque` if it is of another type than msgpack.
 
         Raises:
-            ValueError: It is encrypted, or no msgpack.
+            ValueError: It is encrypted, or is not valid msgpack.
         """
         kind, stored = data
         if kind == "msgpack":
@@ -85,9 +87,9 @@ def _unpack(data: bytes) -> Any:
 
 
 def _closed(code: int, data: bytes) -> Any:
-    """An extension as it is, but for snapshots of a `DeltaChannel`, which savers look for."""
+    """An extension as it is. Only snapshots of a `DeltaChannel` are decoded, because savers look for them."""
     if code == _SNAPSHOT and fallback.delta_snapshot is not None:
-        # No snapshot is within another, however many somebody may have put around each other.
+        # A snapshot within another one is not decoded: forged bytes may nest any number of them.
         return fallback.delta_snapshot(
             ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
         )
@@ -98,7 +100,7 @@ _PLAIN = OpaqueSerializer()
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same: their bytes, or else (sets, or what JSON takes for the same number) they themselves."""
+    """Whether two values are the same: their bytes are, or they compare as equal (sets, or 1 and 1.0)."""
     try:
         if _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other):
             return True
@@ -110,7 +112,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def fingerprint(value: Any) -> bytes:
-    """A digest of a value's bytes; nothing where they are not known."""
+    """A digest of a value's bytes; empty if it cannot be encoded."""
     try:
         kind, data = _PLAIN.dumps_typed(value)
     except ormsgpack.MsgpackEncodeError:

@@ -10,7 +10,7 @@ from typing_extensions import Self
 class capturing:  # noqa: N801 - used like a function
     """A context that keeps the error it ends with, instead of raising it.
 
-    A cold saver may be anybody's and raise anything, and one conversation that cannot be brought to it must not keep the others.
+    A cold saver may be of any kind, and raise anything. One thread that cannot be flushed must not keep the others from it.
     """
 
     def __init__(self) -> None:

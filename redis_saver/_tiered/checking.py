@@ -1,4 +1,4 @@
-"""Looking whether a thread in hot is whole, and is what cold has of it. Nothing is written."""
+"""`check` over two tiers: looks whether a thread in hot is whole, and the same as in cold. It writes nothing."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.errors import LimitExceeded, ThreadDamaged
 
 _OUTSIDE = (
-    "somebody wrote to one of the two and not through a TieredSaver. If cold is right, UNLINK the two keys of the thread, and the next read brings it "
-    "back from there; if Redis is right, delete the thread in cold, and redis-saver migrate copies it"
+    "somebody wrote to one of the two, and not through a TieredSaver. If cold is right, UNLINK the two keys of the thread, and the next read fills Redis "
+    "from cold; if Redis is right, delete the thread in cold, and copy it with redis-saver migrate"
 )
-_LACKS = "somebody removed it there, or wrote here and not through a TieredSaver; redis-saver migrate from Redis brings it there"
+_LACKS = "somebody removed it there, or wrote to Redis, and not through a TieredSaver; redis-saver migrate from Redis to cold copies it"
 
 
 def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
-    """`check` of what hot has; where cold is to have all of it, each checkpoint is compared with cold's.
+    """`check` what hot has. If cold should have all of it, compare each checkpoint with cold's.
 
     Raises:
         ThreadNotFound: Hot does not have the thread.
-        ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
     """
     return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers, thread)))
 
 
 def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, found: Findings) -> Tiered[int]:
-    """Compare what both have. What cold lacks yet is not wrong, and nor is what hot alone has."""
+    """Compare what both have. That cold still lacks something is not wrong; nor is what hot alone has."""
     if now.lacking or not now.has_cold:
         return 0
     newest: dict[str, str] = {}
@@ -61,7 +61,7 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, found: Find
 
 
 def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, found: Findings) -> Tiered[int]:
-    """Compare a checkpoint; answers 1 where that could be done. What was written here while cold was read says nothing."""
+    """Compare a checkpoint. Returns 1 if it could be compared. It does not count if somebody wrote it in hot while cold was read."""
     where = describe(names.checkpoint(*place))
     try:
         stored, here = yield from _read(tiers, thread, place)
@@ -75,7 +75,7 @@ def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, fo
     elif here and (what := difference(_Metadata(), record(here, {}), record(there, {}))):
         again, _ = yield from _read(tiers, thread, place)
         if again == stored:
-            found.add("error", where, f"cold has it otherwise: {what}", _OUTSIDE)
+            found.add("error", where, f"cold has it with something else: {what}", _OUTSIDE)
     return 1
 
 
@@ -88,7 +88,7 @@ def _read(tiers: Tiers, thread: str, place: CheckpointKey) -> Tiered[tuple[Any, 
 
 
 class _Metadata:
-    """What comes back of metadata: of some savers JSON, without `writes`."""
+    """Metadata in the form in which savers give them back: some store them as JSON, without `writes`."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Something that is equal where those are."""

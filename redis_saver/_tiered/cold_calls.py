@@ -1,4 +1,4 @@
-"""Checkpoints as calls of cold."""
+"""The calls that store checkpoints in cold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis_saver._tiered.requests import ColdCall
 
 
 def calls_for(one: CheckpointTuple, thread: str) -> Generator[ColdCall, Any, None]:
-    """What puts a checkpoint with its writes into a thread of cold."""
+    """The calls that store a checkpoint with its writes in a thread of cold."""
     where = config.address(one.config)
     stored = config.to_config(thread, where.checkpoint_ns, where.checkpoint_id or "")
     yield to_put(one, thread, versions_of_values(one.checkpoint))
@@ -24,7 +24,7 @@ def calls_for(one: CheckpointTuple, thread: str) -> Generator[ColdCall, Any, Non
 
 
 def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:
-    """What puts a checkpoint into a thread of cold."""
+    """The call that stores a checkpoint in a thread of cold."""
     where = config.address(one.config)
     parent = config.address(one.parent_config).checkpoint_id if one.parent_config else ""
     target = config.to_config(thread, where.checkpoint_ns, parent or "")
@@ -37,7 +37,7 @@ def to_put(one: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> 
 
 
 def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:
-    """Writes by task, in the order of their tasks; of each task the special ones last."""
+    """Writes by task, in the order of the tasks. A task's special writes come last."""
     of_task: dict[str, list[tuple[str, Any]]] = {}
     for task, channel, value in sorted(pending, key=lambda write: write[1] in WRITES_IDX_MAP):
         of_task.setdefault(task, []).append((channel, value))

@@ -1,7 +1,8 @@
 """Connections to Postgres for other processes and event loops than those of the cold saver that was given.
 
-A connection of psycopg is of no use in the child of a fork, nor an asynchronous one on another loop. LangGraph's Postgres savers keep theirs in `conn`.
-There, a copy of the saver takes its place, with connections made from the same settings (`redis_saver._common.postgres`). What another saver would need is not known.
+A connection of psycopg cannot be used in the child of a fork, and an asynchronous one not on another loop. LangGraph's Postgres savers keep theirs in `conn`.
+So in a child, and on another loop, a copy of the saver is used, with connections made from the same settings (`redis_saver._common.postgres`). Other savers
+are used as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ C = TypeVar("C", bound=BaseCheckpointSaver[Any])
 
 
 class _Renewed:
-    """The connections made in this process, each with those in whose place they are, by the id of these."""
+    """The connections made in this process, each together with the connection that it replaces, by the id of the latter."""
 
     def __init__(self) -> None:
         self.of: dict[int, tuple[Any, Any]] = {}
@@ -30,13 +31,13 @@ class _Renewed:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Leave the parent's connections alone."""
+        """In the child, do not touch the parent's connections."""
         forks.keep((self.of, self.ending))
         self.of, self.ending = {}, []
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
 
     def close(self) -> None:
-        """Close the blocking ones, at the end of the process; the others are closed by the background loop."""
+        """Close the blocking connections at the end of the process. The background loop closes the others."""
         for _, made in self.of.values():
             if not asyncio.iscoroutinefunction(made.close):
                 made.close()
@@ -47,7 +48,7 @@ atexit.register(_renewed.close)
 
 
 def renewed(cold: C) -> C:
-    """A blocking saver on connections of this process."""
+    """A blocking saver with connections of this process."""
     given: Any = vars(cold)["conn"]
     with _renewed.lock:
         if id(given) not in _renewed.of:
@@ -62,7 +63,7 @@ def renewed(cold: C) -> C:
 
 
 async def arenewed(cold: C) -> C:
-    """An asynchronous saver on connections of the background loop, which has to be the running one."""
+    """An asynchronous saver with connections of the background loop. Call it on that loop."""
     given: Any = vars(cold)["conn"]
     async with _renewed.alock:
         if id(given) not in _renewed.of:

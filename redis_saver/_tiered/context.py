@@ -17,10 +17,10 @@ from redis_saver._tiered.stats import Counts
 
 WRITER_GONE = checking.WRITER_GONE
 MAX_NOTED = 10_000
-"""Threads of which something is noted in this process, at the most, and only where their names are short (`names.MAX_CACHED_NAME`): what
-is forgotten is asked again."""
+"""The most threads about which this process remembers something, and only if their names are short (`names.MAX_CACHED_NAME`). What
+it has forgotten it asks again."""
 FILL_LEASE = 60_000
-"""Milliseconds that a reader may take to bring a checkpoint back."""
+"""Milliseconds that a reader may take to fill hot: the length of a fill lease."""
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
@@ -29,14 +29,14 @@ ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
 class NegativeEntry(NamedTuple):
-    """That nothing was found in cold, which holds until somebody writes the thread."""
+    """An entry of the negative cache: cold had nothing. It holds until somebody writes the thread."""
 
     token: str
     field: bytes
-    """What a first write makes true of the thread in hot: `@complete`, or `@has_latest` and the namespace."""
+    """The field that a first write sets in hot: `@complete`, or `@has_latest` and the namespace."""
 
     def holds_for(self, ns: str) -> bool:
-        """Whether a write to this namespace makes it true."""
+        """Whether a write to this namespace sets that field."""
         return self.field in (WHOLE, newest_of(ns))
 
 
@@ -44,7 +44,7 @@ WHOLE = b"@complete"
 
 
 def newest_of(ns: str) -> bytes:
-    """The field that says that hot has what is newest in a namespace."""
+    """The field that says that hot has the newest checkpoint of a namespace."""
     return b"@has_latest" + names.component(ns)
 
 
@@ -54,16 +54,16 @@ class Queue(Protocol):
     history: ColdHistory
 
     def note(self, thread: str, records: int) -> None:
-        """Records of a thread were written that cold does not have."""
+        """Note that records of a thread were written that cold does not have."""
 
     def wait_for_capacity(self) -> Tiered[None]:
-        """Wait while too many are."""
+        """Wait while the backlog is too long."""
 
     def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
         """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
 
     def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
-        """Know them from now on."""
+        """Remember the versions that `versions` answers."""
 
 
 class Leases(Protocol):
@@ -73,7 +73,7 @@ class Leases(Protocol):
         """The token to ask for a lease with."""
 
     def keep(self, key: bytes, token: str) -> None:
-        """Let the next attempt ask with it."""
+        """Keep a token, so that the next attempt asks with it."""
 
 
 class Tiers:
@@ -93,11 +93,11 @@ class Tiers:
 
         Args:
             hot: The saver in front.
-            opaque_hot: Hot, as it is read to bring to cold what it has.
-            leases: Those that this process may hold.
-            verify: When a newest checkpoint of hot is compared with cold's.
+            opaque_hot: Hot with the serializer that flushers read it with.
+            leases: The leases that this process may hold.
+            verify: When hot's newest checkpoint is compared with cold's.
             cold_is_postgres: Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`).
-            lists_by_id: Whether cold is known to list by descending id, whatever it is asked for.
+            lists_by_id: Whether cold is known to list by descending id.
         """
         self._hot = hot
         self.opaque_hot, self.leases, self.verify = opaque_hot, leases, verify
@@ -106,7 +106,7 @@ class Tiers:
         """None: write-through."""
         self.counts: Counts = Counts()
         self.negative_cache: dict[str, NegativeEntry] = {}
-        """Threads in which nothing was found."""
+        """Threads of which cold had nothing."""
         self.verified: set[tuple[str, str]] = set()
         """Threads and namespaces whose newest checkpoint was compared with cold's."""
 
@@ -116,14 +116,14 @@ class Tiers:
         return context_of(self._hot)
 
     def over(self, hot: Saver[Any]) -> Tiers:
-        """The same, with all that is known, over a clone of hot."""
+        """The same tiers over a clone of hot. Both share what is remembered."""
         clone = copy.copy(self)
         clone._hot = hot  # noqa: SLF001 - it is of this class
         return clone
 
 
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
-    """Do something with hot, or, where it fails and is to be bypassed, leave it: cold has it."""
+    """Run an operation over hot. If hot fails and may be bypassed, give the operation up, because cold has what matters."""
     try:
         yield from operation
     except HotFailed:
@@ -131,7 +131,7 @@ def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
 
 
 def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
-    """A config as other savers take it: the namespace is always there; names are strings."""
+    """A config in the form that other savers need: it always has a namespace, and names are strings."""
     where, more = config.address(given), dict(config.configurable(given))
     more["thread_id"] = where.thread_id
     more.pop(config.TTL_KEY, None)  # which is about hot; LangGraph would take a text along in the metadata

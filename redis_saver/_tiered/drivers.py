@@ -52,10 +52,10 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         """Drive both.
 
         Args:
-            hot: The saver in front; requests go to what is its driver when they come.
+            hot: The saver in front. A request goes to the driver that hot has at that moment.
             cold: The saver behind it.
-            opaque_cold: The same, for values that are carried as they are stored (`opaque_copy.opaque_pair`).
-            bypasses: Whether `HotFailed` is raised in an operation instead of hot's own error.
+            opaque_cold: Cold with the serializer that flushers write with (`opaque_copy.opaque_pair`).
+            bypasses: Whether `HotFailed` is raised in an operation in place of hot's own error.
         """
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
@@ -78,14 +78,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
 
 
 class _Flights:
-    """What OS threads of this process do at this moment, which others wait for."""
+    """The single flights of this process: work of OS threads that others wait for."""
 
     def __init__(self) -> None:
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Whoever was at work is not in the child."""
+        """In the child, forget them: the OS threads at work are the parent's."""
         self.lock, self.under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
 
 
@@ -98,7 +98,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         self._single_flight = _Flights()
 
     async def arequest(self, request: TieredRequest) -> Any:
-        """`request` for asyncio. To sleep takes no worker thread."""
+        """`request` for asyncio. Sleeping takes no worker thread."""
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await super().arequest(request)
@@ -182,7 +182,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return loops.call(make(), loop)
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on this loop, if cold answers here, or where it does."""
+        """Run a coroutine on this loop if cold answers here; if not, on the loop where cold answers."""
         if self._is_loop_of_cold(asyncio.get_running_loop()):
             return await make()
         loop = self._loop_of_others()
@@ -194,13 +194,14 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return bound is None or (bound is loop and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
-        """Where it answers the others; None: on the background loop."""
+        """The loop on which cold answers callers of other loops; None for the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
             return None
         if self._is_forked:
             raise LoopEnded(
-                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked from; make it, and the saver in front of it, in this process"
+                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked from. Make the cold saver, and the saver over "
+                "both tiers, in this process"
             )
         return bound
 

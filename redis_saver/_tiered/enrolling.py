@@ -1,4 +1,4 @@
-"""Threads that only hot has, from before there were tiers: they are noted as what cold lacks, and flushed."""
+"""Enrolling: threads that only hot has, from before there were tiers, are noted as dirty, and flushed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis_saver._tiered.requests import Tiered
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
-    """See to it that cold has a thread, if it is such a one; None: all of them."""
+    """Enroll a thread, if it is from before there were tiers; None: enroll all such threads."""
 
     def bring() -> Tiered[None]:
         found = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
@@ -24,6 +24,6 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 
 def bring_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Bring such a thread to cold, all of which was just noted."""
+    """Flush a thread, all of which was just noted."""
     yield from flush_now(tiers, thread)
     tiers.counts.enrolled += 1

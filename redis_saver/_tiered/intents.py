@@ -1,4 +1,4 @@
-"""Saying in hot that a thread is being written elsewhere, and that it is no more."""
+"""Write intents: a writer says in hot that it writes a thread to cold, and when it is done."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Ti
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
-"""A record that is all of a thread; a field that there never is."""
+"""The record of an intent on a whole thread; a field that never exists."""
 _ATTEMPTS = 3
-"""How often a damaged thread is repaired before a write fails: others may damage it again, or the damage is where repairing does not reach."""
+"""How often a damaged thread is repaired before a write fails. Others may damage it again, or the damage may be where a repair does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
-"""What cold must have of a thread before it is written there, beside all values of what is written."""
+"""What cold must have of a thread before a writer goes on: also what was coalesced ("all"), or nothing, because the thread is deleted next."""
 
 
 class Intent(NamedTuple):
-    """What a writer said, and was told."""
+    """A write intent: what the writer said, and what hot answered."""
 
     token: str
     is_here: bool
@@ -38,27 +38,27 @@ class Intent(NamedTuple):
     has_all: bool
     """Whether cold is known to have all values of the thread."""
     is_pathless: bool
-    """Whether writes of the checkpoint were brought back without their paths."""
+    """Whether hot has writes of the checkpoint without their task paths, from a fill."""
     newest: bytes
-    """What hot will have of the thread, as `lua/tiered/end_intent.lua` takes it."""
+    """The field that says what hot has of the thread after this write, as `lua/tiered/end_intent.lua` takes it."""
 
 
 def begin_intent(
     tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, need: Need = ""
 ) -> Tiered[Intent]:
-    """Say in hot that the thread is being written. What only hot has is brought to cold first, and believed until then.
+    """Begin a write intent. If hot has something that cold lacks, it is flushed first; until then hot is believed.
 
     Args:
         tiers: The saver.
         thread: The thread.
         record: What is written.
-        writes: The beginning of the members of a checkpoint's pending writes, if it is some of them.
-        ns: The namespace it is in; None: all.
-        need: All: cold is brought first what was coalesced, too. Nothing: the thread is going to be deleted, so what only hot has need not
-            be brought, and what is damaged goes first.
+        writes: For pending writes: the beginning of the members of the checkpoint's writes.
+        ns: The namespace that is written; None: all.
+        need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only hot has is not flushed, and a
+            damaged thread is removed first.
 
     Raises:
-        ThreadBusy: Others were at the thread all the time.
+        ThreadBusy: Others flushed or wrote the thread all the time.
     """
     token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
     known_empty = tiers.negative_cache.pop(thread, None)
@@ -71,7 +71,7 @@ def begin_intent(
         try:
             in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
         except Exception:
-            yield release(keys, token)  # the write is given up, and cold was not told of it
+            yield release(keys, token)  # the write does not happen, and cold was not told of it
             raise
         if in_cold == IntentReply.BEHIND:
             if need == "nothing":
@@ -93,7 +93,7 @@ def begin_intent(
 def _marked(
     tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = _ATTEMPTS
 ) -> Tiered[tuple[int, int, int]]:
-    """What the script answers, after the thread was repaired, so often at the most, if it is damaged."""
+    """The script's answer. If the thread is damaged it is repaired first, a few times at the most."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     try:
         answer = yield Call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), arguments)
@@ -111,26 +111,26 @@ def _marked(
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
-    """Give up what hot has left of a thread that cold has; what it does not have is lost, and that is the error it is."""
+    """Repair a damaged thread: hot drops what is left of it, if cold has the thread. If cold lacks some of it that is lost, and the error is raised."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     if (yield Call(scripts.REPAIR, left, (b"0",))) == RepairReply.ASK_COLD:
         in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
-        if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
+        if answer == RepairReply.ASK_COLD:  # if not, somebody deleted it meanwhile
             raise damage
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent: hot has what was written, if it has the field `needed`."""
+    """End an intent. Hot has what was written, if it has the field `needed`."""
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, (intent.token, intent.newest, needed))
 
 
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
-    """End an intent by an operation over hot, unless hot is to be bypassed.
+    """End an intent by an operation over hot, unless hot fails and is bypassed.
 
-    Where that fails, hot forgets the thread, if it can be told so at once: cold has what was written, and nobody else knows that this writer is done.
+    If the operation fails, hot gives the thread up, if hot can be told so at once: cold has what was written, and nobody else knows that this writer is done.
     """
 
     def or_forget() -> Tiered[None]:
@@ -146,10 +146,10 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
 
 
 def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
-    """Change a thread in cold, and give it up in hot. Answers what cold did.
+    """Change a thread in cold, and give it up in hot. Returns what cold returned.
 
     Raises:
-        NotImplementedError: Cold cannot, and has done nothing: the intent is released.
+        NotImplementedError: Cold cannot do that, and has done nothing. The intent is released.
     """
     intent = yield from begin_intent(tiers, thread, ALL)
     try:
@@ -162,7 +162,7 @@ def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
 
 
 def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
-    """End an intent: hot forgets the thread."""
+    """End an intent: hot gives the thread up."""
     yield from threads.delete_thread(tiers.hot, thread)
     yield from end_intent(tiers, thread, intent, NOWHERE)
 

@@ -1,6 +1,6 @@
-"""What a process holds in hot for a while, a flusher's claim or the look at all keys, where it does not know how its last request ended.
+"""Leases that this process may hold in hot without knowing it: a flusher's claim, or the right to scan, for which it asked and got no reply.
 
-A lease whose reply was lost is held by a token. Who asks again with that token goes on at once; with a new one it would have to wait until the lease runs out.
+A lease is held by a token. If the process asks again with the same token, it goes on at once. With a new token it would have to wait until the lease runs out.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from redis_saver._tiered.requests import Attempt
 
 
 class Leases:
-    """The tokens of leases that this process may hold without using them, by the key in Redis."""
+    """The tokens of leases that this process may hold and does not use, by the key in Redis."""
 
     def __init__(self) -> None:
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Hold nothing: it is the parent that does."""
+        """In the child, forget them: the parent holds the leases."""
         self._tokens: dict[bytes, str] = {}
 
     def token(self, key: bytes) -> str:
-        """The token to ask with: that of an attempt that was kept, else a new one.
+        """The token to ask with: one that was kept, or a new one.
 
-        It is given to one caller only, so no two workers hold a lease by one token; nor do two processes, after a fork.
+        A kept token is given to one caller only. So no two workers hold a lease by the same token, nor do two processes after a fork.
         """
         return self._tokens.pop(key, None) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
-        """Let the next attempt go on with what this token may hold."""
+        """Keep a token, so that the next attempt goes on with the lease that it may hold."""
         if len(self._tokens) >= MAX_NOTED:
             self._tokens.clear()
         self._tokens[key] = token
 
 
 def release(keys: names.TierKeys, token: str) -> Attempt:
-    """Release what a token holds of a thread, if hot can be told so now; else its time runs out."""
+    """Release what a token holds of a thread. If hot does not answer, the lease runs out by itself."""
     return Attempt(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))

@@ -1,7 +1,7 @@
-"""What LangGraph's Postgres savers cannot do, and threads over two tiers need: statements over their tables.
+"""Statements over the tables of LangGraph's Postgres savers, for what threads over two tiers need and these savers cannot do.
 
-Each method is a generator that yields a statement and its parameters, and is sent the rows: written once, run by a `PostgresSaver`'s cursor or an
-`AsyncPostgresSaver`'s, in one transaction.
+Each function is a generator that yields a statement and its parameters, and is sent the rows. So it is written once, and a cursor of a `PostgresSaver`
+or of an `AsyncPostgresSaver` runs it, in one transaction.
 """
 
 from __future__ import annotations
@@ -96,19 +96,19 @@ SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints, (
 
 
 def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
-    """Delete the checkpoints of some runs, with their writes, which a `PostgresSaver` cannot."""
+    """Delete the checkpoints of some runs, with their writes. A `PostgresSaver` cannot do that itself."""
     for statement in _DELETE_RUNS:
         yield statement, (list(run_ids),)
 
 
 def thread_names(after: str, limit: int) -> Statements[list[str]]:
-    """Names of threads behind one, in the database's order, so many at the most. Looks at one row of each."""
+    """Up to `limit` names of threads behind one, in the database's order. Reads one row of each thread."""
     rows = yield _NAMES, (after, limit)
     return [row["thread_id"] for row in rows]
 
 
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
-    """What there is of some threads; of those that are not there, nothing. Looks at all their rows, not at what is stored in them."""
+    """Describe some threads; those that do not exist are left out. Reads all their rows, but not the stored values."""
     rows = yield _DESCRIBE, (INTERRUPT, list(thread_ids))
     return [
         ThreadInfo(
@@ -126,14 +126,14 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
 
 
 def count_thread(thread_id: str) -> Statements[Pruned]:
-    """What is removed where a thread is deleted."""
+    """Count what deleting a thread would remove."""
     (row,) = yield _COUNT, (thread_id,) * 3
     described = yield from describe_threads([thread_id])
     return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(one.bytes for one in described))
 
 
 def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
-    """Remove the checkpoints of a thread that are not kept, on one snapshot of it.
+    """Remove the checkpoints of a thread that are not kept, as one snapshot of the thread shows them.
 
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
@@ -153,16 +153,16 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
 
 
 def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:
-    """Those of some threads that use a `DeltaChannel`: LangGraph notes it in metadata, and marks a snapshot by `true` with a blob behind it."""
+    """The threads, of some, that use a `DeltaChannel`. LangGraph notes that in metadata, and stores a snapshot as `true` with a blob beside it."""
     rows = yield _WITH_DELTA_CHANNELS, (list(thread_ids), list(thread_ids))
     return sorted(row["thread_id"] for row in rows)
 
 
 def uses_delta_channel(thread_id: str) -> NotImplementedError:
-    """Why a thread is not pruned in Postgres, as `PostgresSaver.prune` has it."""
+    """The error for a thread that cannot be pruned in Postgres, as `PostgresSaver.prune` raises it."""
     return NotImplementedError(
         f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does not prune such threads. "
-        "The thread was not changed"
+        "The thread was not changed. Leave it out of the list, or delete it"
     )
 
 
@@ -210,7 +210,7 @@ _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
 
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
-    """A method, where the saver's tables are known, and it has no such method by its own name."""
+    """A function of this module, if the saver's tables are known and it has no such method of its own."""
     if method not in _METHODS or not postgres.has_history(saver):
         return None
     has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
@@ -218,7 +218,7 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
-    """What does in a `PostgresSaver` what it cannot do itself; None where it can, or is another saver, which has to."""
+    """A function that does for a `PostgresSaver` what it cannot do itself. None if it can, or if it is another saver."""
     if (made := _statements(saver, method, method)) is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Reading by hot, else by cold, and bringing back to hot what it lacked."""
+"""Reading: hot first; on a miss cold, and then hot is filled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
-    """The newest checkpoint, or the one a config names: of hot, else of cold, and then brought back."""
+    """The newest checkpoint, or the one that a config names. Reads hot first; on a miss it reads cold and fills hot."""
     where, waited, repaired = config.address(given), False, 0
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     is_believed = tiers.verify == "never" or where.checkpoint_id is not None
@@ -67,7 +67,7 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
             return (yield ColdCall("get_tuple", (for_cold(given),)))  # type: ignore[no-any-return]
         if damage:
             yield from best_effort(tiers, repair(tiers, where.thread_id, damage))
-        if waited:  # what was found by the first of those who waited was not brought back
+        if waited:  # another caller read it from cold, and did not fill hot
             fetched = yield from _fetch(tiers, where, given)
         else:
             fetched = yield SingleFlight((*where[:2], where.checkpoint_id or ""), lambda: _fetch(tiers, where, given))
@@ -77,7 +77,7 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
 
 
 def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | None) -> Tiered[bool]:
-    """Whether cold has no newer checkpoint, if that is still to be asked; else hot gives the thread up."""
+    """For `verify`: whether cold has no newer checkpoint than hot. If it has, hot gives the thread up."""
     place = where[:2]
     if tiers.verify == "on_open" and place in tiers.verified:
         return True
@@ -98,7 +98,7 @@ class _Fetched(NamedTuple):
 
 
 def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered[_Fetched | None]:
-    """Read from cold, and bring what is there back to hot. None: by now hot has it."""
+    """Read from cold, and fill hot. None: hot has it by now."""
     thread, token = where.thread_id, uuid4().hex
     keys = tiers.hot.keyspace.tier_keys(thread)
     wanted = (
@@ -128,14 +128,14 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     def restore() -> Tiered[None]:
         try:
             arguments = _restored(tiers.hot, found, token, newest=not where.checkpoint_id)
-        except LimitExceeded:  # it is too large for hot, and stays in cold alone
+        except LimitExceeded:  # it is too large for hot, so cold alone has it
             return
         back, error = yield Attempt(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
             tiers.counts.rehydrations += back
         elif not isinstance(error, ThreadDamaged) and "OOM" not in str(
             error
-        ):  # the next to read repairs it; it does not fit
+        ):  # damaged: the next reader repairs it; out of memory: it does not fit into hot
             raise error
 
     yield from best_effort(tiers, restore())
@@ -143,13 +143,13 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
 
 
 def _restored(hot: Context, found: CheckpointTuple, token: str, *, newest: bool) -> list[Argument]:
-    """What `lua/tiered/fill.lua` takes."""
+    """The arguments of `lua/tiered/fill.lua`."""
     where = config.address(found.config)
     checkpoint_id = where.checkpoint_id or ""
     records: list[Argument] = []
     count = 0
     for order, (task, writes) in enumerate(by_task(found.pending_writes or ()).items()):
-        # The path that gave this order is not known.
+        # Cold does not say by which task paths this order came, so the order itself stands for them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(where.checkpoint_ns, checkpoint_id, task)
         if regular:
@@ -170,7 +170,7 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """What both have, newest first, in pages. Of a thread that cold does not have all of: what hot has, if that is all; else cold gets it first.
 
-    What was coalesced is in hot alone. Where both have to be asked all is gathered; a thread with a write intent is left out then of what hot says.
+    What was coalesced is in hot alone. If both have to be asked, all results are gathered first, and hot's are left out for a thread with a write intent.
     """
     return _list(tiers, listing.query(given, filter, before, limit), filter, _Listed(before, limit))
 
@@ -182,7 +182,7 @@ def _list(
         return
     given, thread = asked.config, None if asked.config is None else config.thread_id(asked.config)
     has_all, tombstones = tiers.flush_queue is None or tiers.flush_queue.history == "all", set[str]()
-    yield from enroll(tiers, thread)  # first, as a thread that another brings there is dirty then
+    yield from enroll(tiers, thread)  # first, because a thread that another process enrolls is dirty then
     try:
         for each in (yield from _dirty(tiers, thread)):
             if thread is not None and (yield from _list_by_hot_alone(tiers, thread, asked, listed)):
@@ -202,7 +202,7 @@ def _list(
     with_intents = yield from _with_intents(tiers, thread)
     try:
         in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(asked)))
-    except ThreadDamaged:  # the next to read repairs it
+    except ThreadDamaged:  # the next reader repairs it
         in_hot = []
     believed = [one for one in in_cold if config.thread_id(one.config) not in tombstones]
     believed += [one for one in in_hot if config.thread_id(one.config) not in with_intents]
@@ -211,7 +211,7 @@ def _list(
 
 
 class _Listed:
-    """How far a list has got, so that another store can go on with it: below an id, but for what has been listed of the last one."""
+    """How far a list has got, so that the other store can go on with it: below the last id, without what was already listed of that id."""
 
     def __init__(self, before: RunnableConfig | None, limit: int | None) -> None:
         self.before, self.left = before, limit
@@ -220,16 +220,16 @@ class _Listed:
 
     @property
     def more(self) -> int:
-        """So many that are below `before` were listed already."""
+        """How many of the next results may have been listed already."""
         return len(self._at_last)
 
     @property
     def is_done(self) -> bool:
-        """Whether no more are wanted."""
+        """Whether the limit is reached."""
         return self.left is not None and self.left <= 0
 
     def page(self, found: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
-        """Those of the next that were not listed yet."""
+        """A page of those results that were not listed yet."""
         new = [one for one in found if config.address(one.config) not in self._at_last][: self.left]
         for one in new:
             if (checkpoint_id := one.checkpoint["id"]) != self._last_id:
@@ -243,7 +243,7 @@ class _Listed:
         return Page(new)
 
     def rest_of(self, asked: listing.Query) -> listing.Query:
-        """What is still wanted, and maybe `more`."""
+        """The query for what is still wanted, and for the `more` that may have been listed already."""
         before = None if self.before is None else config.checkpoint_id(self.before)
         return asked._replace(before=before, limit=None if self.left is None else self.left + self.more)
 
@@ -251,7 +251,7 @@ class _Listed:
 def _list_by_hot_alone(
     tiers: Tiers, thread: str, asked: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
-    """List a dirty thread by hot, as long as hot has all of it; whether it did to the end."""
+    """List a dirty thread by hot, as long as hot has all of it. Returns whether it had to the end."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
@@ -268,13 +268,13 @@ def _list_by_hot_alone(
 
 
 PER_PAGE = 100
-"""How many checkpoints cold is asked for at once."""
+"""How many checkpoints cold is asked for in one call."""
 
 
 def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
-    """List by cold, each page a call: one that is left open would keep a connection of cold while the caller works.
+    """List by cold, with a call for each page: an open call would hold a connection of cold while the caller works.
 
-    A page goes on below the last, so that is done only where cold is known to list by id.
+    A page goes on below the last id. So this is done only if cold is known to list by id.
     """
     while not listed.is_done:
         limit = listed.left
@@ -289,7 +289,7 @@ def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream
 
 
 def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
-    """The threads, or the one if it is, of which hot is not to be believed. To be asked before hot is."""
+    """The threads that have write intents, so that hot is not to be believed; with `thread`, that one if it has. Ask before hot is read."""
     keyspace, position, found = tiers.hot.keyspace, None, set[str]()
     if thread is not None:
         return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).intents))) else found
@@ -301,9 +301,9 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Seeds and writes of `DeltaChannel`s: by hot, if it has the ancestors it takes; else by cold, which gets before what it lacks of the thread.
+    """Seeds and writes of `DeltaChannel`s: from hot, if it has all ancestors that are needed; if not, from cold, after the thread was flushed.
 
-    What cold answers does not fill hot: it would take a call of cold for each ancestor.
+    What cold answers does not fill hot, because that would take a call of cold for each ancestor.
     """
     where, damage = config.address(given), None
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
@@ -329,7 +329,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
 
 
 def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
-    """The thread, if cold does not have all of it; None: all threads of which it does not."""
+    """The thread, if it is dirty; for None all dirty threads."""
     if thread is None:
         return (yield from scan(tiers)).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
@@ -339,7 +339,7 @@ _ATTEMPTS = 3
 
 
 def _is_whole(keys: names.TierKeys) -> Operation[bool]:
-    """Whether hot has all of a thread, or knows that there is nothing any more, though cold does not."""
+    """Whether hot has all of a thread, or knows that it was deleted, though cold does not know yet."""
     if (yield Command(("EXISTS", keys.intents))):
         return False
     if (yield Command(("EXISTS", keys.data_key))):
@@ -348,5 +348,5 @@ def _is_whole(keys: names.TierKeys) -> Operation[bool]:
 
 
 def _has_tombstone(keys: names.TierKeys) -> Operation[bool]:
-    """Whether the thread was deleted, and cold does not know yet."""
+    """Whether the thread has a tombstone: it was deleted, and cold does not know yet."""
     return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None

@@ -1,4 +1,4 @@
-"""Records: the notes of what cold does not have."""
+"""Records: notes in hot of what cold does not have."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from redis_saver.errors import DecodeError, decoding
 
 
 class Record(NamedTuple):
-    """What cold does not have."""
+    """A note of one thing that cold does not have."""
 
     member: bytes
     """Its member of the index; `d`: the thread was deleted."""
     score: bytes
     """When it was written."""
     tries: int
-    """How often cold would not take it."""
+    """How often cold refused it."""
     writes: bytes | None
-    """The pending writes, if it is some and they are still there."""
+    """The pending writes, if it is about writes and they still exist."""
 
     def problem(self) -> DecodeError | None:
-        """What is wrong with the note, which somebody else may have written: None where it names something."""
+        """What is wrong with the note, which another program may have written; None if nothing is."""
         try:
             with decoding("the note {!r} of what cold does not have", self.member):
                 if self.kind not in (b"c", b"w", b"d"):
-                    raise ValueError("it is neither a checkpoint, nor writes, nor a deletion")
+                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a deletion")
                 if self.kind != b"d":
                     names.component(self.place[1])
         except DecodeError as error:

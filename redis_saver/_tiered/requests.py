@@ -1,4 +1,4 @@
-"""What operations over two tiers ask for, beside the requests of hot."""
+"""The requests that operations over two tiers yield, beside those that hot answers (`redis_saver/_engine/requests.py`)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ColdCall(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A request that may fail. Reply: a `Outcome`."""
+    """A request that may fail. Reply: an `Outcome`."""
 
     request: ColdCall | Call | Command
 
 
 class Outcome(NamedTuple):
-    """What came of a request."""
+    """The reply to a request, or its error."""
 
     reply: Any
     error: Exception | None
@@ -41,7 +41,7 @@ class Sleep(NamedTuple):
 
 
 class SingleFlight(NamedTuple):
-    """Something that all who ask for it at the same time wait for together. Reply: its result to the first, None to the others."""
+    """Work that all who ask for it at the same time wait for together. Reply: its result for the first caller, None for the others."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]
@@ -53,4 +53,4 @@ TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 
 class HotFailed(RedisSaverError):
-    """Hot failed, and is to be bypassed; else its own error is raised instead."""
+    """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""

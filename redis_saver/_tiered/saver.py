@@ -107,7 +107,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":
             raise ValueError(
-                'on_hot_error="bypass" goes with mode="write-through": with write-behind cold does not have what was written last'
+                'on_hot_error="bypass" works only with mode="write-through": with write-behind cold does not have what was written last. '
+                'Write on_hot_error="raise", or change the mode'
             )
         configs.number("flush_workers", flush_workers, 1, whole=True)
         configs.number("max_backlog", max_backlog, 1, whole=True)
@@ -153,7 +154,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     @abstractmethod
     def _make_flusher(self, workers: int) -> None:
-        """Make what brings to cold what only hot has, and start it where it is not up to a loop."""
+        """Make the flusher. Start it too, unless a loop has to start it."""
 
     def __repr__(self) -> str:
         """The class, hot, the class of cold, and the mode."""
@@ -176,17 +177,17 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return self._tiers.counts.snapshot()
 
     def _closed(self, left: int) -> int:
-        """Log what `close` has left behind; answers how many records that is."""
+        """Log how much `close` has left in hot, and return the number of records."""
         if left:
             _LOG.warning("%s", what_is_left(self.stats()))
         return left
 
     def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
-        """Say at the end of a `with` what `close` has left behind, or met; but an error that is on its way out stays what it is."""
+        """At the end of a `with`, warn of what `close` has left in hot, or raise its error. If the body raised an error, that one goes on, and this is logged."""
         if error is None and failed is not None:
             raise failed
         if failed is not None:
-            _LOG.warning("it cannot be said whether cold has everything: %s", error_text(failed))
+            _LOG.warning("it is not known whether cold has everything: %s", error_text(failed))
         elif left and error is None:
             warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
 
@@ -201,7 +202,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
         Raises:
             ThreadNotFound: Redis does not have the thread.
-            ThreadBusy: Something seemed to be wrong in each of some attempts, and the thread was written to during each.
+            ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
         return self._run(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
@@ -211,7 +212,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
 
 def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-    """An operation that ends with hot's own error, where that was not bypassed."""
+    """The operation, but with hot's own error in place of a `HotFailed` that was not bypassed."""
     try:
         return (yield from operation)
     except HotFailed as failed:
@@ -219,10 +220,10 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
-    """What operations are given of a saver over two tiers, for what runs more of them. It is private to users."""
+    """The context of a saver over two tiers, for other parts of the package that run operations. Not for users."""
     return saver._tiers  # noqa: SLF001
 
 
 def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
-    """What runs its operations at this moment."""
+    """The driver that runs the saver's operations at this moment."""
     return saver._driver  # noqa: SLF001

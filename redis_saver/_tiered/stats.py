@@ -51,21 +51,21 @@ class Counts(Stats):
     _look: str = ""
 
     def after_fork(self) -> None:
-        """Begin anew: what the parent counted is the parent's."""
+        """In the child, begin with zero."""
         vars(self).clear()
         vars(self).update(vars(Stats()))
 
     def snapshot(self) -> Stats:
-        """What was counted so far."""
+        """A copy of the numbers so far."""
         return Stats(**{each.name: getattr(self, each.name) for each in fields(Stats)})
 
     @property
     def knows_backlog(self) -> bool:
-        """Whether this process has scanned for the backlog, or learned what another one found; else it counts only what it wrote itself."""
+        """Whether this process has scanned for the backlog, or read what another one found. If not, the backlog here is only what it wrote itself."""
         return bool(self._look)
 
     def learn(self, found: str) -> None:
-        """Take over what a look at hot found, as `flush/queue.py`'s `scan` publishes it, once."""
+        """Take over the result of a scan, as `scan` in `flush/queue.py` publishes it; each result once."""
         which, *numbers = found.split()
         if which != self._look:
             self._look = which

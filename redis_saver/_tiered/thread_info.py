@@ -1,4 +1,4 @@
-"""Which threads there are in two tiers, and where."""
+"""Which threads exist in two tiers, and in which of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def _newest(self) -> ThreadInfo:
-        """What is told by the tier with the newer checkpoint; hot where both have the same."""
+        """The tier with the newer checkpoint; hot if both have the same."""
         found = [one for one in (self.hot, self.cold) if one is not None]
         return max(found, key=lambda one: one.checkpoint_id or "")
 
@@ -108,12 +108,12 @@ def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThrea
 def _joined(
     tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
 ) -> Tiered[list[TieredThreadInfo]]:
-    """What both have of some threads. Cold is not believed where it is still to delete the thread.
+    """What both tiers have of some threads. Cold is not believed about a thread that it still has to delete.
 
     Args:
         tiers: The saver.
         names: The threads.
-        in_cold: What cold has, if that is known. Else cold is asked behind hot, so that what is flushed in between is seen twice, not never.
+        in_cold: What cold has, if that is known. If not, cold is asked after hot, so that what is flushed in between is seen twice rather than never.
     """
     if not names:
         return []
@@ -146,12 +146,12 @@ def _in_cold(tiers: Tiers, names: Sequence[str]) -> Tiered[dict[str, ThreadInfo]
 
 
 def _gathered() -> Tiered[dict[str, ThreadInfo]]:
-    """What a saver of which nothing else is known has of all threads: all of it is read."""
+    """What a cold saver of another kind has of all threads. All of it is read."""
     return _described((yield ColdCall("list", (None,))))
 
 
 def _described(found: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
-    """What checkpoints tell of their threads."""
+    """The threads of some checkpoints, described by these."""
     by_thread: dict[str, list[CheckpointTuple]] = {}
     for one in found:
         by_thread.setdefault(config.thread_id(one.config), []).append(one)

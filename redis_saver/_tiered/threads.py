@@ -1,4 +1,4 @@
-"""Changing threads as a whole: in cold, and hot gives them up."""
+"""Changing whole threads: cold is changed, and hot gives them up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
-    """Make the target what the source is, in cold; hot gives the target up."""
+    """Copy the source to the target in cold; hot gives the target up."""
     if source == target:
         return
     stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
@@ -54,13 +54,13 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold; hot gives up the threads in which it has them.
+    """Delete the checkpoints of some runs in cold; hot gives up the threads that have any.
 
     Raises:
-        ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, as others were writing it all the time.
+        ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, because others wrote the thread all the time.
     """
     members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
-    for run in run_ids:  # of threads, too, that may be on their way back to hot
+    for run in run_ids:  # also in threads that a reader may be filling hot with
         found = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(one.config) for one in found)
     for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
@@ -80,10 +80,10 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold; hot gives them up. Answers what cold removed, as far as it is known.
+    """Prune threads in cold; hot gives them up. Returns what cold removed, as far as that is known.
 
     Raises:
-        NotImplementedError: Cold cannot. Nothing was done to the thread.
+        NotImplementedError: Cold cannot prune that. The thread was not changed.
     """
     total = Pruned()
     if not tiers.cold_is_postgres:
@@ -104,33 +104,33 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
 
 
 def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
-    """Prune by a saver of which no more is known than LangGraph's interface."""
+    """Prune by a cold saver of which only LangGraph's interface is known."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
-            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold; over this one there are strategy='keep_latest', "
-            "if it can prune, and 'delete'. Nothing was removed"
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. With this cold saver write strategy='delete', or "
+            "strategy='keep_latest' if it can prune"
         )
     if kept is None:
         for thread in thread_ids:
             yield from delete_thread(tiers, thread)
         return
     latest = {"strategy": "keep_latest"}
-    yield ColdCall("prune", ([],), latest)  # so that one that cannot says so before anything is done
+    yield ColdCall("prune", ([],), latest)  # if cold cannot prune, this raises before anything is done
     for thread in thread_ids:
         yield from change(tiers, thread, ColdCall("prune", ([thread],), latest))
 
 
 def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
-    """The time a thread has left in hot; None where it does not expire, or is not there."""
+    """The time that a thread has left in hot; None if it does not expire there, or hot does not have it."""
     return hot_threads.get_ttl(tiers.hot, thread)
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
-    """Change when a thread expires in hot; one that only cold has is brought back first.
+    """Change when a thread expires in hot. If only cold has it, hot is filled first.
 
     Raises:
-        ThreadNotFound: Neither has it.
-        ThreadBusy: It could not be brought back, as others were writing it.
+        ThreadNotFound: Neither tier has it.
+        ThreadBusy: Hot could not be filled, because others wrote the thread.
     """
     for _ in range(_ATTEMPTS):
         if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:

@@ -1,8 +1,8 @@
-"""Write-behind: what hot acknowledges before cold has it.
+"""Write-behind: hot acknowledges a write before cold has it.
 
-That is done only where the scripts know that nothing is missing (`lua/lib/write_behind.lua`): hot has all of the thread, or what is
-newest in the namespace and the parent. Where it has not, cold is read once, which brings that back; what is refused then, too, goes to cold
-first, as write-through does.
+The scripts do that only if they know that hot lacks nothing (`lua/lib/write_behind.lua`): it has all of the thread, or the
+newest checkpoint of the namespace and the parent. If it does not, cold is read once, which fills hot. If the script refuses the write again, it goes to cold
+first, as with write-through.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redis_saver._tiered.requests import Tiered
 from redis_saver.errors import ThreadDamaged
 
 Store: TypeAlias = Callable[[Variant], Operation[bool]]
-"""An operation that stores a record in hot, by a variant of its script; False: that refused it."""
+"""An operation that stores a record in hot, by a variant of its script. It returns False if the script refused."""
 
 
 def put(
@@ -38,7 +38,7 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Tiered[bool]:
-    """Store a checkpoint in hot; False where it has to go to cold first."""
+    """Store a checkpoint in hot. Returns False if it has to go to cold first."""
     where = config.address(given)
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
 
@@ -56,7 +56,7 @@ def put_writes(
     task_id: str,
     task_path: str,
 ) -> Tiered[bool]:
-    """Store the pending writes of a task in hot; False where they have to go to cold first."""
+    """Store the pending writes of a task in hot. Returns False if they have to go to cold first."""
     where = config.address(given)
 
     def store(variant: Variant) -> Operation[bool]:
@@ -68,7 +68,7 @@ def put_writes(
 def _store(
     tiers: Tiers, queue: Queue, where: config.Address, store: Store, script: Script, last: bytes
 ) -> Tiered[bool]:
-    """Store a record by a script that notes it, too.
+    """Store a record in hot, by a script that also notes that cold lacks it.
 
     Args:
         tiers: The saver.
@@ -76,13 +76,13 @@ def _store(
         where: The checkpoint.
         store: The operation.
         script: The variant of its script.
-        last: What that takes last.
+        last: The last argument of that.
     """
     yield from queue.wait_for_capacity()
     try:
         is_stored = yield from _fill_and_try(tiers, where, store, script, last)
     except BaseException:
-        queue.note(where.thread_id, 0)  # it may be there all the same
+        queue.note(where.thread_id, 0)  # hot may have it in spite of the error
         raise
     finally:
         tiers.negative_cache.pop(where.thread_id, None)
@@ -94,7 +94,7 @@ def _store(
 
 
 def _fill_and_try(tiers: Tiers, where: config.Address, store: Store, script: Script, last: bytes) -> Tiered[bool]:
-    """As `_try`; where that is refused, once more after what hot lacks was brought back."""
+    """As `_try`. If the script refuses, fill hot from cold and try once more."""
     if (yield from _try(tiers, where, store, script, last)):
         return True
     wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
@@ -118,12 +118,12 @@ def _try(tiers: Tiers, where: config.Address, store: Store, script: Script, last
 
 
 def delete_thread(tiers: Tiers, queue: Queue, thread: str) -> Tiered[bool]:
-    """Delete a thread in hot; False where it has to be deleted in cold first."""
+    """Delete a thread in hot. Returns False if it has to be deleted in cold first."""
     try:
         if not (yield from flushing.put_tombstone(tiers, thread)):
             return False
     except BaseException:
-        queue.note(thread, 0)  # it may be so all the same
+        queue.note(thread, 0)  # hot may have done it in spite of the error
         raise
     queue.note(thread, 1)
     return True

@@ -1,4 +1,4 @@
-"""Writing to cold, then to hot; or to hot, where cold may lag behind."""
+"""Writing: to cold, then to hot (write-through); or to hot, while cold lags behind (write-behind)."""
 
 from __future__ import annotations
 
@@ -83,25 +83,24 @@ def _write(
     needed: bytes = b"",
     writes: bytes = b"",
 ) -> Tiered[None]:
-    """Write to cold, then to hot; what hot has has a write intent meanwhile, which stays where something fails.
+    """Write to cold, then to hot. Meanwhile the thread has a write intent in hot, which stays if something fails.
 
     Args:
         tiers: The saver.
-        where: Its checkpoint.
-        cold: The call of cold, given whether cold `has_all` of the thread.
-        hot: The operation over hot, by a variant of its script.
-        script: That variant, which ends the intent, too.
-        record: What is written.
-        needed: What hot must have for this to be all it is in cold, unless the thread was empty.
-        writes: The beginning of the members of the checkpoint's pending writes, if it is one.
+        where: The checkpoint that is written, or its parent.
+        cold: Makes the call of cold; it is told whether cold `has_all` of the thread.
+        hot: Makes the operation over hot, by a variant of its script.
+        script: That variant, which also ends the intent.
+        record: Names what is written.
+        needed: The field that hot must have so that it has after this all that cold has, unless the thread was empty.
+        writes: For pending writes: the beginning of the members of the checkpoint's writes.
     """
     thread = where.thread_id
     intent = yield from begin_intent(tiers, thread, digest(record), writes, where.checkpoint_ns)
     yield cold(has_all=intent.has_all)
 
     def then() -> Operation[None]:
-        # Where hot has forgotten the parent, it may have forgotten values. Where writes were brought back, their order is by paths that
-        # are not known.
+        # If hot gave up the parent, it may lack values. If writes came back by a fill, hot does not know the task paths that order them.
         if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
             keys = tiers.hot.keyspace.tier_keys(thread)
             more = (intent.token, intent.newest, b"" if intent.newest else needed)

@@ -272,7 +272,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
             key_of(target), next(field for field in fields(target, b"p") if field != names_chunk(target)), b"x"
         ),
         "error",
-        r"chunk p:[0-9a-f]{32}: it cannot be read: ValueError: its bytes are not what its name says",
+        r"chunk p:[0-9a-f]{32}: it cannot be read: ValueError: its bytes do not match the digest in its name: they were changed",
     ),
     "writes are gone": (removed(b"w"), "error", r"writes of task 'task' on checkpoint '2': the index names it"),
     "writes are cut": (
@@ -302,8 +302,8 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
         r"checkpoint '9' of namespace 'sub'.*fails",
     ),
     "a run is not listed": (unlisted(names.run("run-1")), "warning", r"run 'run-1': .*delete_for_runs\(\) misses it"),
-    "a member of others": (listed(b"x\n"), "warning", r"field b'x\\n': it is no member"),
-    "a field of others": (stored(b"x\n", b""), "warning", r"field b'x\\n': it is no field"),
+    "a member of others": (listed(b"x\n"), "warning", r"field b'x\\n': redis_saver has no such member"),
+    "a field of others": (stored(b"x\n", b""), "warning", r"field b'x\\n': redis_saver has no such field"),
     "a value nobody has": (
         stored(names.blob("", b"n\0s9"), b"4:null"),
         "warning",
@@ -312,7 +312,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
     "a chunk nobody has": (
         stored(b"p" + digest(b"left over"), b"left over"),
         "warning",
-        r"chunk p:[0-9a-f]{32}: no value holds it",
+        r"chunk p:[0-9a-f]{32}: no value has it, and @gc_roots does not lead to it",
     ),
     "bytes counted wrong": (counting(2, 1), "warning", r"thread 'thread': its counter says \d+ bytes"),
     "values counted wrong": (counting(3, 1), "warning", r"says 6 values, and there are 5"),
@@ -505,9 +505,15 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
     await sound(uniform)
     with psycopg.connect(tiers.url, autocommit=True) as connection:
         for change, said in (
-            ("UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s", "cold has it otherwise: the metadata"),
-            ("UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE checkpoint_id = %s", "otherwise: its parent"),
-            ("DELETE FROM checkpoint_writes WHERE checkpoint_id = %s", "otherwise: .*"),
+            (
+                "UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s",
+                "cold has it with something else: the metadata",
+            ),
+            (
+                "UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE checkpoint_id = %s",
+                "something else: its parent",
+            ),
+            ("DELETE FROM checkpoint_writes WHERE checkpoint_id = %s", "something else: .*"),
             ("DELETE FROM checkpoints WHERE checkpoint_id = %s", "cold does not have it"),
         ):
             connection.execute(change, (made[2]["configurable"]["checkpoint_id"],))

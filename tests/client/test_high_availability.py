@@ -638,9 +638,9 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ({"cluster_timeout": -1}, "cluster_timeout=-1: a number of 0 at the least"),
+        ({"cluster_timeout": -1}, "cluster_timeout=-1: write a number of at least 0"),
         ({"cluster_timeout": float("inf")}, "cluster_timeout=inf"),
-        ({"min_replicas": 1.0}, "min_replicas=1.0: an int of 0"),
+        ({"min_replicas": 1.0}, "min_replicas=1.0: write an int of at least 0"),
         ({"replica_timeout": 0}, "replica_timeout=0"),
     ],
 )

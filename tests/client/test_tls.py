@@ -241,7 +241,7 @@ def test_a_cluster_that_cannot_check() -> None:
     [
         ("rediss://h?ssl_ca_certs=/nowhere/ca.pem", "ssl_ca_certs='/nowhere/ca.pem': there is no such file"),
         ("rediss+sentinel://h/s?sentinel_ssl_certfile=/nowhere", "there is no such file"),
-        ("redis://h?ssl_check_hostname=true", "TLS begins with the scheme, rediss://"),
+        ("redis://h?ssl_check_hostname=true", "option ssl_check_hostname needs TLS, which the scheme turns on: rediss://"),
         ("redis+cluster://h?ssl=true", r"rediss\+cluster://"),
         ("rediss://h?ssl_check_hostname=true&ssl_cert_reqs=none", "leave out ssl_cert_reqs=none"),
     ],

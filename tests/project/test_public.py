@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -40,24 +42,40 @@ VALUES = {
 }  # fmt: skip
 
 
+IN_TEXT = {"TTL", "__version__"}
+"""What is exported and has no entry of its own on the page: signatures and texts explain these."""
+API = Path(__file__).parents[2] / "docs" / "api.md"
+
+
 def shown(thing: Any) -> set[str]:
     return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def exported(module: str) -> set[str]:
+    return set(import_module(module).__all__)
 
 
 def test_modules_without_an_underscore_are_those_of_the_api() -> None:
     found = {one.name for one in pkgutil.iter_modules(redis_saver.__path__)}
     assert {name for name in found if not name.startswith("_")} == MODULES
-    for name in MODULES:
-        module = import_module(f"redis_saver.{name}")
-        exported = getattr(module, "__all__", None)
-        of_its_own = {
-            one
-            for one, thing in vars(module).items()
-            if not one.startswith("_")
-            and (inspect.isclass(thing) or inspect.isfunction(thing))
-            and thing.__module__ == module.__name__
-        }
-        assert exported or of_its_own, name
+    assert shown(redis_saver) - MODULES == exported("redis_saver") - {"__version__"}
+    assert exported("redis_saver.errors") == {name for name in redis_saver.__all__ if is_error(name)}
+
+
+def is_error(name: str) -> bool:
+    one = getattr(redis_saver, name)
+    return inspect.isclass(one) and issubclass(one, Exception)
+
+
+def test_what_is_exported_is_what_the_page_names() -> None:
+    """The page has all errors by naming their module."""
+    named = set(re.findall(r"^\.\. auto(?:class|function|module):: ([\w.]+)$", API.read_text(), re.MULTILINE))
+    own = {name for name in exported("redis_saver") - IN_TEXT if not is_error(name)}
+    others = {
+        f"redis_saver.{module}.{name}" for module in MODULES - {"errors"} for name in exported(f"redis_saver.{module}")
+    }
+    twice = {f"redis_saver.serde.{name}" for name in own}
+    assert named == {f"redis_saver.{name}" for name in own} | (others - twice) | {"redis_saver.errors"}
 
 
 @pytest.mark.parametrize("kind", OWN)

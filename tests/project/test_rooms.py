@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "redis_saver"
@@ -62,3 +63,9 @@ def test_imports_go_one_way() -> None:
 def test_each_module_has_a_room_or_is_a_leaf() -> None:
     tops = {module.partition(".")[0] for module in modules()}
     assert tops - LEAVES == MAY_IMPORT.keys()
+
+
+def test_architecture_names_each_module() -> None:
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
+    names = {module.rpartition(".")[2] for module in modules()}
+    assert not sorted(name for name in names if not re.search(rf"`({name}|[a-z_]*/?{name}\.py)`", page))

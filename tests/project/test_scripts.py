@@ -112,7 +112,7 @@ CODES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
-    """In the header, in the body, and in `engine/replies.py`; and each is answered somewhere."""
+    """In the header, in the body, and in `redis_saver/_engine/replies.py`; and each is answered somewhere."""
     header, body = split(name)
     declared = {code: int(number) for code, number in re.findall(r"^--   ([A-Z_]+) +(-?\d+)  \S", header, re.MULTILINE)}
     assert declared == {code.name: code.value for code in CODES.get(name, ())}

@@ -258,7 +258,7 @@ for native in (native_bridge.native, None):
     native_bridge.native = native
     found = list(outcomes())
     assert len(found) == 3 * 4 * 3
-    assert sum("may hold itself" in one or "holds itself" in one for one in found) > 15, found
+    assert sum("may contain itself" in one or "contains itself" in one for one in found) > 15, found
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]

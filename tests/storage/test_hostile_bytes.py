@@ -617,7 +617,7 @@ async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Targ
     keys, holds = target.keys(), target.raw.hgetall(data_of(target))
     commands = target.raw.info("stats")["total_commands_processed"]
     with pytest.raises(
-        LimitExceeded, match=rf"the most is [0-9,]+\. Nothing was written.*limits=Limits\({setting}=\d+\)"
+        LimitExceeded, match=rf"the limit is [0-9,]+\. Nothing was written.*limits=Limits\({setting}=\d+\)"
     ):
         await call(small, where)
     assert target.raw.info("stats")["total_commands_processed"] == commands + 1

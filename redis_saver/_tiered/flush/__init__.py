@@ -1,1 +1,1 @@
-"""Flushing: bringing to cold what only hot has."""
+"""Flushing: the flusher brings to cold what only hot has."""

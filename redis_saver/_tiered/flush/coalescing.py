@@ -1,4 +1,4 @@
-"""`cold_history="latest"`: which records cold need not get, as it gets a newer checkpoint of the same burst."""
+"""`cold_history="latest"`: which records cold does not need, because it gets a newer checkpoint of the same burst."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from redis_saver._tiered.requests import HotFailed, Tiered
 from redis_saver.errors import RedisSaverError
 
 _DELTA = "counters_since_delta_snapshot"
-"""What LangGraph notes in the metadata of a checkpoint whose `DeltaChannel`s are made of writes to its ancestors."""
+"""A key that LangGraph puts into the metadata of a checkpoint whose `DeltaChannel`s are rebuilt from writes to its ancestors."""
 
 
 class Plan(NamedTuple):
     """What to do with a burst."""
 
     newest: dict[bytes, bytes]
-    """Members that cold need not get: of checkpoints that are not the newest of their namespace, and of their writes; and the member of the
-    newest, which it has to get for that."""
+    """The records that cold does not need (checkpoints that are not the newest of their namespace, and their writes). Each is mapped to the
+    newest checkpoint, which cold has to get instead."""
     whole: set[str]
-    """Namespaces of which none is coalesced, as the newest needs its ancestors: a `DeltaChannel` is made of the writes to them."""
+    """Namespaces in which nothing is coalesced, because the newest checkpoint needs its ancestors: a `DeltaChannel` is rebuilt from the writes to them."""
 
 
 def plan(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
-    """Look at what was gathered."""
+    """Plan which of the gathered records to coalesce."""
     of_ns: dict[str, set[str]] = defaultdict(set)
     for record in records:
         if record.kind == b"c":
@@ -52,6 +52,6 @@ def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[
         found = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
     except HotFailed:
         raise
-    except RedisSaverError:  # whoever brings it to cold says so
+    except RedisSaverError:  # the flusher reports it when it reads the record
         return True
     return found is None or _DELTA in found.metadata

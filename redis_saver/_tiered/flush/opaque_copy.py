@@ -1,8 +1,8 @@
-"""The two savers as a flusher uses them: values go from one to the other as the bytes they are.
+"""The two savers as a flusher uses them: it carries values from hot to cold as the bytes they are.
 
-Their objects are not built: it would take most of the flusher's time, their classes may not be here (`redis-saver flush`), and a strict
-serializer would not build them. That is possible where both sides write LangGraph's own format and cold is one of LangGraph's own savers, which look
-into values no further than to tell scalars and snapshots of a `DeltaChannel`.
+It does not build the objects in them. That would take most of its time, their classes may not be installed (`redis-saver flush`), and a strict
+serializer would not build them. This works if both sides write LangGraph's own format, and cold is one of LangGraph's own savers. These look
+into values only to find scalars and snapshots of a `DeltaChannel`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
 
 CACHE_BYTES = 16_000_000
-"""How much a flusher remembers of what it read."""
+"""Bytes of the flusher's own chunk cache."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """The savers, with serializers that leave objects as they are packed, if that can be; hot with a memory of its own."""
+    """Both savers with serializers that leave objects packed, if that is possible. Hot gets a chunk cache of its own."""
     hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
@@ -36,7 +36,7 @@ def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, 
 
 
 def opened(found: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
-    """A checkpoint that was read closed, with everything but its values as cold takes it: cold may store that as JSON."""
+    """A checkpoint that was read with packed objects. All but its values are decoded here, because cold may store that as JSON."""
     closed = OpaqueSerializer()
 
     def open_up(value: Any) -> Any:

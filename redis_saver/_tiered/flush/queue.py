@@ -1,4 +1,4 @@
-"""How far cold lags behind, as far as this process knows: which threads it is to bring there, and when a writer has to wait."""
+"""The flush queue: what this process knows of the backlog. Which threads are due, and when a writer has to wait."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from redis_saver._tiered.stats import Stats
 from redis_saver.errors import BacklogFull
 
 SCAN_INTERVAL = 5.0
-"""Seconds between two looks at all keys, by whichever process; more where a look takes long: twenty times as long."""
+"""Seconds between two scans of all keys, over all processes. If a scan takes long, the pause is twenty times as long."""
 SCAN_LEASE = 20_000
-"""Milliseconds for which no other process looks, should the one that does die. While it lives it says now and then that it goes on."""
+"""Milliseconds after which another process may scan, if the one that scans has died. While it lives it renews this."""
 PUBLISHED_FOR = 3_600_000
-"""Milliseconds for which the result of a look is kept for other processes."""
+"""Milliseconds for which the result of a scan is kept for other processes."""
 MAX_BACKOFF = 10.0
-"""Seconds between two tries, at the most, while cold takes nothing at all."""
+"""The longest pause between two tries, in seconds, while cold takes nothing at all."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
-"""Seconds, and three times `flush_interval` more, after which cold has everything: when both servers answer again, while flushers have been alive. What the
-calls take themselves comes on top: those that hang until their client gives them up, those that bring a long backlog, and looks at very many keys."""
+"""Once both servers answer again, and if flushers are alive, cold has everything after this many seconds plus three times `flush_interval`. The time of the calls
+themselves comes on top: calls that hang until their client gives up, calls for a long backlog, and scans of very many keys."""
 TAKE_OVER = 30.0
-"""Seconds more where a process died in the middle of a claim or a scan: the longest of their leases."""
+"""Seconds more if a process died during a claim or a scan: the longest of their leases."""
 THREADS_PER_BATCH = 500
 
 
 class FlushQueue:
-    """What a saver knows of its own write-behind (`context.Queue`)."""
+    """The flush queue of a saver (`context.Queue`)."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FlushQueue:
         backlog_timeout: float,
         flushes: bool,
     ) -> None:
-        """As `saver.TwoTiers` takes them."""
+        """Take the arguments of `saver.TwoTiers`."""
         self.history: ColdHistory = history
         self.flush_interval: float = flush_interval
         self._tiers, self._flushes = tiers, flushes
@@ -60,7 +60,7 @@ class FlushQueue:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Begin with nothing: what the parent wrote the parent brings to cold, or whoever finds it."""
+        """In the child, begin with nothing. The parent flushes what it wrote, or whoever finds it."""
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
@@ -70,20 +70,20 @@ class FlushQueue:
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str, records: int) -> None:
-        """Records of a thread were written that cold does not have: it is due `flush_interval` seconds after the first."""
+        """Note that records of a thread were written that cold does not have. The thread is due `flush_interval` seconds after the first."""
         with self._lock:
             self._tiers.counts.backlog += records
             if self._flushes:
                 self._wait(thread, time.monotonic() + self.flush_interval)
 
     def found(self, threads: Sequence[str]) -> None:
-        """Threads were found that cold does not have all of, whoever wrote them."""
+        """Note dirty threads that a scan found, whoever wrote them."""
         with self._lock:
             for thread in threads:
                 self._wait(thread, 0.0)
 
     def due(self) -> str | None:
-        """The thread that is due, if there is one; it is noted no more."""
+        """Take a thread that is due, if there is one, out of the queue."""
         now = time.monotonic()
         with self._lock:
             while self._order and now >= self._not_before and self._order[0][0] <= now:
@@ -94,13 +94,13 @@ class FlushQueue:
             return None
 
     def _wait(self, thread: str, at: float) -> None:
-        """Let a thread be due at a time, or sooner if it is due sooner already."""
+        """Let a thread be due at a time, unless it is due sooner already."""
         if at < self._waiting.get(thread, math.inf):
             self._waiting[thread] = at
             heapq.heappush(self._order, (at, thread))
 
     def is_time_to_scan(self) -> bool:
-        """Whether to look for what others left: once in `flush_interval` seconds, by one of those who ask."""
+        """Whether to scan for what other processes left. Yes for one caller in each `flush_interval` seconds."""
         now = time.monotonic()
         with self._lock:
             if now - self._scanned < self.flush_interval:
@@ -111,9 +111,9 @@ class FlushQueue:
     def after_claim(
         self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
     ) -> None:
-        """A claim of a thread is over; where nothing came of three in a row, a server is out of order, and is left alone for a while.
+        """Note that a claim of a thread is over. After three in a row without success a server counts as down, and the pauses grow.
 
-        The first and the last of such an outage are logged, and a thread of which cold refuses a record while it takes others; not each try.
+        The log gets the beginning and the end of such an outage, and each thread of which cold refuses a record while it takes others; not each try.
         """
         now = time.monotonic()
         with self._lock:
@@ -143,10 +143,10 @@ class FlushQueue:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
     def wait_for_capacity(self) -> Tiered[None]:
-        """Wait while there is too much that cold does not have.
+        """Wait while the backlog is at `max_backlog`.
 
         Raises:
-            BacklogFull: There is still too much after the longest wait.
+            BacklogFull: It still is after `backlog_timeout` seconds.
         """
         counts = self._tiers.counts
         if counts.backlog < self._most:
@@ -159,9 +159,9 @@ class FlushQueue:
                 return
             if time.monotonic() >= deadline:
                 raise BacklogFull(
-                    f"{counts.backlog} records wait to be brought to cold, max_backlog={self._most}, and that did not change in "
-                    f"{self._backlog_timeout} seconds; nothing was written. See stats(), and whether cold is up and somebody flushes "
-                    "(flusher=True, or redis-saver flush)"
+                    f"{counts.backlog} records wait to be flushed to cold, and max_backlog={self._most} was not free again within "
+                    f"{self._backlog_timeout:g} seconds (backlog_timeout). Nothing was written. Look whether cold is up, whether somebody flushes "
+                    "(flusher=True, or redis-saver flush), and what stats().last_error says"
                 )
             yield Sleep(_ASK_AGAIN)
 
@@ -172,7 +172,7 @@ class FlushQueue:
         return last[1] if last and last[0] == checkpoint_id else None
 
     def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
-        """Know them from now on."""
+        """Remember the versions that `versions` answers."""
         with self._lock:
             if (last := self._versions.pop(place, None)) is not None:
                 self._bytes -= _size(last[1])
@@ -184,17 +184,17 @@ class FlushQueue:
 
 
 _MAX_BYTES = 32 * 2**20
-"""Of memory, about, for the channel versions that are known."""
+"""About how many bytes of memory the remembered channel versions may take."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _ASK_AGAIN = 0.05
 _LOG = logging.getLogger("redis_saver")
 
 
 def what_is_left(stats: Stats) -> str:
-    """Why a drain has ended before cold has everything, as the last look found it."""
+    """The message after a drain that ended before cold had everything, from the numbers of the last scan."""
     return (
-        f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They are kept in Redis, for the flusher of "
-        f"another process, or the next. The oldest is {stats.oldest_seconds:.0f} seconds old"
+        f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They stay in Redis until the flusher of another "
+        f"process, or redis-saver flush, brings them to cold. The oldest is {stats.oldest_seconds:.0f} seconds old"
         + (f"; last error: {stats.last_error}" if stats.last_error else "")
     )
 
@@ -205,7 +205,7 @@ def _size(versions: Mapping[str, Any]) -> int:
 
 
 class Backlog(NamedTuple):
-    """What a look found."""
+    """What a scan found."""
 
     threads: list[str]
     records: int
@@ -214,11 +214,11 @@ class Backlog(NamedTuple):
 
 
 def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
-    """Look at all keys for threads that cold does not have all of, and tell the other processes how much that is.
+    """Scan all keys for dirty threads, and tell the other processes how much cold lacks.
 
     Args:
         tiers: The saver.
-        is_in_turn: Whether no other process is to look meanwhile.
+        is_in_turn: Whether to keep other processes from scanning meanwhile.
     """
     keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
     threads: dict[str, None] = {}
@@ -244,7 +244,7 @@ def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
 
 
 def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
-    """As `look`, if it is time for that and no other process does it. Who meets an error lets others look, and does so itself when it asks again."""
+    """As `scan`, if it is time for one and no other process scans. After an error this process lets others scan, and may scan itself when it asks again."""
     keyspace, began = tiers.hot.keyspace, time.monotonic()
     token, is_looking = tiers.leases.token(keyspace.scanning), False
     try:
@@ -264,11 +264,11 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 
 
 _PUBLISHED = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-"""What `look` publishes; anything else was not written by it, and tells nothing."""
+"""The form of what `scan` publishes. Anything else was written by another program, and is ignored."""
 
 
 def read_published(tiers: Tiers) -> Operation[None]:
-    """Learn what the last look of any process found."""
+    """Take over what the last scan of any process found."""
     text = yield Command(("GET", tiers.hot.keyspace.backlog))
     if text and _PUBLISHED.fullmatch(text):
         tiers.counts.learn(text.decode())

@@ -1,9 +1,9 @@
-"""Bringing to cold what only hot has: of a thread, in the order it was written.
+"""Flushing one thread: bring its records to cold, in the order in which they were written.
 
-A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. Whoever flushes reads it, gives it to
-cold, and strikes it off if it was not written again meanwhile: so it gets there at least once, and what it gets last is what was
-written last. One flusher at a time works on a thread; one that takes longer than its claim (it was stopped, or its machine slept) finds out when it is done,
-and what it may have done to cold is done again (`lua/tiered/ack.lua`).
+A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. The flusher reads it, gives it to
+cold, and strikes it off if it was not written again meanwhile. So each record gets to cold at least once, and what cold gets last is what was
+written last. One flusher at a time works on a thread. A flusher that takes longer than its claim (it was stopped, or its machine slept) finds that out at the ack.
+What it may have done to cold is then done again (`lua/tiered/ack.lua`).
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
-"""Milliseconds for which no other flusher works on the thread, should the one that does die. It begins no record after a third of them."""
+"""Milliseconds after which another flusher may take over a claim. A flusher begins no record after a third of them."""
 DELETIONS_KEPT = 3_600_000
-"""Milliseconds for which a deletion is remembered, for flushers that are fenced."""
+"""Milliseconds for which a deletion is remembered, for flushers that may turn out to be fenced."""
 MAX_PAUSE = 10
-"""Seconds after which what cold would not take is tried again, at the latest."""
+"""The longest pause, in seconds, until a record that cold refused is tried again."""
 
 
 class Flushed(NamedTuple):
-    """What came of a claim."""
+    """The result of a claim."""
 
     left: int
-    """Records that cold still does not have; 1 where another flusher took over, as who knows."""
+    """Records that cold still does not have; 1 if another flusher took over, because then it is not known."""
     brought: int
     coalesced: int
-    """Records that cold need not get."""
+    """Records that cold does not need."""
     failed: Sequence[Exception]
-    """What cold, or reading from hot, raised."""
+    """The errors of cold, and of reading from hot."""
     is_refused: bool = False
-    """Whether it is likely that cold is there, and will not take a record: it took others, or this was not the first try."""
+    """Whether cold seems to be up and to refuse a record: it took others, or this was not the first try."""
 
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Delete a thread in hot, and note that cold has to; False where it is being written to cold."""
+    """Delete a thread in hot, and note a tombstone for cold. Returns False if somebody is writing the thread to cold."""
     tiers.negative_cache.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
@@ -66,11 +66,11 @@ def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Bring all to cold that it does not have of a thread.
+    """Flush all of a thread.
 
     Raises:
         Exception: What cold raised.
-        ThreadBusy: Others were at it all the time.
+        ThreadBusy: Others flushed or wrote the thread all the time.
     """
     deadline = None
     while True:
@@ -90,16 +90,16 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def busy(thread: str) -> ThreadBusy:
-    """What to raise when others have been at a thread for the length of two claims."""
+    """The error when others have flushed or written a thread for as long as two claims last."""
     return ThreadBusy(
-        f"others are bringing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000} seconds; try again"
+        f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000:g} seconds; try again"
     )
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Bring to cold what it takes of a thread; answers whether it has all now.
+    """Flush what cold takes of a thread. Returns whether cold has all now.
 
-    What it does not take is left alone, and so is what others are at all the time.
+    Records that cold refuses stay in hot, and so does a thread that others flush all the time.
     """
     deadline = time.monotonic() + 2 * FLUSH_LEASE / 1000
     while True:
@@ -115,16 +115,16 @@ def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
 
 
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
-    """Bring some of what cold does not have of a thread there. None: another flusher is at it, or a writer that goes to cold first.
+    """Claim a thread and bring some of its records to cold. None: another flusher has claimed it, or a writer has an intent.
 
-    Where hot fails, the claim is released, and the next attempt of this process goes on with it in any case. Where this is stopped in the middle of a call
-    of cold, nobody knows when that is over: then the claim has to run out.
+    If hot fails, the claim is released; if even that fails, the next attempt of this process goes on with it. If the operation is cancelled during a call
+    of cold, nobody knows when that call is over. Then the claim has to run out.
 
     Args:
         tiers: The saver.
         thread: The thread.
-        at_once: Also what is to be tried again only later.
-        seconds: No record is begun after so many.
+        at_once: Whether to try records that are set aside, too.
+        seconds: No record is begun after this many seconds.
     """
     keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
     token = tiers.leases.token(keys.flush)
@@ -139,7 +139,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
 
 
 def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-    """What `flush` does, by this token: claim, give to cold, ack."""
+    """Do what `flush` does, with this token: claim, give to cold, ack."""
     began, queue = time.monotonic(), claim.tiers.flush_queue
     claimed = yield claim.request(token, at_once=at_once)
     if claimed == ClaimReply.BUSY:
@@ -147,11 +147,11 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     with decoding("what cold does not have of thread {!r}", claim.thread):
         bases, there, unacked, *raw = claimed
         if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
-            raise TypeError("a note without name, time and tries")
+            raise TypeError("a record without a name, a time and a number of tries")
         claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not raw:
         return Flushed(there, 0, 0, ())
-    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest is for the last call of cold
+    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
     coalesces = queue is not None and queue.history == "latest" and not unacked
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
     yield from claim.run(*until, coalesces=coalesces)
@@ -176,15 +176,15 @@ class _Claim:
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
         self.is_asking_cold = False
-        """Whether a call of cold is under way; true for ever where this was stopped in it."""
+        """Whether a call of cold is under way. It stays true if the operation was cancelled during the call."""
         self.done: list[Record] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
-        """By escaped namespace: the escaped id and the versions of the checkpoint that cold got last."""
+        """The id (escaped) and the versions of the checkpoint that cold got last, by escaped namespace."""
         self.coalesced = 0
         self.gaps = b"0"
 
     def request(self, token: str, *, at_once: bool) -> Call:
-        """What claims the thread."""
+        """The call that claims the thread."""
         keys = self.tiers.hot.keyspace.tier_keys(self.thread)
         return Call(
             scripts.CLAIM,
@@ -193,7 +193,7 @@ class _Claim:
         )
 
     def ack(self, token: str) -> Call:
-        """What notes in hot what cold has got, and what it would not take."""
+        """The call that says in hot what cold has got, and what it refused."""
         keys = self.tiers.hot.keyspace.tier_keys(self.thread)
         brought = [argument for record in self.done for argument in (record.member, record.score)]
         failed: list[Argument] = []
@@ -208,7 +208,7 @@ class _Claim:
         )
 
     def counted(self, left: int, seconds: float) -> Flushed:
-        """What came of it, which the saver's statistics count."""
+        """The result of the claim; it is also counted in the saver's stats."""
         counts, brought = self.tiers.counts, len(self.done) - self.coalesced
         counts.flushes += 1
         counts.flushed += brought
@@ -219,16 +219,16 @@ class _Claim:
         return Flushed(left, brought, self.coalesced, [error for _, error in self.failed], is_refused)
 
     def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
-        """Take over what there is to do, and what cold got last. A note that makes no sense has failed already."""
+        """Take over the claimed records, and what cold got last in each namespace. A record that makes no sense counts as failed at once."""
         problems = [(record, record.problem()) for record in records]
         self.records = [record for record, problem in problems if problem is None]
         self.failed = [(record, problem) for record, problem in problems if problem is not None]
         self._bases = bases
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold, one after the other; one it does not take does not keep the others, unless it takes none.
+        """Give the records to cold, one after the other. If cold refuses one it goes on with the others, unless cold takes none.
 
-        It coalesces what it may only where the claim before was acked: else cold may have half of that already.
+        It coalesces only if the claim before was acked. If not, cold may have some of those records already.
         """
         plan = coalescing.Plan({}, set())
         if coalesces:
@@ -254,7 +254,7 @@ class _Claim:
                     self.gaps = b"1"
 
     def _give(self, record: Record, whole: set[str]) -> Tiered[Exception | None]:
-        """Give a record to cold; answers the error, if there is one."""
+        """Give a record to cold. Returns the error, if there is one."""
         try:
             if record.kind == b"c" and record.place[0] in whole and (error := (yield from self._fill(record.place[0]))):
                 return error
@@ -269,20 +269,20 @@ class _Claim:
             return error
 
     def _delete(self) -> Tiered[Exception | None]:
-        """Delete the thread in cold: what that had got is no base any more."""
+        """Delete the thread in cold. From then on nothing counts as what cold got last."""
         self._bases = {}
         self.latest.clear()
         return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
-        """Let cold do something; answers the error, if there is one."""
+        """Call cold. Returns the error, if there is one."""
         self.is_asking_cold = True
         error = (yield Attempt(call)).error
         self.is_asking_cold = False
         return error  # type: ignore[no-any-return]
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
-        """Give cold what was coalesced of a namespace, and that is needed now."""
+        """Give cold what was coalesced in a namespace and is needed now."""
         hot, data = self.tiers.opaque_hot, self.tiers.hot.keyspace.keys(self.thread).data_key
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
@@ -317,7 +317,7 @@ class _Claim:
         return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
-        """Of the checkpoint that cold got last in a namespace: it has their values."""
+        """The channel versions of the checkpoint that cold got last in a namespace. Cold has their values."""
         if escaped in self.latest:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:

@@ -1,8 +1,7 @@
-"""Who brings to cold what only hot has: threads of the process, or tasks of its event loop.
+"""The workers of the flusher: OS threads of the process, or tasks of its event loop.
 
-Each takes the conversation that is due, brings it to cold, and takes the next, so one that takes long keeps no other; one of them also looks, now and
-then, for what other processes left. What goes wrong is counted (`Stats.last_error`) and tried again: nobody waits for it whom an error
-could be raised to.
+Each worker takes a thread (a conversation) that is due, flushes it, and takes the next. So a thread that takes long does not keep the others. Now and then one
+of them also scans for what other processes left. No caller is waiting, so errors go to `Stats.last_error`, and the worker tries again.
 """
 
 from __future__ import annotations
@@ -33,41 +32,41 @@ if TYPE_CHECKING:
     from redis_saver._tiered.sync import TieredSaver
 
 _STEPS = 4
-"""How often is looked whether something is due, in the time for which records are gathered."""
+"""How often in each `flush_interval` a worker looks whether a thread is due."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
-"""Seconds between two tries, while all is waited for."""
+"""Seconds between two tries of a drain; the pause grows from the first to the second."""
 
 
 _TO_END = 1.0
-"""Seconds that are left to end what was begun when the time is up."""
+"""Seconds for which a call that has begun may go on when the time is up."""
 _SCANS = 3
-"""How often in a row hot may fail to say what is left, before a drain gives up."""
+"""How many scans in a row may fail before a drain gives up."""
 
 
 def _after_claim(
     tiers: Tiers, queue: FlushQueue | None, thread: str, done: Flushed | None, error: Exception | None
 ) -> int:
-    """Note what came of a claim of a thread; answers how many records cold need not get any more."""
+    """Note the result of a claim of a thread. Returns how many records are done: flushed or coalesced."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
         tiers.counts.last_error = error_text(failed)
     acked = done.brought + done.coalesced if done else 0
-    if queue:  # else it flushes, when asked to, what others left
+    if queue:  # a saver without a queue flushes what others left, when it is asked to
         queue.after_claim(thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused))
     return acked
 
 
 class _Scans:
-    """Scans of a drain, one after the other, of which some may fail."""
+    """The scans of a drain, some of which may fail."""
 
     def __init__(self, tiers: Tiers, left: Callable[[], float]) -> None:
         self._tiers, self._left, self._failed = tiers, left, 0
 
     def have_failed(self, error: Exception | None) -> bool:
-        """Whether this one did, and is to be tried again.
+        """Whether this scan failed and is to be tried again.
 
         Raises:
-            Exception: It is the third in a row, or the time is up.
+            Exception: It is the third failure in a row, or the time is up.
         """
         self._failed = self._failed + 1 if error else 0
         if error:
@@ -78,13 +77,13 @@ class _Scans:
 
 
 def _left_of(timeout: float | None) -> Callable[[], float]:
-    """The seconds that are left of so many."""
+    """A function that says how many of these seconds are left."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     return lambda: max(0.0, deadline - time.monotonic())
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between tries that brought nothing."""
+    """The pauses, in seconds, between tries that flushed nothing."""
     pause = _MIN_PAUSE
     while True:
         yield pause
@@ -99,23 +98,23 @@ class _Entered:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Those of the parent are the parent's."""
+        """In the child, begin with none: the parent's blocks are the parent's."""
         self._count, self._lock = 0, threading.Lock()
 
     def enter(self) -> None:
-        """One more."""
+        """Count one more."""
         with self._lock:
             self._count += 1
 
     def leave(self) -> bool:
-        """One less; whether that was the last, so that the flusher is to stop."""
+        """Count one less. Returns whether it was the last, so that the flusher has to stop."""
         with self._lock:
             self._count = max(0, self._count - 1)
             return not self._count
 
 
 class Flusher:
-    """Threads of the process."""
+    """A flusher whose workers are OS threads of the process."""
 
     def __init__(self, saver: TieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
@@ -156,7 +155,7 @@ class Flusher:
         self.start()
 
     def stop(self, timeout: float) -> None:
-        """End, after what is under way, if that is over in so many seconds."""
+        """Stop. Wait `timeout` seconds at the most for what is under way."""
         left = _left_of(timeout)
         self._stopped.set()
         for thread in self._threads:
@@ -177,14 +176,14 @@ class Flusher:
                 stopped.wait(pause)
 
     def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
-        """Bring some of a thread to cold; answers how many records."""
+        """Flush some of a thread. Returns how many records are done."""
         done = None
         with capturing() as captured:
             done = driver_over(saver).run(flush(tiers_of(saver), thread, **how))
         return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
 
     def drain(self, saver: TieredSaver, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
+        """Flush all threads. Returns how many records are left when the time is up; after that nothing is claimed."""
         left, pauses = _left_of(timeout), _pauses()
         scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
         while True:
@@ -198,7 +197,7 @@ class Flusher:
                 time.sleep(min(left(), next(pauses)))
 
     def _bring_all(self, saver: TieredSaver, threads: list[str], left: Callable[[], float]) -> int:
-        """Bring some of each thread to cold, with helpers; answers how many records."""
+        """Flush some of each thread, with helpers. Returns how many records are done."""
         waiting, brought = SimpleQueue[str](), []
         for thread in threads:
             waiting.put(thread)
@@ -221,7 +220,7 @@ class Flusher:
 
 
 class AsyncFlusher:
-    """Tasks of an event loop."""
+    """A flusher whose workers are tasks of an event loop."""
 
     def __init__(self, saver: AsyncTieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
@@ -240,13 +239,13 @@ class AsyncFlusher:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether there is nothing to start: it is at work on a loop that runs, or was stopped."""
+        """Whether there is nothing to start: it works on a loop that runs, or it was stopped."""
         return self._stopped or (self._loop is not None and self._loop.is_running())
 
     async def run(self) -> None:
-        """Start on the running loop, unless it is at work on one that runs, or was stopped.
+        """Start on the running loop, unless it works on one that runs, or was stopped.
 
-        Where cold answers on every loop that is the background loop, as others may soon be over.
+        If cold answers on every loop, start on the background loop, because other loops may end soon.
         """
         if self.is_at_work:
             return
@@ -268,10 +267,10 @@ class AsyncFlusher:
             ]
 
     async def stop(self, timeout: float) -> None:
-        """End, after what is under way, if that is over in so many seconds."""
+        """Stop. Wait `timeout` seconds at the most for what is under way."""
         self._stopped = True
         if self._loop is not None and self._loop.is_running():
-            with contextlib.suppress(LoopEnded):  # and the flusher with it
+            with contextlib.suppress(LoopEnded):  # and the flusher has ended with it
                 await loops.acall(self._stop(timeout), self._loop)
 
     async def _stop(self, timeout: float) -> None:
@@ -301,14 +300,14 @@ class AsyncFlusher:
                     await asyncio.wait_for(stopping.wait(), pause)
 
     async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
-        """Bring some of a thread to cold; answers how many records."""
+        """Flush some of a thread. Returns how many records are done."""
         done = None
         with capturing() as captured:
             done = await driver_over(saver).arun(flush(tiers_of(saver), thread, **how))
         return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
 
     async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
-        """Bring all threads to cold; answers how many records are left when the time is up. Nothing is claimed then."""
+        """Flush all threads. Returns how many records are left when the time is up; after that nothing is claimed."""
         left, pauses = _left_of(timeout), _pauses()
         scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
         while True:
@@ -322,7 +321,7 @@ class AsyncFlusher:
                 await asyncio.sleep(min(left(), next(pauses)))
 
     async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], left: Callable[[], float]) -> int:
-        """Bring some of each thread to cold; answers how many records."""
+        """Flush some of each thread. Returns how many records are done."""
         waiting, brought = takewhile(lambda _: left() > 0, threads), list[int]()
 
         async def work() -> None:
@@ -335,7 +334,7 @@ class AsyncFlusher:
 
 
 async def _in_time(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:
-    """Wait for tasks; those that are not done in so many seconds are cancelled."""
+    """Wait for tasks, and cancel those that are not done in time."""
     _, running = await asyncio.wait(tasks, timeout=timeout)
     for task in running:
         task.cancel()
