@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.contestants import BEHIND, LATEST, MEMORY, OURS, POSTGRES, THROUGH
+from bench.contestants import (
+    BEHIND,
+    LATEST,
+    MEMORY,
+    NOTHING,
+    OURS,
+    POSTGRES,
+    RAW_CALLS,
+    THROUGH,
+)
 from bench.workloads.reads import THREADS
 
 Rows = list[dict[str, Any]]
@@ -46,6 +55,7 @@ def judge(rows: Rows) -> list[Budget]:
         for durability in ("sync", "async"):
             measured = against_memory(**wanted, durability=durability)
             budget(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
+    judge_calls(rows, budget)
     budget(
         f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False
     )
@@ -64,6 +74,23 @@ def judge(rows: Rows) -> list[Budget]:
     budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
     judge_tiers(rows, budget)
     return budgets
+
+
+def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
+    """What is above a round trip a call, here and in the server; and the others, where that is most of what a turn takes."""
+    turn = {"workload": "chat", "metric": "turn", "flavour": "sync", "durability": "sync", "start": "warm"}
+    for messages, limit in ((10, 1.4), (100, 1.4), (400, 1.5)):
+        measured = ours(rows, "of_raw_calls", **turn, messages=messages)
+        budget(f"chat turn, {messages} messages, sync: x {RAW_CALLS}", measured, limit)
+    few = [row for row in rows if row.items() >= (turn | {"messages": 10}).items()]
+    others = [row["median"] for row in few if row["saver"] not in (OURS, MEMORY, NOTHING, RAW_CALLS)]
+    mine = ours(rows, "median", **turn, messages=10)
+    measured = mine / min(others) if mine and others else None
+    budget("chat turn, 10 messages, sync: x the fastest other that stores", measured, 1)
+    measured = ours(rows, "of_raw_calls", workload="throughput", callers=100)
+    budget(f"turns a second, 100 callers: x {RAW_CALLS}", measured, 0.75, most=False)
+    measured = ours(rows, "of_raw_calls", workload="capacity", metric="server time a call")
+    budget(f"server time a call, 60 callers: x {RAW_CALLS}", measured, 2)
 
 
 def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:

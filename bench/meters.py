@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import redis
 
+from bench.servers import Unavailable
+
 
 class Traffic(NamedTuple):
     """Bytes the server received and sent, and its calls and microseconds by command (those of scripts too)."""
@@ -61,6 +63,19 @@ class RedisMeter:
 
     def memory(self) -> int:
         return int(self.client.info("memory")["used_memory"])
+
+    def main_thread(self) -> float:
+        """Processor seconds of the thread that runs commands and scripts: what limits a server, however many cores there are.
+
+        It is the kernel's count for that thread alone, to the microsecond.
+
+        Raises:
+            Unavailable: The server does not tell it. Redis and Valkey do on Linux.
+        """
+        used = self.client.info("cpu")
+        if "used_cpu_user_main_thread" not in used:
+            raise Unavailable("INFO has no used_cpu_user_main_thread, which Redis and Valkey tell on Linux only")
+        return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 
     def keys(self) -> tuple[int, int]:
         """How many keys there are, and their MEMORY USAGE in all."""

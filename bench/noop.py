@@ -147,6 +147,8 @@ class Recorder(NothingSaver):
         super().__init__()
         self.get_next_version = contestant.get_next_version  # type: ignore[method-assign]
         self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
+        self.writes: dict[str | None, list[tuple[Sequence[tuple[str, Any]], str]]] = defaultdict(list)
+        """Of each checkpoint, with the tasks that wrote them."""
 
     def _keep(
         self,
@@ -157,3 +159,7 @@ class Recorder(NothingSaver):
     ) -> RunnableConfig:
         self.puts.append((checkpoint, metadata, new_versions))
         return super()._keep(config, checkpoint, metadata, new_versions)
+
+    def _add(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
+        self.writes[config["configurable"]["checkpoint_id"]].append((writes, task_id))
+        super()._add(config, writes, task_id)
