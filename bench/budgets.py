@@ -15,6 +15,7 @@ from bench.contestants import (
     RAW_CALLS,
     THROUGH,
 )
+from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 from bench.workloads.reads import THREADS
 
 Rows = list[dict[str, Any]]
@@ -72,6 +73,7 @@ def judge(rows: Rows) -> list[Budget]:
     )
     measured = many / few if few and many else None
     budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
+    judge_delta(rows, budget)
     judge_tiers(rows, budget)
     return budgets
 
@@ -91,6 +93,23 @@ def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
     budget(f"turns a second, 100 callers: x {RAW_CALLS}", measured, 0.75, most=False)
     measured = ours(rows, "of_raw_calls", workload="capacity", metric="server time a call")
     budget(f"server time a call, 60 callers: x {RAW_CALLS}", measured, 2)
+
+
+def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
+    """A turn with `DeltaChannel`s costs what is new, however long the chat is."""
+
+    def median(metric: str, messages: int) -> float | None:
+        return ours(rows, "median", workload="delta", channel=DELTA, metric=metric, messages=messages)
+
+    few, many = LENGTHS
+    said = f"DeltaChannel, {many:,} messages"
+    budget(f"{said}: received a turn, kB", median("received on average", many), 5)
+    one, other = median("sent on average", many), median("sent on average", few)
+    budget(f"{said}: sent a turn, x {few} messages", one / other if one and other else None, 1.3)
+    budget(f"{said}: worst turn, both ways, kB", median("worst turn, both ways", many), 60)
+    for messages in LENGTHS:
+        measured = median(f"turns: x {PLAIN}", messages)
+        budget(f"DeltaChannel, {messages:,} messages: turn, x {PLAIN}", measured, 1.1)
 
 
 def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:

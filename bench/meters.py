@@ -20,6 +20,8 @@ class Traffic(NamedTuple):
     sent: int
     received: int
     commands: dict[str, tuple[int, int]]
+    own: tuple[int, int]
+    """Bytes in and out that reading these counts took once."""
 
 
 class Cached(NamedTuple):
@@ -36,30 +38,33 @@ class RedisMeter:
         self.url, self.client = url, redis.Redis.from_url(url, decode_responses=True)
         self.disconnect = disconnect
         """Closes the contestant's idle connections, whose buffers would count as memory."""
-        self._own = Traffic(0, 0, {})
-        self.traffic()
-        first, second = self.traffic(), self.traffic()
-        self._own = Traffic(second.sent - first.sent, second.received - first.received, {})
 
     def traffic(self) -> Traffic:
-        stats = self.client.info("all")
+        """The counts now.
+
+        Read twice, as what a reading takes grows with the commands that the server has been sent: INFO tells of each.
+        """
+        first, stats = self.client.info("all"), self.client.info("all")
         commands = {
             name.removeprefix("cmdstat_"): (value["calls"], value["usec"])
             for name, value in stats.items()
             if name.startswith("cmdstat_")
         }
-        return Traffic(stats["total_net_input_bytes"], stats["total_net_output_bytes"], commands)
+        sent, received = (int(stats[name]) for name in ("total_net_input_bytes", "total_net_output_bytes"))
+        own = sent - first["total_net_input_bytes"], received - first["total_net_output_bytes"]
+        return Traffic(sent, received, commands, own)
 
     def between(self, first: Traffic, second: Traffic) -> Traffic:
         """What happened from one reading to the next, without the reading itself."""
-        own = self._own
         commands = {
             name: (calls - first.commands.get(name, (0, 0))[0], usec - first.commands.get(name, (0, 0))[1])
             for name, (calls, usec) in second.commands.items()
         }
         commands = {name: counts for name, counts in commands.items() if counts[0] and name != "info"}
-        sent = max(0, second.sent - first.sent - own.sent)
-        return Traffic(sent, max(0, second.received - first.received - own.received), commands)
+        # Behind the first counts came one reply, and before the second ones a whole reading: two more commands, one more reply.
+        sent = second.sent - first.sent - 2 * second.own[0]
+        received = second.received - first.received - first.own[1] - second.own[1]
+        return Traffic(max(0, sent), max(0, received), commands, (0, 0))
 
     def memory(self) -> int:
         return int(self.client.info("memory")["used_memory"])

@@ -9,6 +9,7 @@ from bench.workloads import (
     capacity,
     chat,
     cost,
+    delta,
     fan_out,
     files,
     growth,
@@ -20,6 +21,6 @@ from bench.workloads import (
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
     module.__name__.rpartition(".")[2].replace("_", "-"): module.run
-    for module in (chat, throughput, capacity, operations, fan_out, files, cost, growth, tiers, reads)
+    for module in (chat, throughput, capacity, operations, fan_out, files, delta, cost, growth, tiers, reads)
 }
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}

@@ -23,12 +23,14 @@ OF_ALL = {
     "operations": {"put", "put_writes", "get_tuple"},
     "fan-out": {"superstep"},
     "files": {"turn"},
+    "delta": {"turn", "turns: x plain list", "turns, processor time of this process: x plain list"},
     "cost": {"turn"},
     "growth": {"get_tuple", "put", "put and get_tuple"},
 }
 OF_SERVED = {
     "capacity": {"server time a call", "turns that fill a core", "calls made"},
     "files": {"sent", "received"},
+    "delta": {"sent on average", "received on average", "worst turn, both ways"},
     "cost": {
         "sent a turn", "received a turn", "memory grown", "keys grown", "MEMORY USAGE of keys grown", "sent on average",
         "received on average", "commands a turn", "commands in scripts a turn", "server time a call",
@@ -96,7 +98,7 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["budgets"]) == 30
+    assert len(found["budgets"]) == 35
     measured = [budget for budget in found["budgets"] if budget["met"] is not None]
     assert len(measured) == 16  # the others take more than the smallest run has
     for budget in found["budgets"]:
