@@ -110,6 +110,9 @@ def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
     for messages in LENGTHS:
         measured = median(f"turns: x {PLAIN}", messages)
         budget(f"DeltaChannel, {messages:,} messages: turn, x {PLAIN}", measured, 1.1)
+    metric = "bytes both ways, second half: x first half"
+    measured = ours(rows, "median", workload="deep-agent", metric=metric, turns=100)
+    budget("Deep Agent, second 50 turns: bytes, x first 50", measured, 1.15)
 
 
 def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:

@@ -9,6 +9,7 @@ from bench.workloads import (
     capacity,
     chat,
     cost,
+    deep_agent,
     delta,
     fan_out,
     files,
@@ -21,6 +22,19 @@ from bench.workloads import (
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
     module.__name__.rpartition(".")[2].replace("_", "-"): module.run
-    for module in (chat, throughput, capacity, operations, fan_out, files, delta, cost, growth, tiers, reads)
+    for module in (
+        chat,
+        throughput,
+        capacity,
+        operations,
+        fan_out,
+        files,
+        delta,
+        deep_agent,
+        cost,
+        growth,
+        tiers,
+        reads,
+    )
 }
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}
