@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.contestants import BEHIND, LATEST, MEMORY, OURS, POSTGRES, THROUGH
+from bench.contestants import (
+    BEHIND,
+    LATEST,
+    MEMORY,
+    NOTHING,
+    OURS,
+    POSTGRES,
+    RAW_CALLS,
+    THROUGH,
+)
+from bench.workloads.capacity import CALLERS, PROCESSES
+from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 from bench.workloads.reads import THREADS
 
 Rows = list[dict[str, Any]]
@@ -46,6 +57,7 @@ def judge(rows: Rows) -> list[Budget]:
         for durability in ("sync", "async"):
             measured = against_memory(**wanted, durability=durability)
             budget(f"chat turn, {messages} messages, sync, durability {durability}: x {MEMORY}", measured, 0.65)
+    judge_calls(rows, budget)
     budget(
         f"turns a second, 100 callers: x {MEMORY}", against_memory(workload="throughput", callers=100), 1.3, most=False
     )
@@ -62,8 +74,47 @@ def judge(rows: Rows) -> list[Budget]:
     )
     measured = many / few if few and many else None
     budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
+    judge_delta(rows, budget)
     judge_tiers(rows, budget)
     return budgets
+
+
+def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
+    """What is above a round trip a call, here and in the server; and the others, where that is most of what a turn takes."""
+    turn = {"workload": "chat", "metric": "turn", "flavour": "sync", "durability": "sync", "start": "warm"}
+    for messages, limit in ((10, 1.4), (100, 1.4), (400, 1.5)):
+        measured = ours(rows, "of_raw_calls", **turn, messages=messages)
+        budget(f"chat turn, {messages} messages, sync: x {RAW_CALLS}", measured, limit)
+    few = [row for row in rows if row.items() >= (turn | {"messages": 10}).items()]
+    others = [row["median"] for row in few if row["saver"] not in (OURS, MEMORY, NOTHING, RAW_CALLS)]
+    mine = ours(rows, "median", **turn, messages=10)
+    measured = mine / min(others) if mine and others else None
+    budget("chat turn, 10 messages, sync: x the fastest other that stores", measured, 1)
+    measured = ours(rows, "of_raw_calls", workload="throughput", callers=100)
+    budget(f"turns a second, 100 callers: x {RAW_CALLS}", measured, 0.75, most=False)
+    callers = PROCESSES * CALLERS
+    measured = ours(rows, "of_raw_calls", workload="capacity", metric="server time a call", callers=callers)
+    budget(f"server time a call, {callers} callers: x {RAW_CALLS}", measured, 2)
+
+
+def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
+    """A turn with `DeltaChannel`s costs what is new, however long the chat is."""
+
+    def median(metric: str, messages: int) -> float | None:
+        return ours(rows, "median", workload="delta", channel=DELTA, metric=metric, messages=messages)
+
+    few, many = LENGTHS
+    said = f"DeltaChannel, {many:,} messages"
+    budget(f"{said}: received a turn, kB", median("received on average", many), 5)
+    one, other = median("sent on average", many), median("sent on average", few)
+    budget(f"{said}: sent a turn, x {few} messages", one / other if one and other else None, 1.3)
+    budget(f"{said}: worst turn, both ways, kB", median("worst turn, both ways", many), 60)
+    for messages in LENGTHS:
+        measured = median(f"turns: x {PLAIN}", messages)
+        budget(f"DeltaChannel, {messages:,} messages: turn, x {PLAIN}", measured, 1.1)
+    metric = "bytes both ways, second half: x first half"
+    measured = ours(rows, "median", workload="deep-agent", metric=metric, turns=100)
+    budget("Deep Agent, second 50 turns: bytes, x first 50", measured, 1.15)
 
 
 def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:

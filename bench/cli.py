@@ -33,7 +33,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Checkpoint savers of LangGraph, side by side."
     )
-    parser.add_argument("--quick", action="store_true", help="a rough answer within 90 seconds")
+    parser.add_argument("--quick", action="store_true", help="a rough answer within minutes")
     parser.add_argument("--smallest", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may be given again")
     parser.add_argument("--savers", metavar="A,B", help="these savers; all are: " + ", ".join(OPENERS))

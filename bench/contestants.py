@@ -37,6 +37,7 @@ class Setting:
     valkey_saver_url: str | None = None
     redis_modules_url: str | None = None
     postgres_url: str | None = None
+    raw_calls_url: str | None = None
 
     def redis(self, given: str | None) -> str:
         """A Redis for one contestant alone: the user's, or one started."""
@@ -151,7 +152,7 @@ def open_nothing(setting: Setting) -> Contestant:
 def open_raw_calls(setting: Setting) -> Contestant:
     import redis.asyncio
 
-    url = setting.redis(None)
+    url = setting.redis(setting.raw_calls_url)
     client, aclient, disconnect = _redis_clients(setting, url, redis)
     saver = RawSaver(client, aclient)
     return Contestant(RAW_CALLS, saver, saver, _said(url), RedisMeter(url, disconnect))

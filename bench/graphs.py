@@ -15,6 +15,8 @@ from typing_extensions import TypedDict
 from bench.history import following, text
 
 Saver = BaseCheckpointSaver[Any]
+SNAPSHOT_EVERY = 50
+"""Writes to a `DeltaChannel`, as in Deep Agents."""
 
 
 class Chat(TypedDict):
@@ -43,6 +45,24 @@ def chat(saver: Saver, *, asynchronous: bool = False) -> Any:
     graph.add_edge(START, "agent")
     graph.add_conditional_edges("agent", _route, ["tools", END])
     graph.add_edge("tools", "agent")
+    return graph.compile(checkpointer=saver)
+
+
+def short(saver: Saver, *, delta: bool) -> Any:
+    """A model that answers, and answers again: three messages a turn with the one that comes in, in a list or a `DeltaChannel`."""
+    from langgraph.channels.delta import DeltaChannel
+    from langgraph.graph.message import _messages_delta_reducer
+
+    channel: Any = DeltaChannel(_messages_delta_reducer, snapshot_frequency=SNAPSHOT_EVERY) if delta else add_messages
+
+    def say(state: Any) -> dict[str, Any]:
+        return _next(state)
+
+    graph = StateGraph(TypedDict("Short", {"messages": Annotated[list[AnyMessage], channel]}))
+    graph.add_node("think", say)
+    graph.add_node("answer", say)
+    graph.add_edge(START, "think")
+    graph.add_edge("think", "answer")
     return graph.compile(checkpointer=saver)
 
 

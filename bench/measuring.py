@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.contestants import MEMORY, NOTHING, OURS, Contestant
+from bench.contestants import MEMORY, NOTHING, OURS, RAW_CALLS, Contestant
 
 RAW = "raw SET / GET"
-BASES = {"of_memory": MEMORY, "of_nothing": NOTHING, "of_raw": RAW, "of_ours": OURS}
+BASES = {"of_memory": MEMORY, "of_nothing": NOTHING, "of_raw": RAW, "of_raw_calls": RAW_CALLS, "of_ours": OURS}
 """The fields of a row that hold a ratio, and to whom."""
 Case = dict[str, Any]
 Row = dict[str, Any]

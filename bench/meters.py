@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import redis
 
+from bench.servers import Unavailable
+
 
 class Traffic(NamedTuple):
     """Bytes the server received and sent, and its calls and microseconds by command (those of scripts too)."""
@@ -18,6 +20,8 @@ class Traffic(NamedTuple):
     sent: int
     received: int
     commands: dict[str, tuple[int, int]]
+    own: tuple[int, int]
+    """Bytes in and out that reading these counts took once."""
 
 
 class Cached(NamedTuple):
@@ -34,33 +38,49 @@ class RedisMeter:
         self.url, self.client = url, redis.Redis.from_url(url, decode_responses=True)
         self.disconnect = disconnect
         """Closes the contestant's idle connections, whose buffers would count as memory."""
-        self._own = Traffic(0, 0, {})
-        self.traffic()
-        first, second = self.traffic(), self.traffic()
-        self._own = Traffic(second.sent - first.sent, second.received - first.received, {})
 
     def traffic(self) -> Traffic:
-        stats = self.client.info("all")
+        """The counts now.
+
+        Read twice, as what a reading takes grows with the commands that the server has been sent: INFO tells of each.
+        """
+        first, stats = self.client.info("all"), self.client.info("all")
         commands = {
             name.removeprefix("cmdstat_"): (value["calls"], value["usec"])
             for name, value in stats.items()
             if name.startswith("cmdstat_")
         }
-        return Traffic(stats["total_net_input_bytes"], stats["total_net_output_bytes"], commands)
+        sent, received = (int(stats[name]) for name in ("total_net_input_bytes", "total_net_output_bytes"))
+        own = sent - first["total_net_input_bytes"], received - first["total_net_output_bytes"]
+        return Traffic(sent, received, commands, own)
 
     def between(self, first: Traffic, second: Traffic) -> Traffic:
         """What happened from one reading to the next, without the reading itself."""
-        own = self._own
         commands = {
             name: (calls - first.commands.get(name, (0, 0))[0], usec - first.commands.get(name, (0, 0))[1])
             for name, (calls, usec) in second.commands.items()
         }
         commands = {name: counts for name, counts in commands.items() if counts[0] and name != "info"}
-        sent = max(0, second.sent - first.sent - own.sent)
-        return Traffic(sent, max(0, second.received - first.received - own.received), commands)
+        # Behind the first counts came one reply, and before the second ones a whole reading: two more commands, one more reply.
+        sent = second.sent - first.sent - 2 * second.own[0]
+        received = second.received - first.received - first.own[1] - second.own[1]
+        return Traffic(max(0, sent), max(0, received), commands, (0, 0))
 
     def memory(self) -> int:
         return int(self.client.info("memory")["used_memory"])
+
+    def main_thread(self) -> float:
+        """Processor seconds of the thread that runs commands and scripts: what limits a server, however many cores there are.
+
+        It is the kernel's count for that thread alone, to the microsecond.
+
+        Raises:
+            Unavailable: The server does not tell it. Redis and Valkey do on Linux.
+        """
+        used = self.client.info("cpu")
+        if "used_cpu_user_main_thread" not in used:
+            raise Unavailable("INFO has no used_cpu_user_main_thread, which Redis and Valkey tell on Linux only")
+        return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 
     def keys(self) -> tuple[int, int]:
         """How many keys there are, and their MEMORY USAGE in all."""

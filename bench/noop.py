@@ -29,6 +29,8 @@ class NothingSaver(BaseCheckpointSaver[str]):
     def __init__(self) -> None:
         super().__init__()
         self.threads: dict[tuple[str, str], dict[str, Tuple]] = defaultdict(dict)
+        self.pending: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+        """Writes by thread, namespace and checkpoint, which they may come before."""
 
     def travel(self, *, writes: bool) -> None:
         """What each operation does besides."""
@@ -68,7 +70,8 @@ class NothingSaver(BaseCheckpointSaver[str]):
         thread, ns = where["thread_id"], where.get("checkpoint_ns", "")
         mine: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
         parent = config if where.get("checkpoint_id") else None
-        self.threads[thread, ns][checkpoint["id"]] = Tuple(mine, _own(checkpoint), metadata, parent, [])
+        writes = self.pending[thread, ns, checkpoint["id"]]
+        self.threads[thread, ns][checkpoint["id"]] = Tuple(mine, _own(checkpoint), metadata, parent, writes)
         return mine
 
     def put_writes(
@@ -78,15 +81,18 @@ class NothingSaver(BaseCheckpointSaver[str]):
         self._add(config, writes, task_id)
 
     def _add(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
-        if (found := self._found(config)) and found.pending_writes is not None:
-            found.pending_writes.extend((task_id, channel, value) for channel, value in writes)
+        where = config["configurable"]
+        pending = self.pending[where["thread_id"], where.get("checkpoint_ns", ""), where["checkpoint_id"]]
+        pending.extend((task_id, channel, value) for channel, value in writes)
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[Tuple]:
         raise NotImplementedError
 
     def delete_thread(self, thread_id: str) -> None:
-        for key in [key for key in self.threads if key[0] == thread_id]:
-            del self.threads[key]
+        held: Any
+        for held in (self.threads, self.pending):
+            for key in [key for key in held if key[0] == thread_id]:
+                del held[key]
 
     async def aget_tuple(self, config: RunnableConfig) -> Tuple | None:
         await self.atravel(writes=False)
@@ -139,6 +145,21 @@ class RawSaver(NothingSaver):
         else:
             await self.aclient.get(self.KEY)
 
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
+        """One call, and not one for each ancestor, as the interface's own does."""
+        self.travel(writes=False)
+        return self._still().get_delta_channel_history(config=config, channels=channels)
+
+    async def aget_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
+        await self.atravel(writes=False)
+        return self._still().get_delta_channel_history(config=config, channels=channels)
+
+    def _still(self) -> NothingSaver:
+        """The same threads, without calls."""
+        still = NothingSaver()
+        still.threads = self.threads
+        return still
+
 
 class Recorder(NothingSaver):
     """Keeps what is put, in order, to be put again into a contestant, in whose versions it counts."""
@@ -147,6 +168,8 @@ class Recorder(NothingSaver):
         super().__init__()
         self.get_next_version = contestant.get_next_version  # type: ignore[method-assign]
         self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
+        self.writes: dict[str | None, list[tuple[Sequence[tuple[str, Any]], str]]] = defaultdict(list)
+        """Of each checkpoint, with the tasks that wrote them."""
 
     def _keep(
         self,
@@ -157,3 +180,7 @@ class Recorder(NothingSaver):
     ) -> RunnableConfig:
         self.puts.append((checkpoint, metadata, new_versions))
         return super()._keep(config, checkpoint, metadata, new_versions)
+
+    def _add(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str) -> None:
+        self.writes[config["configurable"]["checkpoint_id"]].append((writes, task_id))
+        super()._add(config, writes, task_id)

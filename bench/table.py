@@ -49,13 +49,16 @@ def show(result: Result, console: Console) -> None:
 
 
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
-    shown = Table(title=f"{workload}: medians, and in brackets the ratio to InMemorySaver", title_justify="left")
+    base = "of_memory" if any(row["of_memory"] is not None for row in rows) else "of_raw_calls"
+    shown = Table(title=f"{workload}: medians, and in brackets the ratio to {BASES[base]}", title_justify="left")
     shown.add_column("", min_width=30)
+    measured = {row["saver"] for row in rows}
+    savers = [saver for saver in savers if saver in measured]
     for saver in savers:
         shown.add_column(saver, justify="right", no_wrap=True)
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
-        bracket = "" if row["of_memory"] is None else f" ({row['of_memory']:.2f})"
+        bracket = "" if row[base] is None else f" ({row[base]:.2f})"
         line = f"{row['metric']}, {row['unit']}: {case_of(row)}"
         lines.setdefault(line, {})[row["saver"]] = number(row["median"]) + bracket
     for line, cells in lines.items():

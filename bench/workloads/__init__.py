@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from bench.measuring import Run
 from bench.workloads import (
+    capacity,
     chat,
     cost,
+    deep_agent,
+    delta,
     fan_out,
     files,
     growth,
@@ -19,6 +22,19 @@ from bench.workloads import (
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
     module.__name__.rpartition(".")[2].replace("_", "-"): module.run
-    for module in (chat, throughput, operations, fan_out, files, cost, growth, tiers, reads)
+    for module in (
+        chat,
+        throughput,
+        capacity,
+        operations,
+        fan_out,
+        files,
+        delta,
+        deep_agent,
+        cost,
+        growth,
+        tiers,
+        reads,
+    )
 }
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}
