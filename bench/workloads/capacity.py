@@ -9,7 +9,7 @@ from bench.meters import RedisMeter
 
 MESSAGES = 50
 PROCESSES, CALLERS, TURNS = 2, 30, 20
-CALLS_A_TURN = 10
+CALLS_PER_TURN = 10
 
 
 def run(run: Run) -> None:
@@ -32,12 +32,12 @@ def run(run: Run) -> None:
             seconds, used = time.perf_counter() - begun, meter.main_thread() - before
             crowd.tell("check", (contestant.name,))
             contestant.clear()
-            if calls != PROCESSES * callers * turns * (CALLS_A_TURN - 1):
-                raise WrongResult(f"{calls} calls, not {CALLS_A_TURN - 1} a turn")  # the tenth reads
+            if calls != PROCESSES * callers * turns * (CALLS_PER_TURN - 1):
+                raise WrongResult(f"{calls} calls, not {CALLS_PER_TURN - 1} a turn")  # the tenth reads
             if repetition or run.smallest:  # the first warms up
                 call = used / calls * 1e6
                 run.sample(contestant, case, "server time a call", "us", call)
-                run.sample(contestant, case, "turns that fill a core", "per second", 1e6 / call / CALLS_A_TURN)
+                run.sample(contestant, case, "turns that fill a core", "per second", 1e6 / call / CALLS_PER_TURN)
                 run.sample(contestant, case, "calls made", "per second", calls / seconds)
 
         run.rotate(f"capacity: {PROCESSES * callers} callers", repetitions + (not run.smallest), act)
