@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -124,15 +124,14 @@ def _follow(orders: Connection) -> None:
     with ExitStack() as stack:
         stack.callback(loop.close)
         callers = Callers(loop, stack)
-        while True:
-            try:
+        with suppress(EOFError, BrokenPipeError):  # nobody is left to tell it more, or to hear of it
+            while True:
                 method, arguments = orders.recv()
-            except EOFError:
-                return
-            try:
-                orders.send((True, getattr(callers, method)(*arguments)))
-            except Exception as error:
-                orders.send((False, f"{type(error).__name__}: {error}"))
+                try:
+                    reply = True, getattr(callers, method)(*arguments)
+                except Exception as error:
+                    reply = False, f"{type(error).__name__}: {error}"
+                orders.send(reply)
 
 
 class CrowdFailed(Exception):
