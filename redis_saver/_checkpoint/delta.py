@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
@@ -117,6 +117,7 @@ def walk(
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             *counted, marks = basis
+            _check(basis, page, len(points))
             unsure = [channel for channel, mark in zip(remaining.values(), marks, strict=False) if mark == ord("1")]
             pages.append(_Page._make((*counted, [one[0] for one in page], unsure)))
             for raw_id, raw_seeds, raw_writes, number in page:
@@ -154,6 +155,20 @@ class _Page(NamedTuple):
     unsure: Collection[str]
 
 
+def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
+    """Look at what is remembered of an answer, and sent to the server with the next request.
+
+    Raises:
+        ValueError: It is not what the script answers.
+    """
+    if [*map(type, basis)] != _BASIS:
+        raise ValueError(f"what it depends on is {shown(basis)}")
+    for _, seeds, _, number in page:
+        if {*map(type, seeds)} - {bytes} or not 0 <= number <= points:
+            raise ValueError(f"an ancestor with {shown(seeds)}, and the point {shown(number)}")
+
+
+_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
 _BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
 
 

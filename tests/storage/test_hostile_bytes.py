@@ -41,7 +41,7 @@ from uniform import Target, Uniform
 
 from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver
 from redis_saver._common import names
-from redis_saver._checkpoint import reading
+from redis_saver._checkpoint import delta
 from redis_saver.errors import FileDamaged
 from redis_saver._common.limits import Allowance
 from redis_saver._migrate.dumpfile import FIRST_LINE, FRAME, checksum
@@ -860,7 +860,7 @@ def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
 async def test_a_page_of_a_history_ends_where_much_was_looked_at(
     saver: Uniform, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "BYTES_PER_PAGE", 10_000)
+    monkeypatch.setattr(delta, "BYTES_PER_PAGE", 10_000)
     where = config()
     for step in range(8):
         where = await saver.put(where, checkpoint({"n": step}, {"n": f"{step}", "d": "1"}), {}, {"n": f"{step}"})
