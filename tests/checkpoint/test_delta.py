@@ -260,6 +260,43 @@ async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
     assert await talk.knows.history(talk.configs[-1]) == expected
 
 
+async def replies_of(process: Process, what: Callable[[], Awaitable[Any]]) -> int:
+    """Bytes of what the server answers meanwhile."""
+
+    def size(reply: Any) -> int:
+        return len(reply) if isinstance(reply, bytes) else sum(map(size, reply)) if isinstance(reply, list) else 8
+
+    found = 0
+
+    def kept(request: Any) -> Any:
+        nonlocal found
+        reply = yield request
+        found += size(reply)
+        return reply
+
+    Around(process.uniform.saver, kept)
+    await what()
+    return found
+
+
+async def test_a_snapshot_is_known_though_another_channel_was_asked_for_meanwhile(target: Target) -> None:
+    """Of a channel that is a snapshot in the newest checkpoint, no history is asked for then."""
+    knows = Process(target)
+    saver, versions = knows.uniform, {"log": f"{1:032}.0.1234567891"}
+    made = checkpoint({"log": _DeltaSnapshot([message(n) for n in range(300)])}, versions, "0001")
+    where = await saver.put(config(), made, {"step": 1}, versions)
+    await knows.history(where, "files")
+    for number in range(2, 5):
+        await saver.put_writes(where, [("log", number)], f"task-{number}")
+        where = await put(
+            saver, where, {}, checkpoint_id=f"{number:04}", versions={"log": f"{number:032}.0.1234567891"}
+        )
+        await saver.get_tuple(config())
+        if number == 3:
+            assert await replies_of(knows, lambda: knows.history(where, "files", "log")) < 3_000  # noqa: B023 - awaited at once
+    assert await knows.history(where) == await Process(target).history(where)
+
+
 BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = {
     "a late write above": lambda other, configs: other.put_writes(configs[-2], [("log", "late")], "another"),
     "a late write below": lambda other, configs: other.put_writes(configs[2], [("log", "late")], "another"),
