@@ -148,7 +148,7 @@ end
 
 local chunks, bytes, looked = new_chunks(true), 0, 0
 for i = 11 + 2 * n + 6 * m, #ARGV do chunks.seen[ARGV[i]] = true end
-local before, page, last = lowest, { '', chunks.flat, {} }, lowest
+local before, page = lowest, { '', chunks.flat, {} }
 if is_first and is_here then
   local point = point_of(target)
   if point > 0 then page[4] = { target, {}, {}, point } end
@@ -170,7 +170,7 @@ while id ~= '' and open > 0 do
     missing, lowest = id, ''
     break
   end
-  last = id
+  if above(lowest, id) then lowest = id end -- the clock of who put it was behind, else it is below all others
   of = links(header)
   values, problem, fields = seeds_in(of)
   if problem then return problem end
@@ -208,7 +208,6 @@ end
 if extent ~= ALL and (missing ~= '' or not is_here) then return PARTIAL end
 local basis = { is_here and target or '', found[4] or '', '', missing, 0, 0, 0, 0, '' }
 if is_here then
-  if above(lowest, last) then lowest = last end
   basis[3] = lowest
   if not is_first then basis[5], basis[6] = count(before, target) end
   basis[7], basis[8] = count(lowest, target)

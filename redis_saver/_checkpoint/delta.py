@@ -175,8 +175,8 @@ _BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
 def _basis(pages: Sequence[_Page]) -> Basis | None:
     """What all pages depend on; None where something changed between two of them, or ids do not tell what came before.
 
-    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if ids fall on
-    the way down.
+    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if all ancestors
+    have ids below the target's.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:
         return None
@@ -186,8 +186,10 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
             return None
     last = pages[-1]
     ancestors = [one for page in pages for one in page.ids if one != last.target]
-    ids = [last.target, *ancestors, *([last.missing] if last.missing else ())]
-    if any(one <= following for one, following in pairwise(ids)):
+    ids = [*ancestors, *([last.missing] if last.missing else ())]
+    if len(set(ids)) < len(ids) or any(
+        one >= last.target for one in ids
+    ):  # its own ancestor; of a clock that is behind
         return None
     unsure = {channel for page in pages for channel in page.unsure}
     return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure)

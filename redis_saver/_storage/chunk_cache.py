@@ -163,7 +163,7 @@ class ChunkCache:
             points = {name: of for name, of in known.points.items() if name != ns}
             points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
             if len(points) > NAMESPACES_PER_THREAD:
-                del points[next(iter(points))]
+                del points[next(name for name in points if name)]  # the root stays, which is asked for each run
             known = known._replace(points=points)
             self._store(thread, known._replace(versions=_updated(known, seen)))
 
