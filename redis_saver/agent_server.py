@@ -19,10 +19,13 @@ A variable that is set to nothing is an error, not a default. (`REDIS_URI` is an
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
@@ -50,7 +53,33 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
     prefix: dict[str, Any] = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
     async with AsyncRedisSaver.from_conn_string(url, serde=serde, ttl=_ttl(), **prefix) as saver:
         await saver.asetup()
+        _pass_histories_on()
         yield saver
+
+
+def _pass_histories_on() -> None:
+    """Have Agent Server's adapter ask the saver for the histories of `DeltaChannel`s, where it does not by itself.
+
+    The adapter of langgraph-api 0.16 inherits LangGraph's default, which reads one ancestor a round trip, back to the last snapshot: in a long
+    thread hundreds at the start of each run. All other calls it passes on. An adapter that has its own method, or is not what is known here, is left alone.
+    """
+    adapter: Any = getattr(sys.modules.get("langgraph_api._checkpointer._adapter"), "_CustomCheckpointerAdapter", None)
+    default = BaseCheckpointSaver.aget_delta_channel_history
+    if (
+        getattr(adapter, "aget_delta_channel_history", None) is not default
+        or "_inner" not in adapter.__init__.__code__.co_names
+    ):
+        return
+
+    async def aget_delta_channel_history(
+        self: Any, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        found: Mapping[str, DeltaChannelHistory] = await self._inner.aget_delta_channel_history(
+            config=config, channels=channels
+        )
+        return found
+
+    adapter.aget_delta_channel_history = aget_delta_channel_history
 
 
 def _ttl() -> ttls.TTL:

@@ -26,7 +26,7 @@
 -- a parent that is not there, or ''; how many checkpoints and tasks with writes there are from the lowest id on up to the target, by the lowest of the
 -- pages before, and by this; for each channel '1' where it may yet get a value at a version that was seen without one. Or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
---   PARTIAL  2  not all of the ancestors it takes are here
+--   PARTIAL  2  not all of the ancestors it takes are here. Where the target is, {PARTIAL, basis}
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -133,6 +133,17 @@ local function point_of(id)
   return (at - 5 - 2 * n) / 6
 end
 
+-- Notes channels that some checkpoint below, which is not here, may yet get a value for: the versions of this one tell by whom they are made.
+local function note_unsure(of)
+  local at, problem = places_in(of.names)
+  if problem then return problem end
+  local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
+  for channel, i in pairs(at) do
+    if i <= #of.flags and not is_unique(select(2, value_field(ns, names, tokens, of.slots, i))) then unsure[channel] = true end
+  end
+  return nil
+end
+
 local visited, missing, header = { [target] = true }, '', nil
 local is_first, is_here = target == '', true
 if is_first then
@@ -148,7 +159,7 @@ end
 
 local chunks, bytes, looked = new_chunks(true), 0, 0
 for i = 11 + 2 * n + 6 * m, #ARGV do chunks.seen[ARGV[i]] = true end
-local before, page, last = lowest, { '', chunks.flat, {} }, lowest
+local before, page = lowest, { '', chunks.flat, {} }
 if is_first and is_here then
   local point = point_of(target)
   if point > 0 then page[4] = { target, {}, {}, point } end
@@ -170,7 +181,7 @@ while id ~= '' and open > 0 do
     missing, lowest = id, ''
     break
   end
-  last = id
+  if above(lowest, id) then lowest = id end -- the clock of who put it was behind, else it is below all others
   of = links(header)
   values, problem, fields = seeds_in(of)
   if problem then return problem end
@@ -205,15 +216,20 @@ while id ~= '' and open > 0 do
   id = of.parent
 end
 
-if extent ~= ALL and (missing ~= '' or not is_here) then return PARTIAL end
+local is_partial = extent ~= ALL and (missing ~= '' or not is_here)
+if is_partial and not (is_first and is_here) then return PARTIAL end
+if is_partial then
+  problem = note_unsure(links(redis.call('HGET', data, 'c' .. ns .. target)))
+  if problem then return problem end
+end
 local basis = { is_here and target or '', found[4] or '', '', missing, 0, 0, 0, 0, '' }
 if is_here then
-  if above(lowest, last) then lowest = last end
   basis[3] = lowest
   if not is_first then basis[5], basis[6] = count(before, target) end
   basis[7], basis[8] = count(lowest, target)
 end
 for i = 1, n do basis[9] = basis[9] .. (unsure[channels[i]] and '1' or '0') end
+if is_partial then return { PARTIAL, basis } end
 page[3] = basis
 if refresh == '1' then touch(index, data, meta, default, '') end
 return page

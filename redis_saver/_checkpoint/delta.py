@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
@@ -28,6 +28,11 @@ ANCESTORS_PER_PAGE = 200
 
 class Partial(Exception):
     """Not all of the ancestors are in hot."""
+
+    def __init__(self, basis: Basis | None = None) -> None:
+        """Take what the histories depend on that the other tier has, where that is known."""
+        super().__init__()
+        self.basis = basis
 
 
 class Ancestor(NamedTuple):
@@ -111,14 +116,18 @@ def walk(
             raise HasIntents
         if len(keys) > 2 and answer == HistoryReply.PARTIAL:
             raise Partial
+        if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
+            with decoding("what hot has of the ancestors of a checkpoint of thread {!r}", thread):
+                _, basis = answer
+                _check(basis, (), 0)
+            raise Partial(_basis([_page(basis, (), channels)]))
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, basis, *page = answer
             chunks.update(codec.as_chunks(context, of_page, thread))
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
-            *counted, marks = basis
-            unsure = [channel for channel, mark in zip(remaining.values(), marks, strict=False) if mark == ord("1")]
-            pages.append(_checked(_Page._make((*counted, [one[0] for one in page], unsure))))
+            _check(basis, page, len(points))
+            pages.append(_page(basis, page, remaining.values()))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant: all behind it was collected.
@@ -154,29 +163,36 @@ class _Page(NamedTuple):
     unsure: Collection[str]
 
 
-_BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
-
-
-def _checked(page: _Page) -> _Page:
-    """A page, when its names are bytes and its counts are numbers.
+def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
+    """Look at what is remembered of an answer, and sent to the server with the next request.
 
     Raises:
-        TypeError: One is something else.
+        ValueError: It is not what the script answers.
     """
-    for name in (*page[:4], *page.ids):
-        if not isinstance(name, bytes):
-            raise TypeError(f"{shown(name)} is no name of a checkpoint")
-    for count in page[4:8]:
-        if not isinstance(count, int):
-            raise TypeError(f"{shown(count)} is no count of checkpoints or tasks")
-    return page
+    if [*map(type, basis)] != _BASIS:
+        raise ValueError(f"what it depends on is {shown(basis)}")
+    for _, seeds, _, number in page:
+        if {*map(type, seeds)} - {bytes} or not 0 <= number <= points:
+            raise ValueError(f"an ancestor with {shown(seeds)}, and the point {shown(number)}")
+
+
+_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
+
+
+def _page(basis: Sequence[Any], page: Sequence[Any], channels: Iterable[str]) -> _Page:
+    *counted, marks = basis
+    unsure = [channel for channel, mark in zip(channels, marks, strict=False) if mark == ord("1")]
+    return _Page._make((*counted, [one[0] for one in page], unsure))
+
+
+_BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
 
 
 def _basis(pages: Sequence[_Page]) -> Basis | None:
     """What all pages depend on; None where something changed between two of them, or ids do not tell what came before.
 
-    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if ids fall on
-    the way down.
+    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if all ancestors
+    have ids below the target's.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:
         return None
@@ -186,8 +202,10 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
             return None
     last = pages[-1]
     ancestors = [one for page in pages for one in page.ids if one != last.target]
-    ids = [last.target, *ancestors, *([last.missing] if last.missing else ())]
-    if any(one <= following for one, following in pairwise(ids)):
+    ids = [*ancestors, *([last.missing] if last.missing else ())]
+    if len(set(ids)) < len(ids) or any(
+        one >= last.target for one in ids
+    ):  # its own ancestor; of a clock that is behind
         return None
     unsure = {channel for page in pages for channel in page.unsure}
     return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure)
@@ -266,18 +284,48 @@ def _histories(
                 history = history._replace(version=of, seed=stored.value)
         learned[channel] = history
     if walked.basis is not None:
-        target, rewritten, lowest, checkpoints, tasks, unsure = walked.basis
-        kept = {
-            channel: history
-            for channel, history in learned.items()
-            if channel not in unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
-        }
-        point = KnownPoint(target, rewritten, lowest, checkpoints, tasks, kept, size_of(kept))
         used = [ancestor.point.checkpoint_id for ancestor in walked.ancestors if ancestor.point]
-        context.chunk_cache.remember_history(data, where.checkpoint_ns, point, used, seen)
+        context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(walked.basis, learned), used, seen)
     else:
         context.chunk_cache.remember(data, seen)
     return answers
+
+
+def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
+    target, rewritten, lowest, checkpoints, tasks, unsure = basis
+    kept = {
+        channel: history
+        for channel, history in learned.items()
+        if channel not in unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
+    }
+    return KnownPoint(target, rewritten, lowest, checkpoints, tasks, kept, size_of(kept))
+
+
+def remember(
+    context: Context, where: config.Address, data: bytes, basis: Basis, found: Mapping[str, DeltaChannelHistory]
+) -> None:
+    """Remember histories that another tier answered, so that this one is asked from now on.
+
+    Args:
+        context: The saver.
+        where: The checkpoint.
+        data: The thread, by the key of its data.
+        basis: What `Partial` said before the other tier was asked.
+        found: What that answered.
+
+    Raises:
+        EncodeError: This saver's serializer does not know a value.
+        LimitExceeded: One is too long for this saver.
+    """
+    learned: dict[str, History] = {}
+    for channel, history in found.items():
+        writes = tuple([codec.encode_write(context, write) for write in history["writes"]])
+        learned[channel] = History(None, None, writes)
+        if "seed" in history:
+            stored = codec.encode_value(context, history["seed"], channel)
+            version = Version(b"", stored) if stored.chunks else None  # where it is stored is not known
+            learned[channel] = History(stored.value, version, writes)
+    context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(basis, learned), (), {})
 
 
 def _begun(seed: Seed | None) -> History:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from redis_saver._serde import fallback, message_list, native_bridge
 from redis_saver._serde.message_codec import ENCODERS
 from redis_saver._serde.message_list import Fingerprint
-from redis_saver._serde.msgpack import ext_header, header, header_length
+from redis_saver._serde.msgpack import ext_header, ext_start, header, header_length
 
 MIN_BYTES: Final = 2048
 """A value of fewer bytes stays whole."""
@@ -25,6 +25,8 @@ _SMALL: Final = 32
 """If elements have fewer bytes than this on average, several are encoded together."""
 _BLOCK: Final = 1024
 """About how many bytes are encoded together then."""
+_SNAPSHOT: Final = 7
+"""The code of the Ext that a `_DeltaSnapshot` is."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
 
@@ -49,6 +51,11 @@ class EncodedElements(NamedTuple):
     def read(self) -> int:
         """How many elements at the front `loads_elements` can make without their bytes."""
         return self.fingerprint.read if self.fingerprint is not None else 0
+
+
+def snapshot_start(data: bytes) -> int:
+    """Where the value of a `_DeltaSnapshot` that was cut begins, behind its header; 0 where the bytes are not of one."""
+    return ext_start(_SNAPSHOT, data)
 
 
 def encode(value: Any) -> bytes:
@@ -92,7 +99,7 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
         if size <= 16 or len(found.elements) == 1:
             # An Ext this short may have one of the heads for fixed lengths.
             return EncodedElements("msgpack", [fallback.encode(value)])
-        found.elements[0] = ext_header(7, size) + found.elements[0]
+        found.elements[0] = ext_header(_SNAPSHOT, size) + found.elements[0]
     return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
 
 

@@ -12,6 +12,12 @@ def ext_header(code: int, size: int) -> bytes:
     return b"\xc9" + size.to_bytes(4, "big") + bytes([code])
 
 
+def ext_start(code: int, data: bytes) -> int:
+    """Where the data of an Ext of more than 16 bytes begins; 0 where bytes do not begin with the header of one with that code."""
+    length = {0xC7: 3, 0xC8: 4, 0xC9: 6}.get(data[0], 0) if data else 0
+    return length if length and len(data) >= length and data[length - 1] == code else 0
+
+
 def header(count: int, kind: type) -> bytes:
     """The head of an array (list) or a map (dict) of `count` elements."""
     short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")

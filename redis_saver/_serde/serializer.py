@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._serde import elements, fallback, message_list
 from redis_saver._serde.elements import EncodedElements
+from redis_saver._serde.message_list import Fingerprint
 from redis_saver._serde.msgpack import header, header_length, list_length
 
 
@@ -107,7 +108,8 @@ class FastSerializer(SafeSerializer):
     ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
         """Decode a value as `loads_typed` does. Also returns what `dumps_elements` would return for it, with the elements' sizes in place of the elements.
 
-        The latter only for lists of plain messages, because these are what `dumps_elements` compares with an earlier version.
+        The latter only for lists of plain messages and snapshots of such lists: these are compared with an earlier version, and made again of what
+        is known of them.
 
         Args:
             kind: The type that `dumps_typed` returned.
@@ -121,23 +123,38 @@ class FastSerializer(SafeSerializer):
         """
         if kind != "msgpack" or not self._takes_short_road():
             return None if same else (self.loads_typed((kind, data)), None)
+        start = elements.snapshot_start(data)
         if not same or last is None or last.fingerprint is None:
             value = self.loads_typed((kind, data))
-            found = message_list.loaded(value, data) if type(value) is list and len(value) > 1 else None
-            return value, (found[0], EncodedElements(kind, [], 0, found[1])) if found else None
+            inner: Any = getattr(value, "value", None) if start else value
+            read = message_list.loaded(inner, data[start:]) if type(inner) is list and len(inner) > 1 else None
+            if read is None:
+                return value, None
+            sizes, fingerprint = read
+            return value, ([start + sizes[0], *sizes[1:]], EncodedElements(kind, [], 0, fingerprint))
+        found = self._loads_behind(data[start:], last, last.fingerprint, same)
+        if found is None or not start:
+            return found
+        front, known = found
+        if known is not None:
+            known = [start + known[0][0], *known[0][1:]], known[1]
+        return fallback.delta_snapshot(front), known  # type: ignore[misc]  # there is such a class, where its header is known
+
+    def _loads_behind(
+        self, data: bytes, last: EncodedElements, before: Fingerprint, same: int
+    ) -> tuple[list[Any], tuple[list[int], EncodedElements] | None] | None:
+        """`loads_elements` for a list of which `same` elements at the front are those of a fingerprint, that of `last`."""
         count = list_length(data)
         if count is None or count < same:
             return None
-        front, fingerprint = message_list.again(last.fingerprint, same)
+        front, fingerprint = message_list.again(before, same)
         if count == same:
-            return front, (
-                [header_length(count)],
-                last if fingerprint is last.fingerprint else EncodedElements(kind, [], 0, fingerprint),
-            )
+            known = last if fingerprint is before else EncodedElements("msgpack", [], 0, fingerprint)
+            return front, ([header_length(count)], known)
         data = header(count - same, list) + data[header_length(count) :]
-        value = self.loads_typed((kind, data))
+        value = self.loads_typed(("msgpack", data))
         found = message_list.loaded(value, data, fingerprint)
-        return front + value, (found[0], EncodedElements(kind, [], 0, found[1])) if found else None
+        return front + value, (found[0], EncodedElements("msgpack", [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:
         """Whether this serializer still reads with its own hook: a subclass may read in another way, and so may a hook that was set later."""

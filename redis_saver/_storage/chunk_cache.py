@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
-from redis_saver._storage.chunks import Stored, right_edge
+from redis_saver._serde.elements import snapshot_start
+from redis_saver._storage.chunks import Stored, head_of, right_edge
 
 if TYPE_CHECKING:
     from redis_saver._storage.histories import KnownPoint
@@ -45,6 +46,10 @@ class Version:
     def right_edge(self) -> list[bytes]:
         """The chunks to name to the server: with what is below them, all but what a growing value is likely to change."""
         return right_edge(self.stored.levels) if self.stored.levels else [self.field]
+
+    def is_snapshot(self) -> bool:
+        """Whether it is a `_DeltaSnapshot`: of such a channel few checkpoints have a value, and the ones behind them rely on it."""
+        return bool(self.stored.levels and snapshot_start(head_of(self.stored)))
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:
@@ -160,7 +165,7 @@ class ChunkCache:
     def remember(self, thread: bytes, seen: Update, ns: str = "", table: KnownTable | None = None) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much.
 
-        A version of a channel with a history stays until there is another one, whether or not the last checkpoint has it.
+        A snapshot, or a version of a channel with a history, stays until there is another one, whether or not the last checkpoint has it.
 
         Args:
             thread: The thread, by the key of its data.
@@ -203,7 +208,7 @@ class ChunkCache:
             points = {name: of for name, of in known.points.items() if name != ns}
             points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
             if len(points) > NAMESPACES_PER_THREAD:
-                del points[next(iter(points))]
+                del points[next(name for name in points if name)]  # the root stays, which is asked for each run
             known = known._replace(points=points)
             self._store(thread, known._replace(versions=_updated(known, seen)))
 
@@ -233,6 +238,6 @@ def _updated(known: _Thread, seen: Update) -> Cached:
     for place, version in seen.items():
         if version is not None:
             versions[place] = version
-        elif place in versions and not known.follows_history(place):
+        elif place in versions and not (known.follows_history(place) or versions[place].is_snapshot()):
             del versions[place]
     return versions

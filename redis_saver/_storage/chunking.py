@@ -98,11 +98,11 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
 
 
 def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """The levels of a version that was read, if the elements begin with all of it; and how many elements it has."""
+    """The levels of an earlier version, if the elements begin with all of it; and how many elements it has."""
     leaves = before[0]
-    if leaves.counts or not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
+    if not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
-    level = _counted(leaves, list(map(len, elements)))
+    level = leaves if leaves.counts else _counted(leaves, list(map(len, elements)))
     return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
 
 

@@ -202,6 +202,11 @@ def type_of(stored: Stored) -> bytes:
     return take(stored.value, _FRAMES, 1)[0][0]
 
 
+def head_of(stored: Stored) -> bytes:
+    """What the serializer gave in front of the elements."""
+    return take(stored.value, _FRAMES, 2)[0][1]
+
+
 def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
     """The type and bytes that the serializer gave, without those in the first `behind` leaves."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)

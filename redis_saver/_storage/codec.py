@@ -191,6 +191,15 @@ def load_write(context: Context, write: Write, place: object, allowance: Allowan
         return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
 
 
+def encode_write(context: Context, write: PendingWrite) -> Write:
+    """A pending write as it is stored, but for its place among those of its task: `load_write` answers the same again."""
+    task_id, channel, value = write
+    with encoding("a write to channel {!r}", channel):
+        said, data = context.serde.dumps_typed(value)
+        encryption.check_written(context, said)
+    return Write("", task_id, 0, channel, *_shortened(context, said, data))
+
+
 def encode_writes(
     context: Context, writes: Sequence[tuple[str, Any]], task_path: str
 ) -> tuple[list[bytes], dict[int, bytes]]:

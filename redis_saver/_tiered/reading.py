@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -34,7 +35,7 @@ from redis_saver._tiered.flush.queue import scan
 from redis_saver._tiered.flush.run import flush_now, flush_what_goes
 from redis_saver._tiered.intents import change, repair
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered, TieredRequest, TieredStream
-from redis_saver.errors import LimitExceeded, ThreadDamaged
+from redis_saver.errors import EncodeError, LimitExceeded, ThreadDamaged
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
@@ -303,15 +304,18 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
     """Seeds and writes of `DeltaChannel`s: from hot, if it has all ancestors that are needed; if not, from cold, after the thread was flushed.
 
-    What cold answers does not fill hot, because that would take a call of cold for each ancestor.
+    What cold answers does not fill hot, because that would take a call of cold for each ancestor. This process remembers it: where hot has the
+    checkpoint, it asks hot alone from then on.
     """
-    where, damage = config.address(given), None
+    where, damage, basis = config.address(given), None, None
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     try:
         if tiers.verify == "never" or where.checkpoint_id is not None:
             return (yield from delta.histories(tiers.hot, where, channels, keys))
-    except (reading.HasIntents, delta.Partial):
+    except reading.HasIntents:
         pass
+    except delta.Partial as partial:
+        basis = partial.basis
     except ThreadDamaged as damaged:
         damage = damaged
     except HotFailed:
@@ -323,9 +327,14 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     try:
         if (yield from _dirty(tiers, where.thread_id)):
             yield from flush_now(tiers, where.thread_id)
+            basis = None  # cold may still lack what it refused
     except HotFailed:  # counted by whoever asks hot next
-        pass
-    return (yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
+        basis = None
+    found = yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels})
+    if basis is not None:
+        with contextlib.suppress(EncodeError, LimitExceeded):  # then cold is asked the next time, too
+            delta.remember(tiers.hot, where, keys[1], basis, found)
+    return found
 
 
 def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:

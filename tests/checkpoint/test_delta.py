@@ -15,6 +15,8 @@ from factories import chain, checkpoint, config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -25,6 +27,8 @@ from wrappers import Around, Meanwhile
 from bench.history import message
 from redis_saver._checkpoint import delta
 from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._serde.serializer import FastSerializer
 
 CHANNELS = ("log", "files", "plain")
 
@@ -203,16 +207,40 @@ async def test_a_parent_comes_late(target: Target) -> None:
     assert logged(await knows.history(later[1])) == [1]
 
 
-async def test_ids_that_do_not_fall_on_the_way_down_are_not_remembered(target: Target) -> None:
-    """Of a clock that is behind: what came to such a chain could not be counted."""
+async def test_an_ancestor_of_a_clock_that_was_behind(target: Target) -> None:
+    """The lowest id is not that of the last ancestor, and what comes to either is seen."""
     knows, other = Process(target), Process(target).uniform
     parent = await put(other, config(), {}, checkpoint_id="0005", versions={})
     behind = await put(other, parent, {}, checkpoint_id="0002", versions={})
     child = await put(other, behind, {}, checkpoint_id="0009", versions={})
-    await knows.history(child)
-    await other.put_writes(behind, [("log", 1)], "task")
-    assert not await knows.is_believed(child)
-    assert logged(await knows.history(child)) == [1]
+    for number, late in enumerate((behind, parent)):
+        await knows.history(child)
+        assert await knows.is_believed(child)
+        await other.put_writes(late, [("log", number)], f"task-{number}")
+        assert not await knows.is_believed(child)
+    assert logged(await knows.history(child)) == [1, 0]
+
+
+async def test_a_checkpoint_of_a_clock_that_is_behind_is_not_remembered(target: Target) -> None:
+    """What comes to its parent, which has a greater id, could not be counted."""
+    knows, other = Process(target), Process(target).uniform
+    parent = await put(other, config(), {}, checkpoint_id="0005", versions={})
+    behind = await put(other, parent, {}, checkpoint_id="0002", versions={})
+    await knows.history(behind)
+    await other.put_writes(parent, [("log", 1)], "task")
+    assert not await knows.is_believed(behind)
+    assert logged(await knows.history(behind)) == [1]
+
+
+async def test_an_ancestor_of_itself_is_not_remembered(target: Target) -> None:
+    knows, other = Process(target), Process(target).uniform
+    first = await put(other, config("thread", "", "0002"), {}, checkpoint_id="0001", versions={})
+    second = await put(other, first, {}, checkpoint_id="0002", versions={})
+    third = await put(other, second, {}, checkpoint_id="0003", versions={})
+    await other.put_writes(first, [("log", 1)], "task")
+    for _ in range(2):
+        assert logged(await knows.history(third)) == [1]
+        assert not await knows.is_believed(third)
 
 
 async def test_a_version_that_another_branch_may_give_a_value(target: Target) -> None:
@@ -258,6 +286,132 @@ async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
     first["log"]["seed"].value.append("changed")
     first["log"]["writes"].clear()
     assert await talk.knows.history(talk.configs[-1]) == expected
+
+
+async def answered(process: Process, what: Callable[[], Awaitable[Any]]) -> tuple[int, list[int]]:
+    """Bytes of what the server answers meanwhile, and of how many ancestors each history is."""
+
+    def size(reply: Any) -> int:
+        return len(reply) if isinstance(reply, bytes) else sum(map(size, reply)) if isinstance(reply, list) else 8
+
+    found, ancestors, driver = 0, list[int](), process.uniform.saver._driver
+
+    def kept(request: Any) -> Any:
+        nonlocal found
+        reply = yield request
+        found += size(reply)
+        if getattr(request, "script", None) is scripts.HISTORY:
+            ancestors.append(len(reply[3:]))
+        return reply
+
+    Around(process.uniform.saver, kept)
+    await what()
+    process.uniform.saver._driver = driver
+    return found, ancestors
+
+
+class Long:
+    """A thread, one checkpoint a step, with a write to `log` on each, and a snapshot in some."""
+
+    def __init__(self, uniform: Uniform) -> None:
+        self.uniform, self.where, self.said = uniform, config(), list[Any]()
+
+    async def step(self, count: int = 1, *, kind: Any = None, with_log: bool = True) -> None:
+        """So many steps; with `kind`, the last one has all that was said until then as a value of that kind."""
+        following = range(len(self.said), len(self.said) + count)
+        for number in following:
+            versions = {"log": f"{number:032}.0.1234567891"}
+            is_stored = kind is not None and number == following[-1]
+            made = checkpoint({"log": kind(self.said)} if is_stored else {}, versions, f"{number:06}")
+            self.where = await self.uniform.put(self.where, made, {"step": number}, versions)
+            self.said = [*self.said, message(number)]
+            await self.uniform.put_writes(
+                self.where, [("log" if with_log else "other", [message(number)])], f"task-{number}"
+            )
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("kind", [None, list, _DeltaSnapshot])
+async def test_a_known_history_is_not_walked_however_long_it_is(target: Target, kind: Any) -> None:
+    """Nor where there is neither a value nor a write in all of it."""
+    knows = Process(target)
+    long = Long(knows.uniform)
+    await long.step(300, kind=kind, with_log=kind is not None)
+    await knows.history(long.where)
+    for number in range(3):
+        await long.step(1 + number)
+        _, ancestors = await answered(knows, lambda: knows.history(long.where))
+        assert ancestors == [1 + number]
+        assert await answered(knows, lambda: knows.history(long.where)) < (500, [])
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) -> None:
+    long = Long(target.uniform())
+    for _ in range(3):
+        await long.step(50, kind=_DeltaSnapshot)
+    await long.step(10)
+    seed, writes = (len(long.uniform.saver.serde.dumps_typed(some)[1]) for some in (long.said[:149], long.said[149:]))
+    size, ancestors = await answered(cold := Process(target), lambda: cold.history(long.where, "log"))
+    assert ancestors == [10]
+    assert size < 1.2 * (seed + writes)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("kinds", [(list, _DeltaSnapshot), (_DeltaSnapshot, list), (_DeltaSnapshot, _DeltaSnapshot)])
+@pytest.mark.parametrize("who", ["the same process", "one that read it", "one that knows nothing"])
+async def test_a_value_shares_chunks_with_one_of_another_kind(target: Target, kinds: Any, who: str) -> None:
+    """A plain channel becomes a `DeltaChannel`, or is one again."""
+    long = Long(target.uniform())
+    await long.step(300, kind=kinds[0])
+    before = (await target.uniform().get_thread("thread")).bytes
+    if who != "the same process":
+        long.uniform = target.uniform()
+    if who == "one that read it":
+        await long.uniform.get_delta_channel_history(
+            config=await put(long.uniform, long.where, {}, checkpoint_id="000299a", versions={}), channels=["log"]
+        )
+    sent = 0
+
+    def counted(request: Any) -> Any:
+        nonlocal sent
+        if isinstance(request, Call):
+            sent += sum(len(one) if isinstance(one, bytes) else 8 for one in request.arguments)
+        return (yield request)
+
+    Around(long.uniform.saver, counted)
+    await long.step(1, kind=kinds[1])
+    stored = (await target.uniform().get_thread("thread")).bytes - before
+    whole = len(FastSerializer().dumps_typed(long.said)[1])
+    assert stored < whole / 20
+    assert sent < whole / (8 if who == "one that knows nothing" else 20)
+    found = await target.uniform().get_tuple(config())
+    assert found.checkpoint["channel_values"]["log"] == kinds[1](long.said[:-1])
+
+
+async def test_a_snapshot_is_known_though_another_channel_was_asked_for_meanwhile(target: Target) -> None:
+    """Of a channel that is a snapshot in the newest checkpoint, no history is asked for then."""
+    knows = Process(target)
+    saver, versions = knows.uniform, {"log": f"{1:032}.0.1234567891"}
+    made = checkpoint({"log": _DeltaSnapshot([message(n) for n in range(300)])}, versions, "0001")
+    where = await saver.put(config(), made, {"step": 1}, versions)
+    await knows.history(where, "files")
+    for number in range(2, 5):
+        await saver.put_writes(where, [("log", number)], f"task-{number}")
+        where = await put(
+            saver, where, {}, checkpoint_id=f"{number:04}", versions={"log": f"{number:032}.0.1234567891"}
+        )
+        await saver.get_tuple(config())
+        if number == 3:
+            assert await answered(knows, lambda: knows.history(where, "files", "log")) < (3_000, [])  # noqa: B023 - awaited at once
+    assert await knows.history(where) == await Process(target).history(where)
+
+
+async def test_many_subgraph_calls_do_not_take_the_place_of_the_root(talk: Talk) -> None:
+    for number in range(20):
+        where = await put(talk.other, config("thread", f"node:{number}"), {}, checkpoint_id="0001", versions={})
+        await talk.knows.history(where)
+    await talk.check(is_believed=True)
 
 
 BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = {
@@ -443,6 +597,11 @@ async def test_a_talk_over_two_processes(target: Target) -> None:
 class Model(InMemorySaver):
     """An `InMemorySaver` with what that lacks."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.emptied = set[str]()
+        """Versions that had a value once, which LangGraph never takes from one."""
+
     def keep(self, thread: str, found: list[Any]) -> None:
         """Have no more of a thread than a saver lists after it removed some."""
         kept = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one.parent_config for one in found}
@@ -474,6 +633,23 @@ class Model(InMemorySaver):
     def ids(self, thread: str, ns: str) -> list[str]:
         return sorted(self.storage.get(thread, {}).get(ns, {}))
 
+    def is_rebuilt(self, thread: str, ns: str, channel: str) -> bool:
+        """Whether a channel of the newest checkpoint has a history as LangGraph makes them: each version is of a write, and like no other."""
+        found = self.get_tuple(config(thread, ns))
+        if found is None or channel in found.checkpoint["channel_values"]:
+            return False
+        while channel not in found.checkpoint["channel_values"]:
+            parent = self.get_tuple(found.parent_config) if found.parent_config else None
+            versions = [one.checkpoint["channel_versions"].get(channel) for one in (found, parent) if one]
+            is_written = parent and any(write[1] == channel for write in parent.pending_writes or ())
+            is_new = versions[0] != versions[-1]
+            if not parent or any(one is None or one in self.emptied or one.endswith(".x") for one in versions):
+                return False
+            if is_new and not is_written:
+                return False
+            found = parent
+        return True
+
     def is_below(self, thread: str, ns: str, which: str, ancestor: str | None) -> bool:
         """Whether one is the other, or among its ancestors."""
         stored = self.storage[thread][ns]
@@ -488,12 +664,18 @@ THREADS = ("a", "b")
 
 
 class Operations:
-    """What four processes do, one after the other: three that remember, one that does not."""
+    """What four processes do, one after the other: three that remember, of which one may compress, and one that does not. Or all encrypt."""
 
     def __init__(self, target: Target, seed: int) -> None:
         self.target, self.chance, self.model, self.number = target, random.Random(seed), Model(), 0
-        self.forgetful = Process(target, cache_bytes=0)
-        self.processes = [*(Process(target) for _ in range(3)), self.forgetful]
+        kind = self.chance.choice(["plain", "some compress", "encrypted"])
+        own: list[dict[str, Any]] = [{}, {}, {}, {"cache_bytes": 0}]
+        if kind == "some compress":
+            own[1]["compression"] = "zstd"
+        for one in own if kind == "encrypted" else ():
+            one["serde"] = EncryptedSerializer.from_pycryptodome_aes(JsonPlusSerializer(), key=b"0123456789abcdef")
+        self.processes = [Process(target, **one) for one in own]
+        self.forgetful = self.processes[-1]
         self.snapshots = self.chance.choice([0.03, 0.1, 0.5])
         self.to_come: dict[tuple[str, str], list[str]] = {}
 
@@ -519,7 +701,8 @@ class Operations:
             for *_, value in history["writes"]:
                 value.append("changed")
             seed = history.get("seed")
-            (seed.value if isinstance(seed, _DeltaSnapshot) else seed or []).append("changed")
+            value = seed.value if isinstance(seed, _DeltaSnapshot) else seed or []
+            value.clear() if isinstance(value, dict) else value.append("changed")
 
     def some(self, thread: str, ns: str) -> str | None:
         ids = self.model.ids(thread, ns)
@@ -532,8 +715,12 @@ class Operations:
         return f"{self.number:08}"
 
     def value(self) -> Any:
-        """A list that is like others, short or long enough to be in chunks; as LangGraph stores snapshots, or before there were any."""
+        """A list that is like others, short or long enough to be in chunks, or files; as LangGraph stores snapshots, or before there were any."""
         length = self.chance.choice([0, 1, 3, 10, 14, 15, 16])
+        if self.chance.random() < 0.2:
+            return _DeltaSnapshot(
+                {f"{number}.md": f"{number} {self.chance.randrange(3)} " * 99 for number in range(length)}
+            )
         made = [message(number) for number in range(length)]
         if made and self.chance.random() < 0.3:
             made[self.chance.randrange(length)] = HumanMessage("an edit " * 50, id=f"{self.number}")
@@ -570,14 +757,15 @@ class Operations:
         found = self.model.get_tuple(config(thread, ns, parent)) if parent else None
         versions = dict(found.checkpoint["channel_versions"]) if found else {}
         values = dict(found.checkpoint["channel_values"]) if found else {}
+        written = {write[1] for write in (found.pending_writes or () if found else ())}
         new = {
             channel: self.version(thread, ns, channel, versions.get(channel))
             for channel in CHANNELS
-            if chance.random() < 0.5
+            if chance.random() < (0.9 if channel in written else 0.1)
         }
         values = {channel: value for channel, value in values.items() if channel not in new}
         for channel in new:
-            if channel == "plain" or chance.random() < self.snapshots:
+            if channel == "plain" or channel not in written or chance.random() < self.snapshots:
                 values[channel] = self.value()
         await self.store(uniform, config(thread, ns, parent), checkpoint(values, {**versions, **new}, made_id), new)
 
@@ -597,8 +785,9 @@ class Operations:
         for channel in new:
             if chance.random() < 0.7:
                 values[channel] = self.value()
-            else:
-                values.pop(channel, None)
+            elif channel in values:
+                del values[channel]
+                self.model.emptied.add(versions[channel])
         await self.store(uniform, config(thread, ns, parent), checkpoint(values, versions, which), new)
 
     async def writes(self, uniform: Uniform, thread: str, ns: str) -> None:
@@ -630,7 +819,16 @@ class Operations:
         assert (found and found.checkpoint["channel_values"]) == (expected and expected.checkpoint["channel_values"])
 
     async def prune(self, uniform: Uniform, thread: str, _: str) -> None:
+        """What rebuilds the channels of the newest checkpoints stays."""
+        needed = {}
+        for ns in ("", "sub"):
+            channels = [channel for channel in CHANNELS if self.model.is_rebuilt(thread, ns, channel)]
+            found = self.model.get_delta_channel_history(config=config(thread, ns), channels=channels)
+            needed[ns] = {channel: history for channel, history in found.items() if history["writes"]}
         await uniform.prune([thread], keep_last=self.chance.choice([1, 3, 20]))
+        for ns, histories in needed.items():
+            found = await self.forgetful.history(config(thread, ns))
+            assert {channel: found[channel] for channel in histories} == histories
         self.model.keep(thread, await self.forgetful.uniform.list(config(thread, None)))
 
     async def runs(self, uniform: Uniform, thread: str, _: str) -> None:

@@ -531,3 +531,56 @@ async def main():
 asyncio.run(main())
 """
     assert _ask_langgraph_api(program.replace("STRATEGY", strategy)) == left
+
+
+HISTORIES = """
+import asyncio, json
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph_api._checkpointer import _adapter
+from redis_saver import AsyncRedisSaver
+from redis_saver.agent_server import checkpointer
+
+class Own(_adapter._CustomCheckpointerAdapter):
+    async def aget_delta_channel_history(self, *, config, channels):
+        return "its own"
+
+class Other(_adapter.BaseCheckpointSaver):
+    def __init__(self, saver, _):
+        self.saver = saver
+        super().__init__()
+
+    async def aget_tuple(self, config):
+        return await self.saver.aget_tuple(config)
+
+async def main(kind, by):
+    _adapter._CustomCheckpointerAdapter = kind
+    async with (checkpointer() if by == "factory" else AsyncRedisSaver.from_conn_string("memory://")) as saver:
+        calls = []
+        def called(name):
+            inner = getattr(saver, name)
+            async def call(*args, **given):
+                calls.append(name)
+                return await inner(*args, **given)
+            setattr(saver, name, call)
+        adapter = kind(saver, _adapter.CheckpointerCapabilities.from_type(type(saver)))
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        for step in range(9):
+            where = await saver.aput(where, empty_checkpoint(), {"source": "loop", "step": step}, {})
+            await saver.aput_writes(where, [("log", step)], "task")
+        called("aget_tuple")
+        called("aget_delta_channel_history")
+        found = await adapter.aget_delta_channel_history(config=where, channels=["log"])
+        return found if isinstance(found, str) else [value for *_, value in found["log"]["writes"]], len(calls)
+
+adapter = _adapter._CustomCheckpointerAdapter
+print(json.dumps([asyncio.run(main(*each)) for each in ((adapter, "hand"), (Own, "factory"), (Other, "factory"), (adapter, "factory"))]))
+"""
+
+
+@needs_agent_server
+def test_histories_are_asked_of_the_saver(environment: pytest.MonkeyPatch) -> None:
+    """By an adapter that would walk by itself; one that does otherwise is left alone."""
+    by_hand, own, other, passed_on = _ask_langgraph_api(HISTORIES)
+    assert own == ["its own", 0]
+    assert other == by_hand == [[*range(8)], 9]
+    assert passed_on == [[*range(8)], 1]

@@ -73,9 +73,19 @@ def edited(value: list[Any], chance: random.Random) -> list[Any]:
     return value
 
 
+KINDS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "lists": (list,), "snapshots": (_DeltaSnapshot,), "both": (list, _DeltaSnapshot),
+}  # fmt: skip
+
+
+def inner(value: Any) -> Any:
+    return value.value if isinstance(value, _DeltaSnapshot) else value
+
+
 @pytest.mark.random
-@pytest.mark.parametrize("seed", seeds(range(40)))
-def test_what_is_remembered_changes_nothing(seed: int) -> None:
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("seed", seeds(range(20)))
+def test_what_is_remembered_changes_nothing(seed: int, kinds: str) -> None:
     chance, luck, saver = random.Random(seed), random.Random(seed + 1000), Bare()
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))
     before: Stored | None = None
@@ -83,13 +93,13 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
     cuts: list[Stored] = []
     grown = 0
     for _ in range(25):
-        value = edited(value, chance)
-        stored = codec.encode_value(saver, value, "value", before)
-        fresh = codec.encode_value(saver, value, "value")
+        value, kind = edited(value, chance), luck.choice(KINDS[kinds])
+        stored = codec.encode_value(saver, kind(value), "value", before)
+        fresh = codec.encode_value(saver, kind(value), "value")
         assert (stored.value, stored.chunks, list(stored.levels)) == (fresh.value, fresh.chunks, list(fresh.levels))
         if stored.chunks:
             again = joined_of(stored.value, stored.chunks)
-            assert chunks.given(again) == saver.serde.dumps_typed(value)
+            assert chunks.given(again) == saver.serde.dumps_typed(kind(value))
             assert again.chunks == stored.chunks
             assert again.size == stored.size == sum(map(len, stored.chunks.values()))
             assert all(joined_of(stored.value, stored.chunks, other) == again for other in cuts[-4:])
@@ -98,23 +108,28 @@ def test_what_is_remembered_changes_nothing(seed: int) -> None:
             assert set(stored.new) <= stored.chunks.keys() <= {*stored.new, *(before.chunks if before else ())}
         grown += bool(stored.elements and stored.elements.same)
         before = stored if stored.chunks else None
+        grown += kind is _DeltaSnapshot and bool(stored.chunks.keys() - stored.new)
         if before and chance.random() < 0.3:
             before = again  # as another process reads it, with another serializer
         elif before and chance.random() < 0.5:
             last, written = luck.choice([None, stored, *seen]), value
             expected = JsonPlusSerializer().loads_typed(JsonPlusSerializer().dumps_typed(value))
-            value, before = read_back(saver, stored.value, stored.chunks, last=last)
+            read, before = read_back(saver, stored.value, stored.chunks, last=last)
+            assert type(read) is kind
+            value = inner(read)
             assert list(map(state, value)) == list(map(state, expected))
             assert saver.serde.dumps_typed(value) == saver.serde.dumps_typed(written)
             assert not any(map(operator.is_, value, written))
             assert before and before.levels[0] == stored.levels[0]
-            assert before.elements.fingerprint == stored.elements.fingerprint._replace(read=len(value))
+            if stored.elements.fingerprint is not None:
+                assert before.elements.fingerprint == stored.elements.fingerprint._replace(read=len(value))
             seen.append(before)
     assert grown
 
 
+@pytest.mark.parametrize("kinds", [(list, list), (_DeltaSnapshot,) * 2, (list, _DeltaSnapshot), (_DeltaSnapshot, list)])
 @pytest.mark.parametrize("change", ["none", "grown", "shorter", "edited", "forked"])
-def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_not_known_is_decoded(change: str, kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     saver, long = Bare(), history(300)
     value = {
         "none": long,
@@ -128,13 +143,19 @@ def test_only_what_is_not_known_is_decoded(change: str, monkeypatch: pytest.Monk
         chunks, "given", lambda *args, given=chunks.given: [said := given(*args), decoded.append(len(said[1]))][0]
     )
     known = None
-    for each in (long, value):
-        stored = codec.encode_value(saver, each, "value")
+    for kind, each in zip(kinds, (long, value), strict=True):
+        stored = codec.encode_value(saver, kind(each), "value")
         read, known = read_back(saver, stored.value, stored.chunks, last=known)
-        assert read == each
+        assert read == kind(each)
+        assert type(read) is kind
         assert known and known.elements.read == len(each)
+        assert not any(map(operator.is_, inner(read), each))
     whole, again = decoded
-    assert again < {"none": 10, "edited": whole / 4, "forked": whole / 4}.get(change, whole / 20)
+    assert again < {
+        "none": whole / 20 if kinds[0] is not kinds[1] else 15,
+        "edited": whole / 4,
+        "forked": whole / 4,
+    }.get(change, whole / 20)
 
 
 def test_the_same_messages_as_another_kind_of_value() -> None:

@@ -79,8 +79,8 @@ async def test_hot_answers_alone_in_one_round_trip(tiers: Tiers, mode: str) -> N
 
 
 @MODES
-async def test_cold_answers_until_hot_has_a_value_again(tiers: Tiers, mode: str) -> None:
-    """Hot gets what is newest back, and what is written from then on."""
+async def test_cold_is_asked_once_where_hot_lacks_ancestors(tiers: Tiers, mode: str) -> None:
+    """Hot has what is newest, and what is written from then on; a process asks cold for what is below, once."""
     talk = await begun(tiers, mode)
     await talk.say(2)
     await talk.say(snapshot=True)
@@ -91,19 +91,69 @@ async def test_cold_answers_until_hot_has_a_value_again(tiers: Tiers, mode: str)
     for uniform in (talk.uniform, other):
         assert (await uniform.get_tuple(config())).config == talk.where
         assert await talk.history(uniform) == talk.expected(3, last=5)
-    await talk.say(2)
-    for uniform in (talk.uniform, other):
-        assert await talk.history(uniform) == talk.expected(3, last=7)
+        assert "cold" in talk.asked or uniform is other
+    for number in range(1, 3):
+        await talk.say()
+        assert await talk.history() == talk.expected(3, last=5 + number)
+        assert talk.asked == ["hot"]
+    assert await talk.history(other) == talk.expected(3, last=7)
     await talk.say(snapshot=True)
     await talk.say()
-    log = {"log": talk.expected(9, last=9)["log"]}
-    found = await talk.uniform.get_delta_channel_history(config=talk.where, channels=["log"])
-    assert dict(found) == log
-    talk.asked.clear()
-    assert dict(await talk.uniform.get_delta_channel_history(config=talk.where, channels=["log"])) == log
+    assert await talk.history() == talk.expected(9, last=9)
     assert talk.asked == ["hot"]
-    assert await talk.history() == talk.expected(9, last=9), "the root is needed for a channel that has no value"
-    assert "cold" in talk.asked
+
+
+LATER: dict[str, Any] = {
+    "a write to one that hot lacks": lambda other: other.put_writes(
+        config("thread", "", "00000002"), [("log", ["late"])], "task-2b", "path"
+    ),
+    "more of a task of one that hot lacks": lambda other: other.put_writes(
+        config("thread", "", "00000002"), [("log", [2]), ("log", ["late"])], "task-2", "path"
+    ),
+    "a write to one that hot got back": lambda other: other.put_writes(
+        config("thread", "", "00000005"), [("log", ["late"])], "task-5b", "path"
+    ),
+}
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("what", LATER)
+async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tiers, what: str, again: bool) -> None:
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(5)
+    tiers.evict()
+    assert await talk.uniform.get_tuple(config())
+    assert await talk.history() == talk.expected(1, last=5)
+    other = await tiers.uniform()
+    for _ in range(2):
+        if again:
+            assert await other.get_tuple(config("thread", "", "00000005"))
+        await LATER[what](other)
+        await talk.say()
+        cold = await tiers.cold_uniform()
+        found = await talk.history(cold)
+        assert ["late"] in [write[2] for write in found["log"]["writes"]]
+        assert await talk.history() == found
+
+
+async def test_what_cold_answered_is_forgotten_with_the_thread(tiers: Tiers) -> None:
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(5)
+    before = talk.where
+    for _ in range(2):
+        tiers.evict()
+        assert await talk.uniform.get_tuple(config())
+        assert await talk.history() == talk.expected(1, last=5)
+        assert "cold" in talk.asked
+    await (other := await tiers.uniform()).delete_thread("thread")
+    assert await other.get_tuple(config()) is None
+    assert await talk.history() == {"log": {"writes": []}, "absent": {"writes": []}}
+    talk.where, talk.number = config(), 0
+    await talk.say(3)
+    talk.where = before
+    assert await talk.history() == {"log": {"writes": []}, "absent": {"writes": []}}
 
 
 async def test_a_late_write_on_what_filled_hot(tiers: Tiers) -> None:
