@@ -16,7 +16,10 @@
 -- ARGV[10] n         how many values follow
 -- ARGV[11] m         how many of them are in chunks
 -- ARGV[12] p         how many chunks follow
--- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
+-- ARGV[13] history   how much of the thread's history is kept: the saver's number, '/', the thread's own number from now on or 'all', '/', and of a
+--                    subgraph's call the id of the root checkpoint it started from, escaped; any of them may be missing. '' for nothing of
+--                    it; '-' where nothing is to be removed now, whatever the thread says
+-- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
 --                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
 --                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
 --                    the roots of the versions), p chunks
@@ -29,6 +32,7 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
+--- @include lib/trim
 --- @include lib/put
 
 local index, data = KEYS[1], KEYS[2]

@@ -1,10 +1,10 @@
--- Shared by the scripts (included, after lib/thread, lib/framing, lib/chunks and lib/checkpoint): storing a checkpoint.
+-- Shared by the scripts (included, after lib/thread, lib/framing, lib/chunks, lib/checkpoint and lib/trim): storing a checkpoint.
 
-local FIELDS, SEEN = 12, 5 -- fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 13, 6 -- fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
 -- Reads all that is to be looked at, in one call (in more where there are thousands). Returns what open_thread does.
 local function look_up(index, data, argv, count)
-  local meta, problem, found = open_thread(index, data, argv[1], argv[5], unpack(argv, FIELDS + 1, FIELDS + math.min(count, BATCH)))
+  local meta, problem, found = open_thread(index, data, argv[1], argv[5], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, BATCH)))
   for from = BATCH + 1, meta and count or 0, BATCH do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + BATCH - 1, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
@@ -72,8 +72,9 @@ local function commit(index, data, meta, fields, members, bytes, added)
   return meta
 end
 
--- argv: what put.lua takes; is_home: whether cold has all else of the thread. Returns what put.lua does, or a problem.
-local function put_checkpoint(index, data, argv, is_home)
+-- argv: what put.lua takes; is_home: whether cold has all else of the thread; dirty: that key, where there are tiers. Returns what put.lua does, or
+-- a problem.
+local function put_checkpoint(index, data, argv, is_home, dirty)
   local checkpoint, by_age, run, header, names_chunk, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
 
@@ -186,5 +187,7 @@ local function put_checkpoint(index, data, argv, is_home)
   if run ~= '' then members[#members + 1] = run end
   meta = commit(index, data, meta, fields, members, bytes, added)
   touch(index, data, meta, default, own)
+  local history, own_history = argv[13], found[6]
+  if (own_history or history ~= '') and history ~= '-' then trim(index, data, meta, checkpoint, header, history, own_history, dirty) end
   return missing
 end

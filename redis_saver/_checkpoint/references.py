@@ -83,6 +83,21 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
             return found
 
 
+def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
+    """The members that tell from which root checkpoints the calls of subgraphs started, with the calls' namespaces; of threads with a limit alone."""
+    found: dict[bytes, str] = {}
+    index, lower = context.keyspace.keys(thread).index_key, b"[s"
+    while True:
+        page = yield Command(("ZRANGEBYLEX", index, lower, b"(t", "LIMIT", 0, WRITES_PER_PAGE))
+        with decoding("the subgraph calls of thread {!r}", thread):
+            for member in page:
+                _root_id, found[member] = names.components(member[1:])
+            is_last = len(page) < WRITES_PER_PAGE
+            lower = lower if is_last else _behind(lower, page[-1])
+        if is_last:
+            return found
+
+
 class ReachableChunks(NamedTuple):
     """What the values of a thread that are in chunks are made of."""
 
