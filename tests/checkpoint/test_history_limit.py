@@ -1,0 +1,439 @@
+"""A history that bounds itself: what `history=` and `thread_history` keep, and that a put is all it takes.
+
+What stays has to read as it does where all is kept, and to be what `prune` keeps. Random talks are compared with twins that keep all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import raw
+from factories import chain, checkpoint, config, ids, put
+from langgraph.checkpoint.base import INTERRUPT
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from seeds import seeds, targets
+from servers import url_of
+from uniform import Target, Uniform
+
+from redis_saver import History
+from redis_saver._common import names
+
+SLACK = 16
+"""So many more than asked for there may be, where few are asked for."""
+
+
+def kept(number: int) -> History:
+    return {"keep_last": number}
+
+
+def fields_of(target: Target, thread: str = "t") -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = target.raw.hgetall(names.Keyspace(target.prefix).keys(thread).data_key)
+    return found
+
+
+def members_of(target: Target, thread: str = "t") -> list[bytes]:
+    found: list[bytes] = target.raw.zrange(names.Keyspace(target.prefix).keys(thread).index_key, 0, -1)
+    return found
+
+
+# -- what is kept
+
+
+@pytest.mark.parametrize("number", [1, 5, 100])
+async def test_the_newest_stay(target: Target, number: int) -> None:
+    saver = target.uniform(history=kept(number))
+    most = number + max(SLACK, number // 4)
+    configs: list[Any] = []
+    for length in range(1, most + 60):
+        parent = configs[-1] if configs else config("t")
+        configs.append(await put(saver, parent, {"n": length}, versions={"n": f"{length:032}.x"}))
+        await saver.put_writes(configs[-1], [("n", length)], "task")
+        if length % 7 == 0 or length > most:
+            found = await saver.get_thread("t")
+            assert min(length, number) <= found.checkpoints <= most
+    found = await saver.list(config("t"))
+    assert [one.config for one in found] == configs[::-1][: len(found)]
+    assert [one.checkpoint["channel_values"]["n"] for one in found] == list(range(length, length - len(found), -1))
+    assert found[-1].parent_config is None
+    assert all(one.parent_config == older.config for one, older in zip(found, found[1:], strict=False))
+    assert all(len(one.pending_writes) == 1 for one in found)
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+    assert await saver.get_tuple(configs[0]) is None
+
+
+async def test_without_a_limit_all_stays(saver: Uniform, target: Target) -> None:
+    await chain(saver, "t", 60)
+    assert (await saver.get_thread("t")).checkpoints == 60
+    assert {field for field in fields_of(target) if field[:1] == b"@"} == {b"@state", b"@rewritten"}
+
+
+async def test_each_namespace_has_its_own(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    await chain(saver, "t", 10)
+    await chain(saver, "t", 40, ns="memory")
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    assert found[""] == 10
+    assert 2 <= found["memory"] <= 2 + SLACK
+
+
+async def test_a_thread_with_a_long_history_shrinks_over_some_puts(target: Target) -> None:
+    configs = await chain(target.uniform(), "t", 400)
+    saver, sizes = target.uniform(history=kept(3)), []
+    for number in range(12):
+        where = await put(saver, configs[-1], {"n": -number}, versions={"n": f"{500 + number:032}.x"})
+        configs.append(where)
+        sizes.append((await saver.get_thread("t")).checkpoints)
+        assert (await saver.check("t")).findings == ()
+    assert sizes[0] > 300, "some at a time"
+    assert sizes[:7] == sorted(sizes[:7], reverse=True)
+    assert max(sizes[7:]) <= 3 + SLACK
+    assert ids(await saver.list(config("t"), limit=3)) == [
+        one["configurable"]["checkpoint_id"] for one in configs[:-4:-1]
+    ]
+
+
+async def test_the_parent_of_what_is_put_stays(target: Target) -> None:
+    """A task of it may still write."""
+    saver = target.uniform(history=kept(1))
+    configs = await chain(saver, "t", 40)
+    for one in configs[::-1]:
+        if (await saver.get_thread("t")).checkpoints < 3:
+            break
+        await put(saver, one, {"n": 1}, versions={"n": "s"}, metadata={"from": one["configurable"]["checkpoint_id"]})
+    for number in range(40):
+        found = await saver.list(config("t"))
+        parent = found[-1].config
+        where = await put(saver, parent, {"n": number}, versions={"n": f"x{number}"})
+        assert (await saver.get_tuple(where)).parent_config == parent
+        assert await saver.get_tuple(parent) is not None
+
+
+async def test_values_stay_with_whoever_holds_them(target: Target) -> None:
+    """A fork far above has a version of the oldest; another channel has the same version; one has it retained."""
+    saver = target.uniform(history=kept(2))
+    first = await put(saver, config("t"), {"a": ["x" * 100] * 100, "b": "b"}, versions={"a": "1", "b": "1"})
+    where = first
+    for number in range(2, 60):
+        values, versions = {"a": ["x" * 100] * 100, "n": number}, {"a": "1", "n": str(number)}
+        where = await saver.put(where, checkpoint(values, versions), {}, {"n": str(number)})
+        assert (await saver.get_tuple(where)).checkpoint["channel_values"] == values
+    fields = fields_of(target)
+    assert names.blob("", names.entry("a", "1")) in fields
+    assert names.blob("", names.entry("b", "1")) not in fields
+    assert (await saver.check("t")).findings == ()
+
+
+async def test_late_writes_to_what_has_gone_go_with_the_next(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    configs = await chain(saver, "t", 40)
+    assert await saver.get_tuple(configs[0]) is None
+    await saver.put_writes(configs[0], [("n", 1)], "late")
+    await chain_on(saver, configs[-1], 40)
+    assert not [member for member in members_of(target) if member[:1] == b"w"]
+    assert (await saver.check("t")).findings == ()
+
+
+async def chain_on(saver: Uniform, where: Any, length: int, first: int = 1000, **metadata: Any) -> Any:
+    for number in range(first, first + length):
+        where = await put(saver, where, {"n": number}, versions={"n": f"{number:032}.y"}, metadata=metadata)
+    return where
+
+
+# -- how it is asked for
+
+
+async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
+    saver, other = target.uniform(history=kept(5)), target.uniform()
+    where = await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
+    assert "thread_history" not in (await saver.get_tuple(where)).metadata
+    where = await chain_on(other, where, 40)
+    assert 2 <= (await saver.get_thread("t")).checkpoints <= 2 + SLACK, "whoever writes it"
+    where = await put(other, {"configurable": {**where["configurable"], "thread_history": "all"}}, {"n": 2})
+    assert "thread_history" not in (await saver.get_tuple(where)).metadata
+    await chain_on(saver, where, 60, 2000)
+    assert (await saver.get_thread("t")).checkpoints > 60, "all, though the saver keeps fewer"
+    assert fields_of(target)[b"@history"] == b"all"
+    await saver.copy_thread("t", "copy")
+    assert b"@history" not in fields_of(target, "copy")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ("none", ValueError, "write 'all' or"),
+        (10, TypeError, "bare int"),
+        ({"keep_last": 0}, ValueError, "between 1 and 1000"),
+        ({"keep_last": 1001}, ValueError, "prune"),
+        ({"keep_last": True}, TypeError, "int"),
+        ({"keep_last": "10"}, TypeError, "int"),
+        ({"keep": 10}, ValueError, "'keep_last'"),
+        ({}, ValueError, "'keep_last'"),
+        ({"keep_last": 1, "more": 2}, ValueError, "one key"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    target: Target, given: Any, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=f"^history=.*{said}"):
+        target.uniform(history=given)
+    saver = target.uniform()
+    wrong = config("t", "", "1", thread_history=given)
+    with pytest.raises(kind, match=rf"^configurable\['thread_history'\]=.*{said}"):
+        await put(saver, wrong, {"n": 1})
+    with pytest.raises(kind, match="thread_history"):
+        await saver.put_writes(wrong, [("n", 1)], "task")
+    assert target.keys() == []
+
+
+async def test_a_limit_that_others_garbled_is_none(target: Target) -> None:
+    saver = target.uniform()
+    await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
+    for garbage in ("", "0", "-1", "nan", "99999", "1e2", "\0"):
+        target.raw.hset(names.Keyspace(target.prefix).keys("t").data_key, "@history", garbage)
+        await chain(saver, "t", 5)
+    assert (await saver.get_thread("t")).checkpoints == 36
+
+
+# -- subgraphs
+
+
+async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
+    """A root checkpoint, and calls of subgraphs that started from it, each with one that it called; and one with memory."""
+    where = await put(saver, where, {"n": number}, versions={"n": f"{number:032}.x"})
+    root = {"parents": {"": where["configurable"]["checkpoint_id"]}}
+    for call in range(calls):
+        ns = f"sub:{number}-{call}"
+        await chain(saver, "t", 2, ns=ns, **root)
+        sub = await chain(saver, "t", 2, ns=f"{ns}|inner:{number}", **root)
+        await saver.put_writes(sub[-1], [("n", 1)], "task")
+    await chain(saver, "t", 1, ns="memory", **root)
+    return where
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(target: Target, encrypted: bool) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16) if encrypted else None
+    saver, where = target.uniform(history=kept(2), serde=serde), config("t")
+    for number in range(50):
+        where = await turn(saver, where, number)
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    roots = {one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t", ""))}
+    assert len(roots) <= 2 + SLACK
+    assert found["memory"] <= 2 + SLACK
+    assert {ns for ns in found if ns not in ("", "memory")} == {
+        ns
+        for number in roots
+        for call in range(2)
+        for ns in (f"sub:{number}-{call}", f"sub:{number}-{call}|inner:{number}")
+    }
+    started = [member for member in members_of(target) if member[:1] == b"s"]
+    assert len(started) == 4 * len(roots)
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+    await saver.prune(["t"], keep_last=1)
+    assert len([member for member in members_of(target) if member[:1] == b"s"]) == 4
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    assert len(found) == 6
+
+
+async def test_a_copy_bounds_itself_too(target: Target) -> None:
+    saver, where = target.uniform(history=kept(2)), config("t")
+    for number in range(10):
+        where = await turn(saver, where, number, 1)
+    await saver.copy_thread("t", "copy")
+    assert [one for one in members_of(target, "copy") if one[:1] == b"s"] == [
+        one for one in members_of(target) if one[:1] == b"s"
+    ]
+    assert (await saver.check("copy")).findings == ()
+    where["configurable"]["thread_id"] = "copy"
+    await chain_on(saver, where, 40)
+    assert {one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("copy", None))} == {
+        "",
+        "memory",
+    }
+    assert not [one for one in members_of(target, "copy") if one[:1] == b"s"]
+
+
+async def test_deletion_of_runs_leaves_no_call(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    root = await put(saver, config("t"), {"n": 1}, metadata={"run_id": "keeps"})
+    parents = {"parents": {"": root["configurable"]["checkpoint_id"]}}
+    await put(saver, config("t", "sub:1"), {"n": 1}, metadata={"run_id": "goes", **parents})
+    assert [one for one in members_of(target) if one[:1] == b"s"]
+    await saver.delete_for_runs(["goes"])
+    assert not [one for one in members_of(target) if one[:1] == b"s"]
+
+
+# -- random talks beside a twin that keeps all
+
+
+class Talk:
+    """The same operations on two threads: one with a limit, which two processes write, and one without."""
+
+    def __init__(self, target: Target, seed: int, **options: Any) -> None:
+        self.random, self.target = random.Random(seed), target
+        self.keep = self.random.choice([1, 2, 3, 8])
+        self.savers = [target.uniform(history=kept(self.keep), **options) for _ in range(2)]
+        self.twin = target.uniform(**options)
+        self.state: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        """Values and versions by namespace and id."""
+        self.said, self.number, self.run = list[str](), 0, 0
+        self.again: Any = None
+
+    async def both(self, method: str, ns: str, parent: str | None, *args: Any) -> None:
+        saver = self.random.choice(self.savers)
+        for uniform, thread in ((saver, "kept"), (self.twin, "full")):
+            await getattr(uniform, method)(config(thread, ns, parent), *args)
+
+    async def present(self, ns: str) -> list[str]:
+        """Newest first."""
+        return ids(await self.savers[0].list(config("kept", ns)))
+
+    def versions(self, *channels: str) -> dict[str, str]:
+        self.number += 1
+        version = f"{self.number:032}.{self.random.getrandbits(50):020}"
+        return dict.fromkeys(channels, version)
+
+    async def put(self, ns: str, **metadata: Any) -> str:
+        present = await self.present(ns)
+        parent = (present[0] if self.random.random() < 0.85 else self.random.choice(present)) if present else None
+        values, versions = self.state.get((ns, parent or ""), ({}, {}))
+        values, versions = dict(values), dict(versions)
+        changed = [channel for channel in ("messages", "files", "n", "branch", "log") if self.random.random() < 0.5]
+        new = self.versions(*changed)
+        for channel in changed:
+            values.pop(channel, None)
+            if channel == "messages":
+                self.said.append(f"{self.number} " * self.random.randrange(1, 60))
+                values[channel] = (
+                    self.said[-self.random.randrange(1, 40) :] if self.random.random() < 0.1 else list(self.said)
+                )
+            elif channel == "files":
+                values[channel] = {f"file {number}": "y" * 300 for number in range(self.number % 20)}
+            elif channel == "n":
+                values[channel] = self.number
+            elif channel == "branch" and self.random.random() < 0.4:
+                values[channel] = None
+            elif channel == "log" and self.random.random() < 0.15:
+                values[channel] = _DeltaSnapshot([f"until {self.number}"])
+        which = str(uuid6(clock_seq=-1))
+        made = checkpoint(values, {**versions, **new}, which)
+        if self.random.random() < 0.2:
+            self.run += 1
+        about = {"source": "loop", "step": self.number, "run_id": f"run {self.run}", **metadata}
+        self.again = ("put", ns, parent, made, about, new)
+        await self.both(*self.again)
+        self.state[ns, which] = values, {**versions, **new}
+        if self.random.random() < 0.7:
+            channel = self.random.choice(["log", "log", "branch", "n", INTERRUPT])
+            await self.both("put_writes", ns, which, [(channel, [self.number])], f"task {self.number}", "path")
+        return which
+
+    async def step(self) -> None:
+        what = self.random.random()
+        if what < 0.6:
+            await self.put("")
+        elif what < 0.75:
+            await self.put("memory")
+        elif what < 0.85 and (present := await self.present("")):
+            ns = f"sub:{self.number}"
+            for _ in range(self.random.randrange(1, 4)):
+                await self.put(ns, parents={"": present[0]})
+        elif what < 0.9 and (present := await self.present("")):
+            where = self.random.choice(present)
+            await self.both("put_writes", "", where, [("n", self.number)], f"late {self.number}", "path")
+        elif what < 0.95 and self.again:
+            await self.both(*self.again)
+        else:
+            other = self.random.choice(["", "memory"])
+            await self.savers[1].get_tuple(config("kept", other))
+
+    async def compare(self) -> None:
+        """All that is there reads as in the twin; the newest are there."""
+        full = {place(one): one for one in await self.twin.list(config("full", None))}
+        for saver in self.savers:
+            found = await saver.list(config("kept", None))
+            there = {place(one) for one in found}
+            for one in found:
+                theirs = full[place(one)]
+                assert (one.checkpoint, one.metadata, one.pending_writes) == (
+                    theirs.checkpoint, theirs.metadata, theirs.pending_writes,
+                )  # fmt: skip
+                parent = theirs.parent_config and (place(one)[0], theirs.parent_config["configurable"]["checkpoint_id"])
+                assert (one.parent_config is None) == (parent not in there)
+                if one.parent_config is not None:
+                    assert (place(one)[0], one.parent_config["configurable"]["checkpoint_id"]) == parent
+                if "log" in one.checkpoint["channel_versions"] and "log" not in one.checkpoint["channel_values"]:
+                    mine, whole = [
+                        dict(await uniform.get_delta_channel_history(config=each.config, channels=["log"]))
+                        for uniform, each in ((saver, one), (self.twin, theirs))
+                    ]
+                    assert mine == whole or not whole["log"]["writes"], place(one)
+        for ns in {ns for ns, _ in full} - {ns for ns, _ in full if ":" in ns}:
+            newest = sorted((which for of, which in full if of == ns), reverse=True)[: self.keep]
+            assert {(ns, which) for which in newest} <= there
+        report = await self.twin.check("kept")
+        assert report.findings == ()
+        raw.check_counters(fields_of(self.target, "kept"))
+        raw.check_chunks(self.target, "kept")
+
+    async def end(self) -> None:
+        """What prune leaves of both is the same."""
+        await self.savers[0].prune(["kept"], keep_last=self.keep)
+        await self.twin.prune(["full"], keep_last=self.keep)
+        held = [
+            {field: value for field, value in fields_of(self.target, thread).items() if field[:1] != b"@"}
+            for thread in ("kept", "full")
+        ]
+        assert held[0] == held[1]
+        listed = [[one for one in members_of(self.target, thread) if one[:1] != b"s"] for thread in ("kept", "full")]
+        assert listed[0] == listed[1]
+        assert (await self.twin.check("kept")).findings == ()
+
+
+def place(one: Any) -> tuple[str, str]:
+    where = one.config["configurable"]
+    return where["checkpoint_ns"], where["checkpoint_id"]
+
+
+async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
+    talk = Talk(target, seed, **options)
+    for step in range(steps):
+        await talk.step()
+        if step % 23 == 0:
+            await talk.compare()
+    await talk.compare()
+    await talk.end()
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "valkey", "fakeredis"))
+@pytest.mark.parametrize("seed", seeds(range(3)))
+async def test_random_talks(target: Target, seed: int) -> None:
+    await talked(target, seed, 200)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
+async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how: str) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
+    options = {"zstd": {"compression": "zstd"}, "encrypted": {"serde": serde}, "no cache": {"cache_bytes": 0}}
+    await talked(target, seed, 150, **options[how])
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("seed", seeds(range(100, 140)))
+async def test_many_random_talks(target: Target, seed: int) -> None:
+    await talked(target, seed, 1000)
