@@ -20,7 +20,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
   -- What comes late might make up for what was removed, in the counts that remembered histories depend on.
   if redis.call('ZLEXCOUNT', index, '(' .. checkpoint, upper) > 0 then redis.call('HSET', data, '@rewritten', next_rewrite(data)) end
   local count = redis.call('ZLEXCOUNT', index, '[c' .. ns, upper)
-  local slack = math.max(MIN_SLACK, math.floor(keep / 4))
+  local slack = math.max(MIN_SLACK, math.floor(keep / 2))
   if count <= keep + slack then return end
   local marks = redis.call('HMGET', data, at_next, '@cold_backed', '@complete', '@no_task_path', '@sweep_at')
   if count < (tonumber(marks[1] or '') or 0) then return end
@@ -54,13 +54,54 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return names, tokens
   end
 
-  -- Adds the fields of all values that a header names, also those it only retains.
-  local function add_values(of, space, fields)
-    local names, tokens = named_in(of)
-    for i = 1, #of.flags do fields[value_field(space, names, tokens, of.slots, i)] = true end
-    if of.retained ~= '' then
-      for _, entry in ipairs(unpack_frames(of.retained)) do fields['b' .. space .. entry] = true end
+  -- Values are told apart by token and the number of a channel, as to make the names of their fields takes longer than all else.
+  local numbers, channels, numbers_in = {}, {}, {}
+  local function number_of(channel)
+    if not numbers[channel] then
+      channels[#channels + 1] = channel
+      numbers[channel] = #channels
     end
+    return numbers[channel]
+  end
+
+  -- Notes all values that a header holds, also those it only retains: held[token][number] of a namespace.
+  local function hold(of, held)
+    local names, tokens = named_in(of)
+    local numbered = numbers_in[of.names]
+    if not numbered then
+      numbered = {}
+      for i = 1, #names do numbered[i] = number_of(names[i]) end
+      numbers_in[of.names] = numbered
+    end
+    for i = 1, #of.flags do
+      local high, low = string.byte(of.slots, 2 * i - 1, 2 * i)
+      local token = low and tokens[high * 256 + low + 1]
+      if not token or not numbered[i] then damaged() end
+      held[token] = held[token] or {}
+      held[token][numbered[i]] = true
+    end
+    for _, entry in ipairs(of.retained == '' and {} or unpack_frames(of.retained)) do
+      local cut = string.find(entry, '%z')
+      if not cut then damaged() end
+      local token = string.sub(entry, cut + 1)
+      held[token] = held[token] or {}
+      held[token][number_of(string.sub(entry, 1, cut))] = true
+    end
+  end
+
+  -- The fields of the values that are held in a namespace, but for those that live has, too.
+  local function fields_of(space, held, live)
+    local fields, size = {}, 0
+    for token, some in pairs(held) do
+      for number in pairs(some) do
+        if not (live[token] and live[token][number]) then
+          fields[#fields + 1] = 'b' .. space .. channels[number] .. token
+          size = size + #fields[#fields]
+          if size > MAX_NAMED then damaged() end
+        end
+      end
+    end
+    return fields
   end
 
   local function writes_of(space, id, limit)
@@ -77,7 +118,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
   end
 
   -- What is to go.
-  local gone, doomed, values, chunks, bytes, blobs, writes = {}, {}, {}, {}, 0, 0, 0
+  local gone, doomed, chunks, bytes, blobs, writes = {}, {}, {}, 0, 0, 0
   local function doom(member)
     gone[#gone + 1] = member
     doomed[#doomed + 1] = member
@@ -98,15 +139,28 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     end
   end
 
-  -- Dooms a checkpoint, and notes what it holds: values (all, by field), and its names chunk, unless others of the namespace have that.
-  local function doom_checkpoint(member, space, packed, of, others)
+  -- Dooms a checkpoint; notes which values it holds, and its names chunk, unless others of the namespace have that.
+  local function doom_checkpoint(member, space, packed, of, held, others)
     doom(member)
     if space ~= '\0' then gone[#gone + 1] = 'i' .. string.sub(member, #space + 2) .. space end
     bytes = bytes + #packed
-    add_values(of, space, values)
+    hold(of, held)
     if not others[of.names] then
       others[of.names] = true
       chunks[#chunks + 1] = as_stray(string.sub(of.names, 1, 1), string.sub(of.names, 2))
+    end
+  end
+
+  -- Dooms values; notes what they have of chunks.
+  local function doom_values(fields)
+    for _, field in ipairs(fields) do
+      local size = redis.call('HSTRLEN', data, field)
+      if size > 0 or redis.call('HEXISTS', data, field) == 1 then
+        doomed[#doomed + 1] = field
+        bytes, blobs = bytes + size, blobs + 1
+        local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
+        if value and in_chunks(value) then chunks[#chunks + 1] = pack(value) end
+      end
     end
   end
 
@@ -116,12 +170,13 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     local some = redis.call('ZRANGEBYLEX', index, '[c' .. space, '(c' .. behind)
     local of_tasks = redis.call('ZRANGEBYLEX', index, '[w' .. space, '(w' .. behind)
     if lacks(some) or lacks(of_tasks) then return nil end
-    local packed, others = fetch(data, some), {}
+    local packed, held, others = fetch(data, some), {}, {}
     for i = 1, #some do
       reading = 'a header'
       if not packed[i] then damaged() end
-      doom_checkpoint(some[i], space, packed[i], links(packed[i]), others)
+      doom_checkpoint(some[i], space, packed[i], links(packed[i]), held, others)
     end
+    doom_values(fields_of(space, held, {}))
     doom_writes(of_tasks)
     for _, mark in ipairs({ '@trim_at', '@has_latest', '@flushed_head' }) do doomed[#doomed + 1] = mark .. space end
     return #some
@@ -179,10 +234,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     for i = 1, #members do
       ids[i] = string.sub(members[i], #ns + 2)
       place[ids[i]] = i
-      reading = 'a header'
-      if not headers[i] then damaged() end
-      local from, to = frame(headers[i], 1)
-      parents[i] = string.sub(headers[i], from, to)
+      parents[i] = links_at(i).parent
     end
     for i = 1, math.min(keep, #members) do stay(i) end
     local from, to = frame(header, 1)
@@ -257,11 +309,11 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
 
   -- Dooms the victims, with what nobody else in the namespace holds. What they hold of chunks is noted, for `sweep`.
   local function doom_victims(victims)
-    local live, others, orphans = {}, {}, {}
+    local live, held, others, orphans = {}, {}, {}, {}
     for i = 1, #members do
       if not victims[i] then
         local of = links_at(i)
-        add_values(of, ns, live)
+        hold(of, live)
         others[of.names] = true
         if victims[place[parents[i]]] and not dirty then -- cold has the parent
           local rest = string.sub(headers[i], skip(headers[i], 1, 1))
@@ -273,7 +325,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     local oldest
     for i = 1, #members do
       if victims[i] then
-        doom_checkpoint(members[i], ns, headers[i], links_at(i), others)
+        doom_checkpoint(members[i], ns, headers[i], links_at(i), held, others)
         doom_writes(writes_of(ns, ids[i], -1))
       else
         oldest = ids[i]
@@ -287,15 +339,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       if not place[id] and not lacks({ strays[j] }) then late[#late + 1] = strays[j] end
     end
     doom_writes(late)
-    for field in pairs(values) do
-      local size = not live[field] and redis.call('HSTRLEN', data, field) or 0
-      if size > 0 or not live[field] and redis.call('HEXISTS', data, field) == 1 then
-        doomed[#doomed + 1] = field
-        bytes, blobs = bytes + size, blobs + 1
-        local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
-        if value and in_chunks(value) then chunks[#chunks + 1] = pack(value) end
-      end
-    end
+    doom_values(fields_of(ns, held, live))
     return orphans
   end
 
@@ -341,7 +385,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
   end
 
   -- The lists of chunks below all values that stay, and the digests of what is below those; and how many fields were read for it.
-  local function live_chunks(fields)
+  local function live_chunks(by_namespace)
     local lists, leaves, wanted, cost = {}, {}, {}, 0
     local function add(list, pos)
       if string.byte(list, 1) ~= 110 then -- 'n'
@@ -354,11 +398,13 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         end
       end
     end
-    for field in pairs(fields) do
-      local size = redis.call('HSTRLEN', data, field)
-      local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
-      if value and in_chunks(value) then add(value, skip(value, 18, 2)) end
-      cost = cost + 2
+    for space, held in pairs(by_namespace) do
+      for _, field in ipairs(fields_of(space, held, {})) do
+        local size = redis.call('HSTRLEN', data, field)
+        local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
+        if value and in_chunks(value) then add(value, skip(value, 18, 2)) end
+        cost = cost + 2
+      end
     end
     while #wanted > 0 do
       local some = fetch(data, wanted)
@@ -379,16 +425,17 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     local is_due = size > math.max(4096, tonumber(marks[5] or '') or 0) or runs > left + math.max(32, left / 2)
     if not is_due or left > MAX_SWEPT then return end
     local all = redis.call('ZRANGEBYLEX', index, '[c', '(d')
-    local some, fields, names, of_runs = fetch(data, all), {}, {}, {}
+    local some, by_namespace, names, of_runs = fetch(data, all), {}, {}, {}
     for i = 1, #all do
       reading = 'a header'
       if not some[i] then damaged() end
-      local of = links(some[i])
+      local of, space = links(some[i]), string.sub(all[i], 2, (string.find(all[i], '%z')))
       names[of.names], of_runs[of.run] = true, true
-      add_values(of, string.sub(all[i], 2, (string.find(all[i], '%z'))), fields)
+      by_namespace[space] = by_namespace[space] or {}
+      hold(of, by_namespace[space])
     end
     reading = 'a value'
-    local lists, leaves, cost = live_chunks(fields)
+    local lists, leaves, cost = live_chunks(by_namespace)
 
     -- Lists go in one command, as one that is there has all that is below it, and each may be below another. A value that has too many goes alone.
     reading = '@gc_roots'
