@@ -64,37 +64,53 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return numbers[channel]
   end
 
-  -- Notes all values that a header holds, also those it only retains: held[token][number] of a namespace.
+  -- Values that are held in a namespace, by token and number. names, tokens: of the last header; the next one has most of its versions, too.
+  local function nothing_held()
+    return { names = '', tokens = {}, by_token = {} }
+  end
+
+  local function hold_one(held, number, token)
+    local some = held.by_token[token]
+    if not some then
+      some = {}
+      held.by_token[token] = some
+    end
+    some[number] = true
+  end
+
+  -- Notes all values that a header holds, also those it only retains.
   local function hold(of, held)
     local names, tokens = named_in(of)
-    local numbered = numbers_in[of.names]
+    local slots, numbered, last = of.slots, numbers_in[of.names], held.names == of.names and held.tokens or {}
     if not numbered then
       numbered = {}
       for i = 1, #names do numbered[i] = number_of(names[i]) end
       numbers_in[of.names] = numbered
     end
     for i = 1, #of.flags do
-      local high, low = string.byte(of.slots, 2 * i - 1, 2 * i)
+      local high, low = string.byte(slots, 2 * i - 1, 2 * i)
       local token = low and tokens[high * 256 + low + 1]
       if not token or not numbered[i] then damaged() end
-      held[token] = held[token] or {}
-      held[token][numbered[i]] = true
+      if last[i] ~= token then
+        last[i] = token
+        hold_one(held, numbered[i], token)
+      end
     end
+    held.names, held.tokens = of.names, last
     for _, entry in ipairs(of.retained == '' and {} or unpack_frames(of.retained)) do
       local cut = string.find(entry, '%z')
       if not cut then damaged() end
-      local token = string.sub(entry, cut + 1)
-      held[token] = held[token] or {}
-      held[token][number_of(string.sub(entry, 1, cut))] = true
+      hold_one(held, number_of(string.sub(entry, 1, cut)), string.sub(entry, cut + 1))
     end
   end
 
-  -- The fields of the values that are held in a namespace, but for those that live has, too.
+  -- The fields of the values that are held in a namespace; without those that live has, too, if that is given.
   local function fields_of(space, held, live)
     local fields, size = {}, 0
-    for token, some in pairs(held) do
+    for token, some in pairs(held.by_token) do
+      local of_live = live and live.by_token[token]
       for number in pairs(some) do
-        if not (live[token] and live[token][number]) then
+        if not (of_live and of_live[number]) then
           fields[#fields + 1] = 'b' .. space .. channels[number] .. token
           size = size + #fields[#fields]
           if size > MAX_NAMED then damaged() end
@@ -170,13 +186,13 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     local some = redis.call('ZRANGEBYLEX', index, '[c' .. space, '(c' .. behind)
     local of_tasks = redis.call('ZRANGEBYLEX', index, '[w' .. space, '(w' .. behind)
     if lacks(some) or lacks(of_tasks) then return nil end
-    local packed, held, others = fetch(data, some), {}, {}
+    local packed, held, others = fetch(data, some), nothing_held(), {}
     for i = 1, #some do
       reading = 'a header'
       if not packed[i] then damaged() end
       doom_checkpoint(some[i], space, packed[i], links(packed[i]), held, others)
     end
-    doom_values(fields_of(space, held, {}))
+    doom_values(fields_of(space, held))
     doom_writes(of_tasks)
     for _, mark in ipairs({ '@trim_at', '@has_latest', '@flushed_head' }) do doomed[#doomed + 1] = mark .. space end
     return #some
@@ -309,7 +325,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
 
   -- Dooms the victims, with what nobody else in the namespace holds. What they hold of chunks is noted, for `sweep`.
   local function doom_victims(victims)
-    local live, held, others, orphans = {}, {}, {}, {}
+    local live, held, others, orphans = nothing_held(), nothing_held(), {}, {}
     for i = 1, #members do
       if not victims[i] then
         local of = links_at(i)
@@ -399,7 +415,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       end
     end
     for space, held in pairs(by_namespace) do
-      for _, field in ipairs(fields_of(space, held, {})) do
+      for _, field in ipairs(fields_of(space, held)) do
         local size = redis.call('HSTRLEN', data, field)
         local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
         if value and in_chunks(value) then add(value, skip(value, 18, 2)) end
@@ -431,7 +447,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       if not some[i] then damaged() end
       local of, space = links(some[i]), string.sub(all[i], 2, (string.find(all[i], '%z')))
       names[of.names], of_runs[of.run] = true, true
-      by_namespace[space] = by_namespace[space] or {}
+      by_namespace[space] = by_namespace[space] or nothing_held()
       hold(of, by_namespace[space])
     end
     reading = 'a value'
