@@ -167,17 +167,29 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     end
   end
 
+  -- The roots among some values, and of all of them the sizes: none where there is no such value. A long value that is no root is not read.
+  local function roots_of(fields)
+    local sizes, short = {}, {}
+    for j, field in ipairs(fields) do
+      local size = redis.call('HSTRLEN', data, field)
+      if size > 0 or redis.call('HEXISTS', data, field) == 1 then sizes[j] = size end
+      if size > 0 and size <= MAX_ROOT then short[#short + 1] = field end
+    end
+    local roots = {}
+    for _, value in ipairs(fetch(data, short)) do
+      if in_chunks(value) then roots[#roots + 1] = value end
+    end
+    return roots, sizes
+  end
+
   -- Dooms values; notes what they have of chunks.
   local function doom_values(fields)
-    for _, field in ipairs(fields) do
-      local size = redis.call('HSTRLEN', data, field)
-      if size > 0 or redis.call('HEXISTS', data, field) == 1 then
-        doomed[#doomed + 1] = field
-        bytes, blobs = bytes + size, blobs + 1
-        local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
-        if value and in_chunks(value) then chunks[#chunks + 1] = pack(value) end
-      end
+    local roots, sizes = roots_of(fields)
+    for j, size in pairs(sizes) do
+      doomed[#doomed + 1] = fields[j]
+      bytes, blobs = bytes + size, blobs + 1
     end
+    for j = 1, #roots do chunks[#chunks + 1] = pack(roots[j]) end
   end
 
   -- Dooms the namespace of a subgraph's call, all of it; answers how many checkpoints it has, nil where cold lacks any of it.
@@ -295,7 +307,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return by_root
   end
 
-  -- Takes as many as one call may; answers a map of their positions, how many those are, and whether all of those that go are among them.
+  -- Takes as many as one call may; answers by their positions the members of their writes, how many those are, and whether all of those that go are among them.
   local function doom_some(going)
     local calls, batch = calls_to_go(going), math.max(MIN_BATCH, math.min(MAX_BATCH, math.floor(#members / 8)))
     local victims, n, size, seen = {}, 0, 0, {}
@@ -314,9 +326,8 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         end
       end
       if is_over then
-        local from = 'w' .. ns .. ids[i]
-        local tasks = redis.call('ZLEXCOUNT', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
-        victims[i], n, size = true, n + 1, size + 1 + math.floor(tasks / 10)
+        victims[i], n = writes_of(ns, ids[i], -1), n + 1
+        size = size + 1 + math.floor(#victims[i] / 10)
       end
       if size >= batch then return victims, n, k == #going end
     end
@@ -338,23 +349,22 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         end
       end
     end
-    local oldest
+    local oldest, of_tasks = nil, {}
     for i = 1, #members do
       if victims[i] then
         doom_checkpoint(members[i], ns, headers[i], links_at(i), held, others)
-        doom_writes(writes_of(ns, ids[i], -1))
+        for _, member in ipairs(victims[i]) do of_tasks[#of_tasks + 1] = member end
       else
         oldest = ids[i]
       end
     end
     -- Writes that came when their checkpoint had gone.
     local strays = redis.call('ZRANGEBYLEX', index, '[w' .. ns, '(w' .. ns .. oldest, 'LIMIT', 0, MAX_WRITES)
-    local late = {}
     for j = 1, #strays do
       local id = string.sub(strays[j], #ns + 2, (string.find(strays[j], '%z', #ns + 2)))
-      if not place[id] and not lacks({ strays[j] }) then late[#late + 1] = strays[j] end
+      if not place[id] and not lacks({ strays[j] }) then of_tasks[#of_tasks + 1] = strays[j] end
     end
-    doom_writes(late)
+    doom_writes(of_tasks)
     doom_values(fields_of(ns, held, live))
     return orphans
   end
@@ -415,12 +425,9 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       end
     end
     for space, held in pairs(by_namespace) do
-      for _, field in ipairs(fields_of(space, held)) do
-        local size = redis.call('HSTRLEN', data, field)
-        local value = size > 0 and size <= MAX_ROOT and redis.call('HGET', data, field)
-        if value and in_chunks(value) then add(value, skip(value, 18, 2)) end
-        cost = cost + 2
-      end
+      local fields = fields_of(space, held)
+      for _, root in ipairs((roots_of(fields))) do add(root, skip(root, 18, 2)) end
+      cost = cost + 2 * #fields
     end
     while #wanted > 0 do
       local some = fetch(data, wanted)

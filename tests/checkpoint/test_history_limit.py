@@ -5,6 +5,7 @@ What stays has to read as it does where all is kept, and to be what `prune` keep
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from datetime import timedelta
@@ -18,7 +19,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds, targets
-from servers import url_of
+from test_delta import Process
 from uniform import Target, Uniform
 
 from redis_saver import History
@@ -447,3 +448,229 @@ async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how:
 @pytest.mark.parametrize("seed", seeds(range(100, 140)))
 async def test_many_random_talks(target: Target, seed: int) -> None:
     await talked(target, seed, 1000)
+
+
+# -- a DeltaChannel
+
+
+def log_of(number: int) -> dict[str, str]:
+    return {"log": f"{number:032}.{number:020}"}
+
+
+async def log_on(saver: Uniform, where: Any, first: int, length: int, every: int) -> Any:
+    """A write to `log` on each checkpoint, a snapshot in some."""
+    for number in range(first, first + length):
+        values = {"log": _DeltaSnapshot([f"until {number}"])} if number % every == 0 else {}
+        where = await saver.put(
+            where, checkpoint(values, log_of(number), f"{number:08}"), {"step": number}, log_of(number)
+        )
+        await saver.put_writes(where, [("log", [number])], f"task-{number}", "path")
+    return where
+
+
+def histories(found: Any) -> Any:
+    return dict(found)["log"]
+
+
+async def test_what_a_delta_channel_is_made_of_stays(target: Target) -> None:
+    saver, where = target.uniform(history=kept(2)), config("t")
+    for turn_number in range(12):
+        where = await log_on(saver, where, 1 + 10 * turn_number, 10, 50)
+        last = 10 * (turn_number + 1)
+        seed = last - last % 50 - (50 if last % 50 == 0 else 0)
+        found = histories(await target.uniform().get_delta_channel_history(config=where, channels=["log"]))
+        assert [write[2] for write in found["writes"]] == [[number] for number in range(seed or 1, last)]
+        assert found.get("seed") == (_DeltaSnapshot([f"until {seed}"]) if seed else None)
+        assert (await saver.get_thread("t")).checkpoints <= 2 + 50 + 2 * SLACK
+    assert (await saver.check("t")).findings == ()
+
+
+async def test_a_channel_without_snapshots_needs_all_and_is_not_looked_at_each_time(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    where = await log_on(saver, config("t"), 1, 150, 1000)
+    assert (await saver.get_thread("t")).checkpoints == 150
+    at = int(fields_of(target)[b"@trim_at\0"])
+    assert 150 < at <= 150 + 2 * SLACK + 37
+    await log_on(saver, where, 151, at - 155, 1000)
+    assert int(fields_of(target)[b"@trim_at\0"]) == at
+
+
+async def test_what_is_left_of_a_long_history_is_whole(target: Target) -> None:
+    """While it shrinks, what still is there is read as before."""
+    where = await log_on(target.uniform(), config("t"), 1, 300, 7)
+    saver = target.uniform(history=kept(2))
+    before = {
+        one.checkpoint["id"]: (one.checkpoint, histories(await saver.get_delta_channel_history(config=one.config, channels=["log"])))
+        for one in await saver.list(config("t"))
+        if "log" not in one.checkpoint["channel_values"]
+    }  # fmt: skip
+    for number in range(301, 304):
+        where = await log_on(saver, where, number, 1, 7)
+        found = [one for one in await saver.list(config("t")) if one.checkpoint["id"] in before]
+        assert 50 < len(found) < 290 - 40 * (number - 300)
+        for one in found:
+            history = await saver.get_delta_channel_history(config=one.config, channels=["log"])
+            assert (one.checkpoint, histories(history)) == before[one.checkpoint["id"]]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_is_known_of_a_history_is_believed_when_older_ones_go(target: Target) -> None:
+    """Else each warm process would read it anew after each trim."""
+    knows, writer = Process(target), target.uniform(history=kept(2))
+    where = await log_on(writer, config("t"), 1, 45, 20)
+    rewritten = fields_of(target)[b"@rewritten"]
+    believed = trimmed = 0
+    for number in range(46, 160):
+        await knows.history(where, "log")
+        before = (await writer.get_thread("t")).checkpoints
+        where = await log_on(writer, where, number, 1, 20)
+        if (await writer.get_thread("t")).checkpoints < before:
+            trimmed += 1
+            believed += await knows.is_believed(where, "log") or number % 20 <= 1
+        found = histories(await knows.history(where, "log"))
+        assert found == histories(await target.uniform().get_delta_channel_history(config=where, channels=["log"]))
+    assert trimmed >= 4
+    assert believed == trimmed
+    assert fields_of(target)[b"@rewritten"] == rewritten
+
+
+async def test_what_comes_late_voids_what_is_known(target: Target) -> None:
+    """It might make up for what went, in the counts."""
+    saver = target.uniform(history=kept(2))
+    await log_on(saver, config("t"), 1, 30, 10)
+    before = fields_of(target)[b"@rewritten"]
+    await log_on(saver, config("t"), 25, 1, 10)
+    assert fields_of(target)[b"@rewritten"] != before
+
+
+# -- what it costs
+
+
+def turn_of_chat(saver: Any, where: Any, number: int) -> Any:
+    """Two checkpoints of a chat that holds 100 messages, with the writes between them."""
+    versions = {channel: f"{2 * number:032}.{number:020}" for channel in ("messages", "n", "branch")}
+    values = {"messages": MESSAGES[number : number + 100], "n": number, "branch": None}
+    where = saver.put(where, checkpoint(values, versions), {"step": number, "run_id": f"run {number}"}, versions)
+    saver.put_writes(where, [("n", number), ("branch", None)], f"task {number}")
+    versions = {**versions, "branch": f"{2 * number + 1:032}.{number:020}"}
+    del values["branch"]
+    return saver.put(where, checkpoint(values, versions), {"step": number}, {"branch": versions["branch"]})
+
+
+MESSAGES = [{"type": "human", "id": f"{number:032}", "text": f"{number} words " * 30} for number in range(2100)]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_thread_stays_flat(target: Target) -> None:
+    saver, where, sizes = target.uniform(history=kept(10)).saver, config("t"), []
+    keys = names.Keyspace(target.prefix).keys("t")
+    for number in range(600):
+        where = turn_of_chat(saver, where, number)
+        if number >= 60:
+            fields = target.raw.hgetall(keys.data_key)
+            sizes.append((len(fields), target.raw.zcard(keys.index_key), sum(map(len, fields.values())),
+                          sum(target.raw.memory_usage(key, samples=0) for key in keys)))  # fmt: skip
+    for what, of_each in zip(("fields", "members", "bytes", "memory"), zip(*sizes, strict=True), strict=True):
+        first, last = of_each[:270], of_each[270:]
+        assert max(last) <= 1.05 * max(first), what
+        assert max(last) <= 4 * min(first), f"{what}: chunks wait until there are many"
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_what_a_put_has_the_server_do(target: Target) -> None:
+    """In one round trip, and little more than without a limit; no call much more than the others."""
+    counts: dict[str, list[int]] = {"all": [], "limited": []}
+    for what, history in (("all", "all"), ("limited", kept(10))):
+        saver, where = target.uniform(history=history).saver, config(what)
+        for number in range(120):
+            target.raw.config_resetstat()
+            where = turn_of_chat(saver, where, number)
+            stats = {name[8:]: entry["calls"] for name, entry in target.raw.info("commandstats").items()}
+            assert stats.pop("evalsha", 3) == 3
+            others = ("info", "config", "hello", "client", "script", "eval")
+            counts[what].append(sum(calls for name, calls in stats.items() if not name.startswith(others)))
+    plain, limited = counts["all"][60:], counts["limited"][60:]
+    assert max(plain) <= 20
+    assert min(limited) <= min(plain) + 4, "two counts, where nothing goes"
+    assert sum(limited) / sum(plain) <= 3
+    assert max(limited) <= 500
+
+
+# -- what may go wrong
+
+
+async def test_a_put_whose_reply_was_lost(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    where = config("t")
+    for number in range(60):
+        values, versions = {"said": MESSAGES[: 40 + number], "n": number}, {"said": f"s{number}", "n": f"n{number}"}
+        made = checkpoint(values, versions)
+        for _ in range(2):
+            answer = await saver.put(where, made, {}, versions)
+        where = answer
+        assert (await target.uniform().get_tuple(where)).checkpoint == made
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+
+
+async def test_who_knows_versions_that_have_gone(target: Target) -> None:
+    """A process that wrote long ago sends what it believes to be missing; the server says what is."""
+    stale, other = target.uniform(history=kept(1)), target.uniform(history=kept(1))
+    values, versions = (
+        {"said": MESSAGES[:200], "files": {str(one): MESSAGES[one] for one in range(60)}},
+        {"said": "1", "files": "1"},
+    )
+    where = await stale.put(config("t"), checkpoint(values, versions), {}, versions)
+    for number in range(2, 120):
+        new = {"said": str(number), "files": str(number)}
+        where = await other.put(where, checkpoint({"said": [number] * 900, "files": {}}, new), {}, new)
+    assert not [field for field in fields_of(target) if field == names.blob("", names.entry("said", "1"))]
+    values = {"said": MESSAGES[:201], "files": values["files"]}
+    where = await stale.put(where, checkpoint(values, {"said": "x", "files": "1"}), {}, {"said": "x"})
+    assert (await other.get_tuple(where)).checkpoint["channel_values"] == values
+    assert (await other.check("t")).findings == ()
+
+
+async def test_what_cannot_be_read_is_left_alone(target: Target) -> None:
+    """A put goes on; who reads or checks what is damaged is told."""
+    saver = target.uniform(history=kept(2))
+    configs = await chain(saver, "t", 15)
+    data = names.Keyspace(target.prefix).keys("t").data_key
+    target.raw.hset(data, names.checkpoint("", configs[3]["configurable"]["checkpoint_id"]), b"garbage")
+    where = await chain_on(saver, configs[-1], 20)
+    assert (await saver.get_tuple(where)).checkpoint["channel_values"] == {"n": 1019}
+    assert (await saver.get_thread("t")).checkpoints == 35
+    assert [finding for finding in (await saver.check("t")).findings if "cannot be read" in finding.what]
+
+
+async def test_the_deadline_moves_as_ever(target: Target) -> None:
+    saver = target.uniform(history=kept(2), ttl=timedelta(hours=1))
+    await chain(saver, "t", 60)
+    for key in target.keys():
+        assert 3_590_000 < target.raw.pttl(key) <= 3_600_000
+    await saver.delete_thread("t")
+    assert target.keys() == []
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_many_writers_of_one_thread(target: Target) -> None:
+    """Each goes on from what is newest, as it finds it."""
+
+    async def write(number: int) -> None:
+        saver = target.uniform(history=kept(3))
+        for step in range(30):
+            found = await saver.get_tuple(config("t"))
+            said = found.checkpoint["channel_values"].get("said", []) if found else []
+            values = {"said": [*said[-80:], f"{number} {step} " * 30], "n": step}
+            version = f"{number:016}{step:016}.{random.getrandbits(60):020}"
+            made = checkpoint(values, dict.fromkeys(values, version))
+            where = await saver.put(found.config if found else config("t"), made, {}, dict.fromkeys(values, version))
+            await saver.put_writes(where, [("n", step)], f"task {number} {step}")
+
+    await asyncio.gather(*(write(number) for number in range(6)))
+    saver = target.uniform()
+    assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK + 6
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
