@@ -6,20 +6,26 @@ What stays has to read as it does where all is kept, and to be what `prune` keep
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import raw
 from factories import chain, checkpoint, config, ids, put
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 from seeds import seeds, targets
-from test_delta import Process
+from test_delta import Graph, Process
+from typing_extensions import TypedDict
 from uniform import Target, Uniform
 
 from redis_saver import History
@@ -674,3 +680,86 @@ async def test_many_writers_of_one_thread(target: Target) -> None:
     assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK + 6
     assert (await saver.check("t")).findings == ()
     raw.check_counters(fields_of(target))
+
+
+# -- graphs
+
+
+class Asked(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def asking() -> Any:
+    """Each turn a subgraph counts, with a memory of its own, and another asks a person."""
+
+    def count(state: Asked) -> Any:
+        return {"said": [f"{len(state['said'])} counted"]}
+
+    def ask(state: Asked) -> Any:
+        return {"said": [f"answered {interrupt('may I?')}"]}
+
+    counter = StateGraph(Asked).add_node("count", count).add_edge(START, "count").compile(checkpointer=True)
+    asker = StateGraph(Asked).add_node("ask", ask).add_edge(START, "ask").compile()
+
+    def call_counter(state: Asked) -> Any:
+        return {"said": counter.invoke({"said": [state["said"][-1]]})["said"][-1:]}
+
+    def call_asker(state: Asked) -> Any:
+        return {"said": asker.invoke({"said": []})["said"]}
+
+    builder: Any = StateGraph(Asked)
+    builder.add_node("counter", call_counter)
+    builder.add_node("asker", call_asker)
+    builder.add_edge(START, "counter")
+    builder.add_edge("counter", "asker")
+    return builder
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
+    """By another process, with a memory that is longer than the history; as with `InMemorySaver`, which keeps all."""
+    ours = [asking().compile(checkpointer=target.uniform(history=kept(1)).saver) for _ in range(2)]
+    theirs, where = asking().compile(checkpointer=InMemorySaver()), config("t", None)
+    for number in range(30):
+        for given in ({"said": [f"turn {number}"]}, Command(resume=number)):
+            found = ours[number % 2 if isinstance(given, dict) else (number // 3) % 2].invoke(given, where)
+            assert found["said"] == theirs.invoke(given, where)["said"]
+            mine, whole = ours[0].get_state(where, subgraphs=True), theirs.get_state(where, subgraphs=True)
+            assert (mine.values, mine.next, len(mine.tasks)) == (whole.values, whole.next, len(whole.tasks))
+            assert [one.interrupts[0].value for one in mine.tasks] == [one.interrupts[0].value for one in whole.tasks]
+    saver = target.uniform().saver
+    spaces = Counter(one.config["configurable"]["checkpoint_ns"] for one in saver.list(where))
+    assert spaces[""] <= 1 + SLACK
+    assert spaces["counter"] <= 1 + SLACK
+    assert len(spaces) <= 2 + spaces[""]
+    assert len(list(theirs.checkpointer.list(where))) > 200
+    assert saver.check("t").findings == ()
+
+
+@pytest.mark.parametrize("target_name", ["redis", "valkey"])
+async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
+    """`DeltaChannel`s, interrupts, a fork from what is left, two processes: the states are those of `InMemorySaver`."""
+    uniforms = [target.uniform(history=kept(1)) for _ in range(2)]
+    ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
+    theirs = Graph(InMemorySaver(), asks=True)
+    sizes = []
+    for number in range(40):
+        turn_of = {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]}
+        for which, given in ((number % 2, turn_of), (number // 2 % 2, Command(resume=f"yes {number}"))):
+            found = await ours[which].call("invoke", given, config())
+            expected = await theirs.call("invoke", given, config())
+            assert {**found, "__interrupt__": 0} == {**expected, "__interrupt__": 0}
+        mine, whole = await ours[0].states(), await theirs.states()
+        assert (mine[0].values, mine[0].next) == (whole[0].values, whole[0].next)
+        left = iter([(one.values, one.next) for one in whole])
+        assert all((one.values, one.next) in left for one in mine), "in the same order"
+        if number == 30:
+            for graph, states in ((ours[1], mine), (theirs, whole)):
+                await graph.call("invoke", {"messages": [HumanMessage("fork", id="fork")]}, states[3].config)
+                await graph.call("invoke", Command(resume="forked"), config())
+        sizes.append(len(mine))
+    done = await uniforms[0].prune(["thread"], keep_last=1)
+    assert done.checkpoints <= max(2 * SLACK, sizes[-1] // 4), (
+        "snapshots of two channels at odds keep nearly all, for prune as well"
+    )
+    assert (await uniforms[0].check("thread")).findings == ()
