@@ -8,6 +8,7 @@ from redis_saver._checkpoint.inventory import Finding
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
@@ -57,6 +58,7 @@ __all__ = [
     "FileDamaged",
     "Finding",
     "ForkMissed",
+    "History",
     "KeyConflict",
     "LimitExceeded",
     "Limits",

@@ -10,6 +10,7 @@ The server reads `module.name` for what is installed and `./file.py:name` for a 
     REDIS_SAVER_PREFIX           the beginning of all keys; by default the saver's
     REDIS_SAVER_TTL              how long after its last write a thread expires, such as 7d or 90m; by default never
     REDIS_SAVER_REFRESH_ON_READ  true: reading a thread moves its deadline too; by default false
+    REDIS_SAVER_KEEP_LAST        keep the newest so many checkpoints of each namespace, such as 100; by default all
     LANGGRAPH_AES_KEY            16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
 
 A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So is
@@ -29,6 +30,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 
@@ -51,7 +53,8 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
         )
     serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
     prefix: dict[str, Any] = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
-    async with AsyncRedisSaver.from_conn_string(url, serde=serde, ttl=_ttl(), **prefix) as saver:
+    settings: dict[str, Any] = {"ttl": _ttl(), "history": _history(), **prefix}
+    async with AsyncRedisSaver.from_conn_string(url, serde=serde, **settings) as saver:
         await saver.asetup()
         _pass_histories_on()
         yield saver
@@ -91,3 +94,12 @@ def _ttl() -> ttls.TTL:
         parsed = ttls.parse(text, name="REDIS_SAVER_TTL")
         ttl["default_ttl"] = (parsed.milliseconds or 0) / 60_000
     return ttl
+
+
+def _history() -> histories.History:
+    if (text := os.environ.get("REDIS_SAVER_KEEP_LAST")) is None:
+        return histories.ALL
+    said = f"REDIS_SAVER_KEEP_LAST={shown(text)}"
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{said}: a number of checkpoints, such as 100; leave it out to keep all")
+    return {"keep_last": histories.keep_last(int(text), said)}

@@ -1,17 +1,22 @@
 -- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what all other cases take behind
 -- it, as the server makes the functions of a script anew at each call.
 
-local FIELDS, SEEN = 14, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 15, 6 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
 -- Opens a thread with all that a put looks at, in one call (in more where there are thousands). Returns what open_thread does.
 -- argv: what put.lua takes; count: how many fields to read.
 local function look_up(index, data, argv, count)
-  local meta, problem, found = open_thread(index, data, argv[1], argv[5], unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
+  local meta, problem, found = open_thread(index, data, argv[1], argv[5], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
   for from = 1001, meta and count or 0, 1000 do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
   end
   return meta, problem, found
+end
+
+-- Whether a put is to look at the length of the thread's history: the saver asks for that, or the thread's own @history.
+local function is_limited(argv, found)
+  return (found[6] or argv[15] ~= '') and argv[15] ~= '-'
 end
 
 -- Stores a checkpoint that is new, with values that are new, on a thread that has all that the caller believes it has. Returns whether it did; else

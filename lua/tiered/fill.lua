@@ -19,6 +19,7 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
+--- @include lib/trim
 --- @include lib/put
 
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]

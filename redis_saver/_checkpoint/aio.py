@@ -14,6 +14,7 @@ from redis_saver._checkpoint.saver import Saver
 from redis_saver._client import clients, clusters
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.protocols import AsyncClient
+from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
@@ -44,6 +45,7 @@ class AsyncRedisSaver(Saver[AsyncClient]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
+        history: History = "all",
         compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -65,6 +67,7 @@ class AsyncRedisSaver(Saver[AsyncClient]):
             serde=serde,
             prefix=prefix,
             ttl=ttl,
+            history=history,
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,

@@ -157,7 +157,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
 
         Args:
             config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, or
-                `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on.
+                `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on, and `configurable["thread_history"]` (`"all"` or
+                `{"keep_last": n}`) a limit of its own (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
             metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
             new_versions: The channels that changed since the parent.

@@ -45,6 +45,7 @@ _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
     *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
     *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+    *(b"@history", b"@trim_at", b"@sweep_at"),
 )
 
 
@@ -259,7 +260,10 @@ class Inventory:
             text = "the order by age names it, and it is not there, so list() over all namespaces fails"
             self._found.add("error", describe(member), text, _INDEX)
         for member in sorted(self._members):
-            if member and member[:1] not in (b"c", b"w", b"i", b"r"):
+            if member[:1] == b"s":
+                with self._found.reading(describe(member)):
+                    _root_id, _ns = names.components(member[1:])
+            elif member and member[:1] not in (b"c", b"w", b"i", b"r"):
                 self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
@@ -344,11 +348,8 @@ def describe(name: bytes) -> str:
 
 
 def _described(kind: bytes, rest: bytes) -> str:
-    if kind == b"c":
-        ns, checkpoint_id = names.components(rest)
-        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
-    if kind == b"i":
-        checkpoint_id, ns = names.components(rest)
+    if kind in (b"c", b"i"):
+        ns, checkpoint_id = names.components(rest)[:: 1 if kind == b"c" else -1]
         return f"checkpoint {checkpoint_id!r}{_of(ns)}"
     if kind == b"w":
         head, _, index = rest.rpartition(b"\0")
@@ -360,6 +361,9 @@ def _described(kind: bytes, rest: bytes) -> str:
         return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
     if kind == b"r":
         return f"run {names.decode(rest)!r}"
+    if kind == b"s":
+        root_id, ns = names.components(rest)
+        return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
     if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
         return f"chunk {kind.decode()}:{rest.hex()}"
     raise ValueError

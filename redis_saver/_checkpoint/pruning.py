@@ -21,8 +21,10 @@ from redis_saver._checkpoint.references import (
     STRAY,
     ReachableChunks,
     References,
+    call_members,
     reachable_chunks,
     read_references,
+    run_members,
     write_members,
 )
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
@@ -110,9 +112,12 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
         keep = yield from _with_ancestors(context, thread, seen, keep)
         writes = yield from write_members(context, thread)
         reachable = yield from reachable_chunks(context, thread, seen)
+        calls, runs = (yield from call_members(context, thread)), (yield from run_members(context, thread))
         with decoding("what thread {!r} holds", thread):
             victims = set(seen.links) - keep
-            plan = _orphaned(seen, victims) + _plan(seen, reachable, victims, writes)
+            plan = (
+                _orphaned(seen, victims) + _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, runs)
+            )
             plan += [[stray] for stray in _stray_writes(seen, writes)]
         removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else added(total, removed)
@@ -129,8 +134,9 @@ def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[N
         victims = {place for place, links in seen.links.items() if links.run in runs}
         reachable = yield from reachable_chunks(context, thread, seen)
         writes = yield from write_members(context, thread)
+        calls, noted = (yield from call_members(context, thread)), (yield from run_members(context, thread))
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims, writes)
+            plan = _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, noted)
         if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
             return
     raise _busy(thread)
@@ -230,6 +236,16 @@ def _is_recent(checkpoint_id: str) -> bool:
         return False
     since_1582 = datetime.now(timezone.utc) - datetime(1582, 10, 15, tzinfo=timezone.utc)
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
+
+
+def _over(
+    seen: References, victims: set[CheckpointKey], calls: Mapping[bytes, str], runs: Sequence[bytes]
+) -> list[list[bytes]]:
+    """The members of subgraph calls of which no checkpoint stays, and those of runs that had none before (`lua/lib/trim.lua`)."""
+    left = {ns for ns, _ in seen.links.keys() - victims}
+    over = [member for member, ns in calls.items() if ns not in left]
+    over += set(runs) - {links.run for links in seen.links.values()}
+    return [[member] for member in over]
 
 
 def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:

@@ -20,7 +20,7 @@ from redis_saver._storage.framing import unpack
 from redis_saver.errors import decoding
 
 LINKS_PER_PAGE = 200
-WRITES_PER_PAGE = 500
+MEMBERS_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
 STRAY = b"@gc_roots"
@@ -69,15 +69,38 @@ def _behind(lower: bytes, member: bytes) -> bytes:
 
 def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of all pending writes of a thread."""
-    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[w"
+    found = yield from _members(context, thread, b"w")
+    with decoding("the names of pending writes of thread {!r}", thread):
+        for member in found:
+            if len(names.components(member[1:])) != 3:
+                raise ValueError(f"the member {shown(member)} names no task")
+    return found
+
+
+def run_members(context: Context, thread: str) -> Operation[list[bytes]]:
+    """The members of a thread's runs; a put that keeps the history short leaves some of which no checkpoint is left."""
+    return (yield from _members(context, thread, b"r"))
+
+
+def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
+    """The members that tell from which root checkpoints calls of subgraphs started, with the calls' namespaces; of threads with a limit alone."""
+    found = yield from _members(context, thread, b"s")
+    with decoding("the subgraph calls of thread {!r}", thread):
+        calls: dict[bytes, str] = {}
+        for member in found:
+            _root_id, calls[member] = names.components(member[1:])
+    return calls
+
+
+def _members(context: Context, thread: str, kind: bytes) -> Operation[list[bytes]]:
+    """All members of a kind, in their order."""
+    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[" + kind
+    upper = b"(" + bytes((kind[0] + 1,))
     while True:
-        page = yield Command(("ZRANGEBYLEX", index, lower, b"(x", "LIMIT", 0, WRITES_PER_PAGE))
-        with decoding("the names of pending writes of thread {!r}", thread):
-            for member in page:
-                if len(names.components(member[1:])) != 3:
-                    raise ValueError(f"the member {shown(member)} names no task")
+        page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
+        with decoding("the index of thread {!r}", thread):
             found += page
-            is_last = len(page) < WRITES_PER_PAGE
+            is_last = len(page) < MEMBERS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
         if is_last:
             return found

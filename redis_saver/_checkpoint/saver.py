@@ -15,9 +15,11 @@ from redis_saver._client import clusters
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
 from redis_saver._common import config as configs
+from redis_saver._common import history as histories
 from redis_saver._common import times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
+from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
@@ -48,6 +50,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
+        history: History = "all",
         compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -69,6 +72,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
             ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
+            history: How much a thread keeps of its history, as it is written: `"all"`, or `{"keep_last": n}`, the newest `n` checkpoints of each
+                namespace (1 to 1,000). What is older goes some puts later, some at a time, as with `prune` (`docs/threads.md`). A thread's
+                own `thread_history` counts first.
             compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
                 whatever its own setting.
             cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
@@ -117,6 +123,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             require_encryption=encryption.check(require_encryption, self.serde),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
+            keep_last=histories.parse(history),
         )
 
     @property

@@ -14,6 +14,7 @@ from redis_saver._checkpoint.saver import Saver
 from redis_saver._client import clients, clusters
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
+from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
@@ -44,6 +45,7 @@ class RedisSaver(Saver[SyncClient]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
+        history: History = "all",
         compression: Compression | None = None,
         cache_bytes: int = CACHE_BYTES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
@@ -63,6 +65,7 @@ class RedisSaver(Saver[SyncClient]):
             serde: As in the constructor.
             prefix: As in the constructor.
             ttl: As in the constructor.
+            history: As in the constructor.
             compression: As in the constructor.
             cache_bytes: As in the constructor.
             limits: As in the constructor.
@@ -80,6 +83,7 @@ class RedisSaver(Saver[SyncClient]):
             serde=serde,
             prefix=prefix,
             ttl=ttl,
+            history=history,
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,

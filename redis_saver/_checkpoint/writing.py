@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
+from redis_saver._checkpoint.retention import is_call, root_of
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._engine import scripts
@@ -186,7 +187,8 @@ class PutRequest:
         """Chunks to be sent whatever the cache says."""
         checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
         merged = get_checkpoint_metadata(given, metadata)
-        merged.pop("thread_ttl", None)  # type: ignore[typeddict-item]  # which is about the thread; LangGraph takes texts along
+        for key in (config.TTL_KEY, config.HISTORY_KEY):
+            merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
         run_id = merged.get("run_id")
         run = b"" if run_id is None else names.run(str(run_id))
         limits.check_names(context.limits, [run], "a run")
@@ -196,6 +198,7 @@ class PutRequest:
         )
         self._names = (names.checkpoint(self._ns, checkpoint_id), by_age, run, header, self._table.names_chunk)
         self._ttls = (default_ttl(context), config.thread_ttl(given) or b"")
+        self._history = NEVER if knows_all else _history(context, self._ns, given, merged)
 
     def arguments(self) -> list[Argument]:
         """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
@@ -227,7 +230,7 @@ class PutRequest:
         counts = (len(values), len(bases), len(chunks), len(others), len(unchanged))
         listed = b"" if is_cached else self._table.names
         return [
-            *self._names, listed, b"".join(self._flags), *self._ttls, *counts,
+            *self._names, listed, b"".join(self._flags), *self._ttls, *counts, self._history,
             *fields, *bases, *chunks, *others, *unchanged, *values, *fingerprints, *packed,
         ]  # fmt: skip
 
@@ -304,6 +307,22 @@ class PutRequest:
         return seen
 
 
+NEVER = b"-"
+"""In place of how much is to be kept: nothing is to be removed by this put, whatever the thread says."""
+
+
+def _history(context: Context, ns: str, given: RunnableConfig, metadata: CheckpointMetadata) -> bytes:
+    """How much is to be kept, as `lua/checkpoint/put.lua` takes it.
+
+    Of a subgraph's call the root checkpoint is always told: the thread may have a limit of its own.
+    """
+    own, root = config.thread_history(given), root_of(metadata) if is_call(ns) else None
+    if context.keep_last is None and not own and not root:
+        return b""
+    default = b"" if context.keep_last is None else b"%d" % context.keep_last
+    return b"%s/%s/%s" % (default, own, names.component(root) if root else b"")
+
+
 def _check_table(context: Context, table: headers.VersionTable) -> None:
     """Check the names of channels and nodes, and the versions.
 
@@ -340,6 +359,7 @@ def address_of_writes(context: Context, given: RunnableConfig, task_id: str) -> 
         )
     check_names(context, where)
     limits.check_name(context.limits, task_id, "a task")
+    config.thread_history(given)  # which the next put takes; what is wrong with it is told before anything is written
     return where
 
 

@@ -9,11 +9,14 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
+from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 
 TTL_KEY = "thread_ttl"
 """The key in `configurable` that gives a thread its own TTL."""
+HISTORY_KEY = "thread_history"
+"""And the one that says how much of its history it keeps."""
 
 
 class Address(NamedTuple):
@@ -116,6 +119,14 @@ def thread_ttl(config: RunnableConfig) -> int | None:
     if (given := configurable(config).get(TTL_KEY)) is None:
         return None
     return ttls.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+
+
+def thread_history(config: RunnableConfig) -> bytes:
+    """How much the thread is to keep of its history, by a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
+    if (given := configurable(config).get(HISTORY_KEY)) is None:
+        return b""
+    kept = histories.parse(given, name=f"configurable[{HISTORY_KEY!r}]")
+    return b"all" if kept is None else b"%d" % kept
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:

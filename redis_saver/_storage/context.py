@@ -24,6 +24,8 @@ class Context(NamedTuple):
     """Whether plain values are refused (`encryption.py`)."""
     chunk_cache: ChunkCache
     limits: Limits
+    keep_last: int | None = None
+    """How many checkpoints of a namespace are kept; None: all."""
 
 
 def default_ttl(context: Context) -> int | bytes:

@@ -32,6 +32,7 @@ def put(
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
     where = config.address(given)
+    config.thread_history(given)  # what is wrong with it is told before cold is written
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
     if tiers.flush_queue and (
         yield from write_behind.put(tiers, tiers.flush_queue, given, checkpoint, metadata, new_versions)

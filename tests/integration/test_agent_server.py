@@ -34,6 +34,7 @@ OURS = (
     "REDIS_URL",
     "REDIS_SAVER_PREFIX",
     "REDIS_SAVER_TTL",
+    "REDIS_SAVER_KEEP_LAST",
     "REDIS_SAVER_REFRESH_ON_READ",
     "LANGGRAPH_AES_KEY",
 )
@@ -65,10 +66,12 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
     environment.setenv("REDIS_SAVER_PREFIX", "mine")
     environment.setenv("REDIS_SAVER_TTL", "90s")
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", "true")
+    environment.setenv("REDIS_SAVER_KEEP_LAST", "100")
     environment.setenv("LANGGRAPH_AES_KEY", KEY)
     async with checkpointer() as saver:
         assert saver._context.keyspace.prefix == "mine"
         assert saver._context.expiry == (90_000, True)
+        assert saver._context.keep_last == 100
         assert isinstance(saver.serde, EncryptedSerializer)
         assert saver._context.require_encryption
 
@@ -91,6 +94,13 @@ async def test_refresh_on_read_is_nothing_else(environment: pytest.MonkeyPatch, 
 async def test_a_ttl_is_a_duration(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("REDIS_SAVER_TTL", text)
     with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL={re.escape(repr(text))}: "):
+        await checkpointer().__aenter__()
+
+
+@pytest.mark.parametrize("text", ["", "all", "0", "-1", "1001", "1.5", "٣"])
+async def test_how_many_are_kept_is_a_number(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("REDIS_SAVER_KEEP_LAST", text)
+    with pytest.raises(ValueError, match=f"^REDIS_SAVER_KEEP_LAST={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
 
 

@@ -20,6 +20,7 @@ from redis_saver import (
     AsyncRedisSaver,
     AsyncTieredSaver,
     FastSerializer,
+    History,
     Limits,
     Pruned,
     RedisSaver,
@@ -69,6 +70,12 @@ RedisSaver(blocking, connection_args={})  # type: ignore[call-arg]
 RedisSaver.from_conn_string("redis://localhost", compression="gzip")  # type: ignore[arg-type]
 RedisSaver.from_conn_string("redis://localhost", socket_timeout=2)  # type: ignore[call-arg]
 AsyncRedisSaver.from_conn_string("redis://localhost", perfix="mine")  # type: ignore[call-arg]
+
+limit: History = {"keep_last": 10}
+RedisSaver.from_conn_string("redis://localhost", history=limit)
+RedisSaver.from_conn_string("redis://localhost", history="all")
+RedisSaver.from_conn_string("redis://localhost", history={"keep": 10})  # type: ignore[arg-type]
+RedisSaver.from_conn_string("redis://localhost", history=10)  # type: ignore[arg-type]
 
 # -- two tiers
 

@@ -1,0 +1,765 @@
+"""A history that bounds itself: what `history=` and `thread_history` keep, and that a put is all it takes.
+
+What stays has to read as it does where all is kept, and to be what `prune` keeps. Random talks are compared with twins that keep all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Annotated, Any
+
+import pytest
+import raw
+from factories import chain, checkpoint, config, ids, put
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import INTERRUPT
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from seeds import seeds, targets
+from test_delta import Graph, Process
+from typing_extensions import TypedDict
+from uniform import Target, Uniform
+
+from redis_saver import History
+from redis_saver._common import names
+
+SLACK = 16
+"""So many more than asked for there may be, where few are asked for."""
+
+
+def kept(number: int) -> History:
+    return {"keep_last": number}
+
+
+def fields_of(target: Target, thread: str = "t") -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = target.raw.hgetall(names.Keyspace(target.prefix).keys(thread).data_key)
+    return found
+
+
+def members_of(target: Target, thread: str = "t") -> list[bytes]:
+    found: list[bytes] = target.raw.zrange(names.Keyspace(target.prefix).keys(thread).index_key, 0, -1)
+    return found
+
+
+# -- what is kept
+
+
+@pytest.mark.parametrize("number", [1, 5, 100])
+async def test_the_newest_stay(target: Target, number: int) -> None:
+    saver = target.uniform(history=kept(number))
+    most = number + max(SLACK, number // 2)
+    configs: list[Any] = []
+    for length in range(1, most + 60):
+        parent = configs[-1] if configs else config("t")
+        configs.append(await put(saver, parent, {"n": length}, versions={"n": f"{length:032}.x"}))
+        await saver.put_writes(configs[-1], [("n", length)], "task")
+        if length % 7 == 0 or length > most:
+            found = await saver.get_thread("t")
+            assert min(length, number) <= found.checkpoints <= most
+    found = await saver.list(config("t"))
+    assert [one.config for one in found] == configs[::-1][: len(found)]
+    assert [one.checkpoint["channel_values"]["n"] for one in found] == list(range(length, length - len(found), -1))
+    assert found[-1].parent_config is None
+    assert all(one.parent_config == older.config for one, older in zip(found, found[1:], strict=False))
+    assert all(len(one.pending_writes) == 1 for one in found)
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+    assert await saver.get_tuple(configs[0]) is None
+
+
+async def test_without_a_limit_all_stays(saver: Uniform, target: Target) -> None:
+    await chain(saver, "t", 60)
+    assert (await saver.get_thread("t")).checkpoints == 60
+    assert {field for field in fields_of(target) if field[:1] == b"@"} == {b"@state", b"@rewritten"}
+
+
+async def test_each_namespace_has_its_own(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    await chain(saver, "t", 10)
+    await chain(saver, "t", 40, ns="memory")
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    assert found[""] == 10
+    assert 2 <= found["memory"] <= 2 + SLACK
+
+
+async def test_a_thread_with_a_long_history_shrinks_over_some_puts(target: Target) -> None:
+    configs = await chain(target.uniform(), "t", 400)
+    saver, sizes = target.uniform(history=kept(3)), []
+    for number in range(12):
+        where = await put(saver, configs[-1], {"n": -number}, versions={"n": f"{500 + number:032}.x"})
+        configs.append(where)
+        sizes.append((await saver.get_thread("t")).checkpoints)
+        assert (await saver.check("t")).findings == ()
+    assert sizes[0] > 300, "some at a time"
+    assert sizes[:7] == sorted(sizes[:7], reverse=True)
+    assert max(sizes[7:]) <= 3 + SLACK
+    assert ids(await saver.list(config("t"), limit=3)) == [
+        one["configurable"]["checkpoint_id"] for one in configs[:-4:-1]
+    ]
+
+
+async def test_the_parent_of_what_is_put_stays(target: Target) -> None:
+    """A task of it may still write."""
+    saver = target.uniform(history=kept(1))
+    configs = await chain(saver, "t", 40)
+    for one in configs[::-1]:
+        if (await saver.get_thread("t")).checkpoints < 3:
+            break
+        await put(saver, one, {"n": 1}, versions={"n": "s"}, metadata={"from": one["configurable"]["checkpoint_id"]})
+    for number in range(40):
+        found = await saver.list(config("t"))
+        parent = found[-1].config
+        where = await put(saver, parent, {"n": number}, versions={"n": f"x{number}"})
+        assert (await saver.get_tuple(where)).parent_config == parent
+        assert await saver.get_tuple(parent) is not None
+
+
+async def test_values_stay_with_whoever_holds_them(target: Target) -> None:
+    """A fork far above has a version of the oldest; another channel has the same version; one has it retained."""
+    saver = target.uniform(history=kept(2))
+    first = await put(saver, config("t"), {"a": ["x" * 100] * 100, "b": "b"}, versions={"a": "1", "b": "1"})
+    where = first
+    for number in range(2, 60):
+        values, versions = {"a": ["x" * 100] * 100, "n": number}, {"a": "1", "n": str(number)}
+        where = await saver.put(where, checkpoint(values, versions), {}, {"n": str(number)})
+        assert (await saver.get_tuple(where)).checkpoint["channel_values"] == values
+    fields = fields_of(target)
+    assert names.blob("", names.entry("a", "1")) in fields
+    assert names.blob("", names.entry("b", "1")) not in fields
+    assert (await saver.check("t")).findings == ()
+
+
+async def test_late_writes_to_what_has_gone_go_with_the_next(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    configs = await chain(saver, "t", 40)
+    assert await saver.get_tuple(configs[0]) is None
+    await saver.put_writes(configs[0], [("n", 1)], "late")
+    await chain_on(saver, configs[-1], 40)
+    assert not [member for member in members_of(target) if member[:1] == b"w"]
+    assert (await saver.check("t")).findings == ()
+
+
+async def chain_on(saver: Uniform, where: Any, length: int, first: int = 1000, **metadata: Any) -> Any:
+    for number in range(first, first + length):
+        where = await put(saver, where, {"n": number}, versions={"n": f"{number:032}.y"}, metadata=metadata)
+    return where
+
+
+# -- how it is asked for
+
+
+async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
+    saver, other = target.uniform(history=kept(5)), target.uniform()
+    where = await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
+    assert "thread_history" not in (await saver.get_tuple(where)).metadata
+    where = await chain_on(other, where, 40)
+    assert 2 <= (await saver.get_thread("t")).checkpoints <= 2 + SLACK, "whoever writes it"
+    where = await put(other, {"configurable": {**where["configurable"], "thread_history": "all"}}, {"n": 2})
+    assert "thread_history" not in (await saver.get_tuple(where)).metadata
+    await chain_on(saver, where, 60, 2000)
+    assert (await saver.get_thread("t")).checkpoints > 60, "all, though the saver keeps fewer"
+    assert fields_of(target)[b"@history"] == b"all"
+    await saver.copy_thread("t", "copy")
+    assert b"@history" not in fields_of(target, "copy")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ("none", ValueError, "write 'all' or"),
+        (10, TypeError, "bare int"),
+        ({"keep_last": 0}, ValueError, "between 1 and 1000"),
+        ({"keep_last": 1001}, ValueError, "prune"),
+        ({"keep_last": True}, TypeError, "int"),
+        ({"keep_last": "10"}, TypeError, "int"),
+        ({"keep": 10}, ValueError, "'keep_last'"),
+        ({}, ValueError, "'keep_last'"),
+        ({"keep_last": 1, "more": 2}, ValueError, "one key"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    target: Target, given: Any, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=f"^history=.*{said}"):
+        target.uniform(history=given)
+    saver = target.uniform()
+    wrong = config("t", "", "1", thread_history=given)
+    with pytest.raises(kind, match=rf"^configurable\['thread_history'\]=.*{said}"):
+        await put(saver, wrong, {"n": 1})
+    with pytest.raises(kind, match="thread_history"):
+        await saver.put_writes(wrong, [("n", 1)], "task")
+    assert target.keys() == []
+
+
+async def test_a_limit_that_others_garbled_is_none(target: Target) -> None:
+    saver = target.uniform()
+    await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
+    for garbage in ("", "0", "-1", "nan", "99999", "1e2", "\0"):
+        target.raw.hset(names.Keyspace(target.prefix).keys("t").data_key, "@history", garbage)
+        await chain(saver, "t", 5)
+    assert (await saver.get_thread("t")).checkpoints == 36
+
+
+# -- subgraphs
+
+
+async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
+    """A root checkpoint, and calls of subgraphs that started from it, each with one that it called; and one with memory."""
+    where = await put(saver, where, {"n": number}, versions={"n": f"{number:032}.x"})
+    root = {"parents": {"": where["configurable"]["checkpoint_id"]}}
+    for call in range(calls):
+        ns = f"sub:{number}-{call}"
+        await chain(saver, "t", 2, ns=ns, **root)
+        sub = await chain(saver, "t", 2, ns=f"{ns}|inner:{number}", **root)
+        await saver.put_writes(sub[-1], [("n", 1)], "task")
+    await chain(saver, "t", 1, ns="memory", **root)
+    return where
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(target: Target, encrypted: bool) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16) if encrypted else None
+    saver, where = target.uniform(history=kept(2), serde=serde), config("t")
+    for number in range(50):
+        where = await turn(saver, where, number)
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    roots = {one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t", ""))}
+    assert len(roots) <= 2 + SLACK
+    assert found["memory"] <= 2 + SLACK
+    assert {ns for ns in found if ns not in ("", "memory")} == {
+        ns
+        for number in roots
+        for call in range(2)
+        for ns in (f"sub:{number}-{call}", f"sub:{number}-{call}|inner:{number}")
+    }
+    started = [member for member in members_of(target) if member[:1] == b"s"]
+    assert len(started) == 4 * len(roots)
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+    await saver.prune(["t"], keep_last=1)
+    assert len([member for member in members_of(target) if member[:1] == b"s"]) == 4
+    found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
+    assert len(found) == 6
+
+
+async def test_a_copy_bounds_itself_too(target: Target) -> None:
+    saver, where = target.uniform(history=kept(2)), config("t")
+    for number in range(10):
+        where = await turn(saver, where, number, 1)
+    await saver.copy_thread("t", "copy")
+    assert [one for one in members_of(target, "copy") if one[:1] == b"s"] == [
+        one for one in members_of(target) if one[:1] == b"s"
+    ]
+    assert (await saver.check("copy")).findings == ()
+    where["configurable"]["thread_id"] = "copy"
+    await chain_on(saver, where, 40)
+    assert {one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("copy", None))} == {
+        "",
+        "memory",
+    }
+    assert not [one for one in members_of(target, "copy") if one[:1] == b"s"]
+
+
+async def test_deletion_of_runs_leaves_no_call(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    root = await put(saver, config("t"), {"n": 1}, metadata={"run_id": "keeps"})
+    parents = {"parents": {"": root["configurable"]["checkpoint_id"]}}
+    await put(saver, config("t", "sub:1"), {"n": 1}, metadata={"run_id": "goes", **parents})
+    assert [one for one in members_of(target) if one[:1] == b"s"]
+    await saver.delete_for_runs(["goes"])
+    assert not [one for one in members_of(target) if one[:1] == b"s"]
+
+
+# -- random talks beside a twin that keeps all
+
+
+class Talk:
+    """The same operations on two threads: one with a limit, which two processes write, and one without."""
+
+    def __init__(self, target: Target, seed: int, **options: Any) -> None:
+        self.random, self.target = random.Random(seed), target
+        self.keep = self.random.choice([1, 2, 3, 8])
+        self.savers = [target.uniform(history=kept(self.keep), **options) for _ in range(2)]
+        self.twin = target.uniform(**options)
+        self.state: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
+        """Values and versions by namespace and id."""
+        self.written = set[tuple[str, str | None, str]]()
+        """Where a channel was written: the children have another version of it, as in a graph."""
+        self.said, self.number, self.run = list[str](), 0, 0
+        self.again: Any = None
+
+    async def both(self, method: str, ns: str, parent: str | None, *args: Any) -> None:
+        saver = self.random.choice(self.savers)
+        for uniform, thread in ((saver, "kept"), (self.twin, "full")):
+            await getattr(uniform, method)(config(thread, ns, parent), *args)
+
+    async def present(self, ns: str) -> list[str]:
+        """Newest first."""
+        return ids(await self.savers[0].list(config("kept", ns)))
+
+    def versions(self, *channels: str) -> dict[str, str]:
+        self.number += 1
+        version = f"{self.number:032}.{self.random.getrandbits(50):020}"
+        return dict.fromkeys(channels, version)
+
+    async def put(self, ns: str, **metadata: Any) -> str:
+        present = await self.present(ns)
+        parent = (present[0] if self.random.random() < 0.85 else self.random.choice(present)) if present else None
+        values, versions = self.state.get((ns, parent or ""), ({}, {}))
+        values, versions = dict(values), dict(versions)
+        changed = [channel for channel in ("messages", "files", "n") if self.random.random() < 0.5]
+        changed += [channel for channel in ("log", "branch") if (ns, parent, channel) in self.written]
+        is_emptied = "branch" in values and "branch" not in changed and self.random.random() < 0.7
+        changed += ["branch"] if is_emptied else []
+        new = self.versions(*changed)
+        for channel in changed:
+            values.pop(channel, None)
+            if channel == "messages":
+                self.said.append(f"{self.number} " * self.random.randrange(1, 60))
+                values[channel] = (
+                    self.said[-self.random.randrange(1, 40) :] if self.random.random() < 0.1 else list(self.said)
+                )
+            elif channel == "files":
+                values[channel] = {f"file {number}": "y" * 300 for number in range(self.number % 20)}
+            elif channel == "n":
+                values[channel] = self.number
+            elif channel == "branch" and not is_emptied:
+                values[channel] = None
+            elif channel == "log" and self.random.random() < 0.15:
+                values[channel] = _DeltaSnapshot([f"until {self.number}"])
+        which = str(uuid6(clock_seq=-1))
+        made = checkpoint(values, {**versions, **new}, which)
+        if self.random.random() < 0.2:
+            self.run += 1
+        about = {"source": "loop", "step": self.number, "run_id": f"run {self.run}", **metadata}
+        self.again = ("put", ns, parent, made, about, new)
+        await self.both(*self.again)
+        self.state[ns, which] = values, {**versions, **new}
+        if self.random.random() < 0.7:
+            channel = self.random.choice(["log", "log", "branch", "n", INTERRUPT])
+            self.written.add((ns, which, channel))
+            await self.both("put_writes", ns, which, [(channel, [self.number])], f"task {self.number}", "path")
+        return which
+
+    async def step(self) -> None:
+        what = self.random.random()
+        if what < 0.6:
+            await self.put("")
+        elif what < 0.75:
+            await self.put("memory")
+        elif what < 0.85 and (present := await self.present("")):
+            ns = f"sub:{self.number}"
+            for _ in range(self.random.randrange(1, 4)):
+                await self.put(ns, parents={"": present[0]})
+        elif what < 0.9 and (present := await self.present("")):
+            where = self.random.choice(present)
+            await self.both("put_writes", "", where, [("n", self.number)], f"late {self.number}", "path")
+        elif what < 0.95 and self.again:
+            await self.both(*self.again)
+        else:
+            other = self.random.choice(["", "memory"])
+            await self.savers[1].get_tuple(config("kept", other))
+
+    async def compare(self) -> None:
+        """All that is there reads as in the twin; the newest are there."""
+        full = {place(one): one for one in await self.twin.list(config("full", None))}
+        for saver in self.savers:
+            found = await saver.list(config("kept", None))
+            there = {place(one) for one in found}
+            for one in found:
+                theirs = full[place(one)]
+                assert (one.checkpoint, one.metadata, one.pending_writes) == (
+                    theirs.checkpoint, theirs.metadata, theirs.pending_writes,
+                )  # fmt: skip
+                parent = theirs.parent_config and (place(one)[0], theirs.parent_config["configurable"]["checkpoint_id"])
+                assert (one.parent_config is None) == (parent not in there)
+                if one.parent_config is not None:
+                    assert (place(one)[0], one.parent_config["configurable"]["checkpoint_id"]) == parent
+                if "log" in one.checkpoint["channel_versions"] and "log" not in one.checkpoint["channel_values"]:
+                    mine, whole = [
+                        dict(await uniform.get_delta_channel_history(config=each.config, channels=["log"]))
+                        for uniform, each in ((saver, one), (self.twin, theirs))
+                    ]
+                    assert mine == whole, place(one)
+        for ns in {ns for ns, _ in full} - {ns for ns, _ in full if ":" in ns}:
+            newest = sorted((which for of, which in full if of == ns), reverse=True)[: self.keep]
+            assert {(ns, which) for which in newest} <= there
+        report = await self.twin.check("kept")
+        assert report.findings == ()
+        raw.check_counters(fields_of(self.target, "kept"))
+        raw.check_chunks(self.target, "kept")
+
+    async def end(self) -> None:
+        """What prune leaves of both is the same."""
+        await self.savers[0].prune(["kept"], keep_last=self.keep)
+        await self.twin.prune(["full"], keep_last=self.keep)
+        held = [
+            {field: value for field, value in fields_of(self.target, thread).items() if field[:1] != b"@"}
+            for thread in ("kept", "full")
+        ]
+        if isinstance(self.twin.saver.serde, EncryptedSerializer):  # each text is another one, though it says the same
+            assert held[0].keys() == held[1].keys()
+        else:
+            assert held[0] == held[1]
+        listed = [[one for one in members_of(self.target, thread) if one[:1] != b"s"] for thread in ("kept", "full")]
+        assert listed[0] == listed[1]
+        assert (await self.twin.check("kept")).findings == ()
+
+
+def place(one: Any) -> tuple[str, str]:
+    where = one.config["configurable"]
+    return where["checkpoint_ns"], where["checkpoint_id"]
+
+
+async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
+    talk = Talk(target, seed, **options)
+    await talk.put("")
+    for step in range(steps):
+        await talk.step()
+        if step % 23 == 0:
+            await talk.compare()
+    await talk.compare()
+    await talk.end()
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "valkey", "fakeredis"))
+@pytest.mark.parametrize("seed", seeds(range(3)))
+async def test_random_talks(target: Target, seed: int) -> None:
+    await talked(target, seed, 200)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
+async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how: str) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
+    options = {"zstd": {"compression": "zstd"}, "encrypted": {"serde": serde}, "no cache": {"cache_bytes": 0}}
+    await talked(target, seed, 150, **options[how])
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("seed", seeds(range(100, 140)))
+async def test_many_random_talks(target: Target, seed: int) -> None:
+    await talked(target, seed, 1000)
+
+
+# -- a DeltaChannel
+
+
+def log_of(number: int) -> dict[str, str]:
+    return {"log": f"{number:032}.{number:020}"}
+
+
+async def log_on(saver: Uniform, where: Any, first: int, length: int, every: int) -> Any:
+    """A write to `log` on each checkpoint, a snapshot in some."""
+    for number in range(first, first + length):
+        values = {"log": _DeltaSnapshot([f"until {number}"])} if number % every == 0 else {}
+        where = await saver.put(
+            where, checkpoint(values, log_of(number), f"{number:08}"), {"step": number}, log_of(number)
+        )
+        await saver.put_writes(where, [("log", [number])], f"task-{number}", "path")
+    return where
+
+
+def histories(found: Any) -> Any:
+    return dict(found)["log"]
+
+
+async def test_what_a_delta_channel_is_made_of_stays(target: Target) -> None:
+    saver, where = target.uniform(history=kept(2)), config("t")
+    for turn_number in range(12):
+        where = await log_on(saver, where, 1 + 10 * turn_number, 10, 50)
+        last = 10 * (turn_number + 1)
+        seed = last - last % 50 - (50 if last % 50 == 0 else 0)
+        found = histories(await target.uniform().get_delta_channel_history(config=where, channels=["log"]))
+        assert [write[2] for write in found["writes"]] == [[number] for number in range(seed or 1, last)]
+        assert found.get("seed") == (_DeltaSnapshot([f"until {seed}"]) if seed else None)
+        assert (await saver.get_thread("t")).checkpoints <= 2 + 50 + 2 * SLACK
+    assert (await saver.check("t")).findings == ()
+
+
+async def test_a_channel_without_snapshots_needs_all_and_is_not_looked_at_each_time(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    where = await log_on(saver, config("t"), 1, 150, 1000)
+    assert (await saver.get_thread("t")).checkpoints == 150
+    at = int(fields_of(target)[b"@trim_at\0"])
+    assert 150 < at <= 150 + 2 * SLACK + 37
+    await log_on(saver, where, 151, at - 155, 1000)
+    assert int(fields_of(target)[b"@trim_at\0"]) == at
+
+
+async def test_what_is_left_of_a_long_history_is_whole(target: Target) -> None:
+    """While it shrinks, what still is there is read as before."""
+    where = await log_on(target.uniform(), config("t"), 1, 300, 7)
+    saver = target.uniform(history=kept(2))
+    before = {
+        one.checkpoint["id"]: (one.checkpoint, histories(await saver.get_delta_channel_history(config=one.config, channels=["log"])))
+        for one in await saver.list(config("t"))
+        if "log" not in one.checkpoint["channel_values"]
+    }  # fmt: skip
+    for number in range(301, 304):
+        where = await log_on(saver, where, number, 1, 7)
+        found = [one for one in await saver.list(config("t")) if one.checkpoint["id"] in before]
+        assert 50 < len(found) < 290 - 40 * (number - 300)
+        for one in found:
+            history = await saver.get_delta_channel_history(config=one.config, channels=["log"])
+            assert (one.checkpoint, histories(history)) == before[one.checkpoint["id"]]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_is_known_of_a_history_is_believed_when_older_ones_go(target: Target) -> None:
+    """Else each warm process would read it anew after each trim."""
+    knows, writer = Process(target), target.uniform(history=kept(2))
+    where = await log_on(writer, config("t"), 1, 45, 20)
+    rewritten = fields_of(target)[b"@rewritten"]
+    believed = trimmed = 0
+    for number in range(46, 160):
+        await knows.history(where, "log")
+        before = (await writer.get_thread("t")).checkpoints
+        where = await log_on(writer, where, number, 1, 20)
+        if (await writer.get_thread("t")).checkpoints < before:
+            trimmed += 1
+            believed += await knows.is_believed(where, "log") or number % 20 <= 1
+        found = histories(await knows.history(where, "log"))
+        assert found == histories(await target.uniform().get_delta_channel_history(config=where, channels=["log"]))
+    assert trimmed >= 4
+    assert believed == trimmed
+    assert fields_of(target)[b"@rewritten"] == rewritten
+
+
+async def test_what_comes_late_voids_what_is_known(target: Target) -> None:
+    """It might make up for what went, in the counts."""
+    saver = target.uniform(history=kept(2))
+    await log_on(saver, config("t"), 1, 30, 10)
+    before = fields_of(target)[b"@rewritten"]
+    await log_on(saver, config("t"), 25, 1, 10)
+    assert fields_of(target)[b"@rewritten"] != before
+
+
+# -- what it costs
+
+
+def turn_of_chat(saver: Any, where: Any, number: int) -> Any:
+    """Two checkpoints of a chat that holds 100 messages, with the writes between them."""
+    versions = {channel: f"{2 * number:032}.{number:020}" for channel in ("messages", "n", "branch")}
+    values = {"messages": MESSAGES[number : number + 100], "n": number, "branch": None}
+    where = saver.put(where, checkpoint(values, versions), {"step": number, "run_id": f"run {number}"}, versions)
+    saver.put_writes(where, [("n", number), ("branch", None)], f"task {number}")
+    versions = {**versions, "branch": f"{2 * number + 1:032}.{number:020}"}
+    del values["branch"]
+    return saver.put(where, checkpoint(values, versions), {"step": number}, {"branch": versions["branch"]})
+
+
+MESSAGES = [{"type": "human", "id": f"{number:032}", "text": f"{number} words " * 30} for number in range(2100)]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_a_thread_stays_flat(target: Target) -> None:
+    saver, where, sizes = target.uniform(history=kept(10)).saver, config("t"), []
+    keys = names.Keyspace(target.prefix).keys("t")
+    for number in range(600):
+        where = turn_of_chat(saver, where, number)
+        if number >= 60:
+            fields = target.raw.hgetall(keys.data_key)
+            sizes.append((len(fields), target.raw.zcard(keys.index_key), sum(map(len, fields.values())),
+                          sum(target.raw.memory_usage(key, samples=0) for key in keys)))  # fmt: skip
+    for what, of_each in zip(("fields", "members", "bytes", "memory"), zip(*sizes, strict=True), strict=True):
+        first, last = of_each[:270], of_each[270:]
+        assert max(last) <= 1.05 * max(first), what
+        assert max(last) <= 4 * min(first), f"{what}: chunks wait until there are many"
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_what_a_put_has_the_server_do(target: Target) -> None:
+    """In one round trip, and little more than without a limit; no call much more than the others."""
+    counts: dict[str, list[int]] = {"all": [], "limited": []}
+    for what, history in (("all", "all"), ("limited", kept(10))):
+        saver, where = target.uniform(history=history).saver, config(what)
+        for number in range(120):
+            target.raw.config_resetstat()
+            where = turn_of_chat(saver, where, number)
+            stats = {name[8:]: entry["calls"] for name, entry in target.raw.info("commandstats").items()}
+            assert stats.pop("evalsha", 3) == 3
+            others = ("info", "config", "hello", "client", "script", "eval")
+            counts[what].append(sum(calls for name, calls in stats.items() if not name.startswith(others)))
+    plain, limited = counts["all"][60:], counts["limited"][60:]
+    assert max(plain) <= 20
+    assert min(limited) <= min(plain) + 4, "two counts, where nothing goes"
+    assert sum(limited) / sum(plain) <= 3
+    assert max(limited) <= 500
+
+
+# -- what may go wrong
+
+
+async def test_a_put_whose_reply_was_lost(target: Target) -> None:
+    saver = target.uniform(history=kept(2))
+    where = config("t")
+    for number in range(60):
+        values, versions = {"said": MESSAGES[: 40 + number], "n": number}, {"said": f"s{number}", "n": f"n{number}"}
+        made = checkpoint(values, versions)
+        for _ in range(2):
+            answer = await saver.put(where, made, {}, versions)
+        where = answer
+        assert (await target.uniform().get_tuple(where)).checkpoint == made
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+
+
+async def test_who_knows_versions_that_have_gone(target: Target) -> None:
+    """A process that wrote long ago sends what it believes to be missing; the server says what is."""
+    stale, other = target.uniform(history=kept(1)), target.uniform(history=kept(1))
+    values, versions = (
+        {"said": MESSAGES[:200], "files": {str(one): MESSAGES[one] for one in range(60)}},
+        {"said": "1", "files": "1"},
+    )
+    where = await stale.put(config("t"), checkpoint(values, versions), {}, versions)
+    for number in range(2, 120):
+        new = {"said": str(number), "files": str(number)}
+        where = await other.put(where, checkpoint({"said": [number] * 900, "files": {}}, new), {}, new)
+    assert not [field for field in fields_of(target) if field == names.blob("", names.entry("said", "1"))]
+    values = {"said": MESSAGES[:201], "files": values["files"]}
+    where = await stale.put(where, checkpoint(values, {"said": "x", "files": "1"}), {}, {"said": "x"})
+    assert (await other.get_tuple(where)).checkpoint["channel_values"] == values
+    assert (await other.check("t")).findings == ()
+
+
+async def test_what_cannot_be_read_is_left_alone(target: Target) -> None:
+    """A put goes on; who reads or checks what is damaged is told."""
+    saver = target.uniform(history=kept(2))
+    configs = await chain(saver, "t", 15)
+    data = names.Keyspace(target.prefix).keys("t").data_key
+    target.raw.hset(data, names.checkpoint("", configs[3]["configurable"]["checkpoint_id"]), b"garbage")
+    where = await chain_on(saver, configs[-1], 20)
+    assert (await saver.get_tuple(where)).checkpoint["channel_values"] == {"n": 1019}
+    assert (await saver.get_thread("t")).checkpoints == 35
+    assert [finding for finding in (await saver.check("t")).findings if "cannot be read" in finding.what]
+
+
+async def test_the_deadline_moves_as_ever(target: Target) -> None:
+    saver = target.uniform(history=kept(2), ttl=timedelta(hours=1))
+    await chain(saver, "t", 60)
+    for key in target.keys():
+        assert 3_590_000 < target.raw.pttl(key) <= 3_600_000
+    await saver.delete_thread("t")
+    assert target.keys() == []
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_many_writers_of_one_thread(target: Target) -> None:
+    """Each goes on from what is newest, as it finds it."""
+
+    async def write(number: int) -> None:
+        saver = target.uniform(history=kept(3))
+        for step in range(30):
+            found = await saver.get_tuple(config("t"))
+            said = found.checkpoint["channel_values"].get("said", []) if found else []
+            values = {"said": [*said[-80:], f"{number} {step} " * 30], "n": step}
+            version = f"{number:016}{step:016}.{random.getrandbits(60):020}"
+            made = checkpoint(values, dict.fromkeys(values, version))
+            where = await saver.put(found.config if found else config("t"), made, {}, dict.fromkeys(values, version))
+            await saver.put_writes(where, [("n", step)], f"task {number} {step}")
+
+    await asyncio.gather(*(write(number) for number in range(6)))
+    saver = target.uniform()
+    assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK + 6
+    assert (await saver.check("t")).findings == ()
+    raw.check_counters(fields_of(target))
+
+
+# -- graphs
+
+
+class Asked(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def asking() -> Any:
+    """Each turn a subgraph counts, with a memory of its own, and another asks a person."""
+
+    def count(state: Asked) -> Any:
+        return {"said": [f"{len(state['said'])} counted"]}
+
+    def ask(state: Asked) -> Any:
+        return {"said": [f"answered {interrupt('may I?')}"]}
+
+    counter = StateGraph(Asked).add_node("count", count).add_edge(START, "count").compile(checkpointer=True)
+    asker = StateGraph(Asked).add_node("ask", ask).add_edge(START, "ask").compile()
+
+    def call_counter(state: Asked) -> Any:
+        return {"said": counter.invoke({"said": [state["said"][-1]]})["said"][-1:]}
+
+    def call_asker(state: Asked) -> Any:
+        return {"said": asker.invoke({"said": []})["said"]}
+
+    builder: Any = StateGraph(Asked)
+    builder.add_node("counter", call_counter)
+    builder.add_node("asker", call_asker)
+    builder.add_edge(START, "counter")
+    builder.add_edge("counter", "asker")
+    return builder
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
+    """By another process, with a memory that is longer than the history; as with `InMemorySaver`, which keeps all."""
+    ours = [asking().compile(checkpointer=target.uniform(history=kept(1)).saver) for _ in range(2)]
+    theirs, where = asking().compile(checkpointer=InMemorySaver()), config("t", None)
+    for number in range(30):
+        for given in ({"said": [f"turn {number}"]}, Command(resume=number)):
+            found = ours[number % 2 if isinstance(given, dict) else (number // 3) % 2].invoke(given, where)
+            assert found["said"] == theirs.invoke(given, where)["said"]
+            mine, whole = ours[0].get_state(where, subgraphs=True), theirs.get_state(where, subgraphs=True)
+            assert (mine.values, mine.next, len(mine.tasks)) == (whole.values, whole.next, len(whole.tasks))
+            assert [one.interrupts[0].value for one in mine.tasks] == [one.interrupts[0].value for one in whole.tasks]
+    saver = target.uniform().saver
+    spaces = Counter(one.config["configurable"]["checkpoint_ns"] for one in saver.list(where))
+    assert spaces[""] <= 1 + SLACK
+    assert spaces["counter"] <= 1 + SLACK
+    assert len(spaces) <= 2 + spaces[""]
+    assert len(list(theirs.checkpointer.list(where))) > 200
+    assert saver.check("t").findings == ()
+
+
+@pytest.mark.parametrize("target_name", ["redis", "valkey"])
+async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
+    """`DeltaChannel`s, interrupts, a fork from what is left, two processes: the states are those of `InMemorySaver`."""
+    uniforms = [target.uniform(history=kept(1)) for _ in range(2)]
+    ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
+    theirs = Graph(InMemorySaver(), asks=True)
+    sizes = []
+    for number in range(40):
+        turn_of = {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]}
+        for which, given in ((number % 2, turn_of), (number // 2 % 2, Command(resume=f"yes {number}"))):
+            found = await ours[which].call("invoke", given, config())
+            expected = await theirs.call("invoke", given, config())
+            assert {**found, "__interrupt__": 0} == {**expected, "__interrupt__": 0}
+        mine, whole = await ours[0].states(), await theirs.states()
+        assert (mine[0].values, mine[0].next) == (whole[0].values, whole[0].next)
+        left = iter([(one.values, one.next) for one in whole])
+        assert all((one.values, one.next) in left for one in mine), "in the same order"
+        if number == 30:
+            for graph, states in ((ours[1], mine), (theirs, whole)):
+                await graph.call("invoke", {"messages": [HumanMessage("fork", id="fork")]}, states[3].config)
+                await graph.call("invoke", Command(resume="forked"), config())
+        sizes.append(len(mine))
+    done = await uniforms[0].prune(["thread"], keep_last=1)
+    assert done.checkpoints <= max(2 * SLACK, sizes[-1] // 4), (
+        "snapshots of two channels at odds keep nearly all, for prune as well"
+    )
+    assert (await uniforms[0].check("thread")).findings == ()

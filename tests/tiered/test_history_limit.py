@@ -1,0 +1,248 @@
+"""A history that bounds itself in hot, while cold keeps all: what hot lacks is read from cold, and nothing goes that cold lacks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from factories import checkpoint, config, ids
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from seeds import seeds
+from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
+
+from redis_saver._common import names
+
+MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+HOT: dict[str, Any] = {"hot": {"history": {"keep_last": 3}}}
+MOST = 3 + 16
+
+
+def settings_of(mode: str) -> dict[str, Any]:
+    return {**HOT, **(BEHIND if mode == "write-behind" else {})}
+
+
+def in_hot(tiers: Tiers, ns: str = "") -> list[str]:
+    """The ids that hot has of a namespace, newest first."""
+    raw, keys = tiers.target.raw, keys_of(tiers)
+    prefix = b"c" + names.component(ns)
+    return [names.name_of(one[len(prefix) :]) for one in raw.zrange(keys.index_key, 0, -1) if one.startswith(prefix)][
+        ::-1
+    ]
+
+
+def marks(tiers: Tiers) -> set[bytes]:
+    return {field for field in tiers.target.raw.hkeys(keys_of(tiers).data_key) if field[:1] == b"@"}
+
+
+class Talk:
+    """Checkpoints with a value in chunks, one that stays, and a log that is a `DeltaChannel`."""
+
+    def __init__(self, uniform: Any) -> None:
+        self.uniform, self.number, self.said = uniform, 0, list[str]()
+        self.versions: dict[str, dict[str, str]] = {}
+        self.where: dict[str, Any] = {}
+        self.puts = Counter[str]()
+
+    async def put(self, ns: str = "", parent: Any = None, **metadata: Any) -> Any:
+        self.number += 1
+        where = parent or self.where.get(ns) or config("thread", ns)
+        before = self.versions.get(where["configurable"].get("checkpoint_id", ""), {})
+        self.said.append(f"{self.number} " * 60)
+        version = f"{self.number:032}.{self.number:020}"
+        values: dict[str, Any] = {"said": list(self.said), "n": self.number}
+        new = dict.fromkeys(("said", "n", *(("log",) if before else ())), version)
+        self.puts[ns] += 1
+        if self.puts[ns] % 9 == 0 and before:
+            values["log"] = _DeltaSnapshot([f"until {self.number}"])
+        if not before:
+            values["first"], new["first"] = self.number, version
+        elif "first" in before:
+            values["first"] = int(before["first"][:32])
+        made = checkpoint(values, {**before, **new}, str(uuid6(clock_seq=-1)))
+        self.where[ns] = await self.uniform.put(where, made, {"step": self.number, "parents": {}, **metadata}, new)
+        self.versions[made["id"]] = {**before, **new}
+        await self.uniform.put_writes(self.where[ns], [("log", [self.number])], f"task {self.number}", "path")
+        return self.where[ns]
+
+
+async def same_as_cold(tiers: Tiers, uniform: Any) -> None:
+    """All that cold has is answered as by cold."""
+    cold = await tiers.cold_uniform()
+    everything = await cold.list(config("thread", None))
+    found = {one.checkpoint["id"]: plain(one) for one in await uniform.list(config("thread", None))}
+    assert found == {one.checkpoint["id"]: plain(one) for one in everything}
+    for one in everything:
+        mine = await uniform.get_tuple(one.config)
+        assert plain(mine) == plain(one)
+        if "log" not in mine.checkpoint["channel_values"]:
+            histories = [
+                await each.get_delta_channel_history(config=one.config, channels=["log"]) for each in (uniform, cold)
+            ]
+            assert histories[0] == histories[1]
+
+
+@MODES
+async def test_hot_keeps_less_than_cold(tiers: Tiers, mode: str) -> None:
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **settings_of(mode))
+    assert await uniform.get_tuple(config()) is None
+    talk = Talk(uniform)
+    for number in range(60):
+        await talk.put()
+        if number % 5 == 4:
+            await talk.put("memory")
+        if mode == "write-behind" and number % 7 == 6:
+            await drained(uniform)
+    await drained(uniform)
+    await talk.put()
+    await drained(uniform)
+    assert 3 <= len(in_hot(tiers)) <= MOST + 9, "the last, and what the log is made of"
+    assert len(in_hot(tiers, "memory")) == 12
+    assert b"@complete" not in marks(tiers)
+    assert {b"@has_latest" + names.component(ns) for ns in ("", "memory")} <= marks(tiers)
+    flaky.calls.clear()
+    for ns in ("", "memory"):
+        assert (await uniform.get_tuple(config("thread", ns))).config == talk.where[ns]
+        await uniform.get_delta_channel_history(config=talk.where[ns], channels=["log"])
+    assert flaky.calls == [], "what is newest is answered by hot alone"
+    assert (await uniform.check("thread")).findings == ()
+    assert len(await (await tiers.cold_uniform()).list(config("thread", None))) == 73
+    await same_as_cold(tiers, uniform)
+    await same_as_cold(tiers, await tiers.uniform(**settings_of(mode)))
+    assert (await uniform.check("thread")).findings == ()
+
+
+async def test_nothing_goes_that_cold_lacks(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**settings_of("write-behind"))
+    assert await uniform.get_tuple(config()) is None
+    talk = Talk(uniform)
+    for _ in range(50):
+        await talk.put()
+    assert len(in_hot(tiers)) == 50
+    assert b"@complete" in marks(tiers)
+    await drained(uniform)
+    for _ in range(20):
+        await talk.put()
+    assert len(in_hot(tiers)) <= MOST + 9 + 20
+    await drained(uniform)
+    await same_as_cold(tiers, uniform)
+
+
+async def test_writes_that_cold_lacks_keep_their_checkpoint(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**settings_of("write-behind"))
+    assert await uniform.get_tuple(config()) is None
+    talk = Talk(uniform)
+    configs = [await talk.put() for _ in range(18)]
+    await drained(uniform)
+    await uniform.put_writes(configs[4], [("n", "late")], "late", "path")
+    for _ in range(30):
+        await talk.put()
+    assert ids_of(configs)[4] in in_hot(tiers)
+    await drained(uniform)
+    found = await (await tiers.cold_uniform()).get_tuple(configs[4])
+    assert ("late", "n", "late") in found.pending_writes
+
+
+def ids_of(configs: list[Any]) -> list[str]:
+    return [one["configurable"]["checkpoint_id"] for one in configs]
+
+
+async def test_what_only_hot_has_stays_until_cold_has_it(tiers: Tiers) -> None:
+    """A thread from before there were tiers, with a limit of its own; and one who writes past the tiers."""
+    alone = tiers.target.uniform()
+    talk = Talk(alone)
+    first = config("thread", "", None, thread_history={"keep_last": 3})
+    await talk.put(parent=first)
+    alone_again = tiers.target.uniform()
+    for _ in range(10):
+        await talk.put()
+    uniform = await tiers.uniform(**settings_of("write-behind"))
+    talk.uniform = uniform
+    for number in range(40):
+        await talk.put()
+        if number % 5 == 0:
+            await drained(uniform)
+    await drained(uniform)
+    assert len(await (await tiers.cold_uniform()).list(config("thread", None))) == 51
+    await same_as_cold(tiers, uniform)
+    before = in_hot(tiers)
+    talk.uniform = alone_again
+    for _ in range(30):
+        await talk.put()
+    assert len(in_hot(tiers)) == len(before) + 30, "it cannot know what cold has"
+
+
+async def test_where_cold_gets_the_latest_alone(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(cold_history="latest", **settings_of("write-behind"))
+    assert await uniform.get_tuple(config()) is None
+    where = config("thread")
+    for number in range(60):
+        version = {"n": f"{number:032}.{number:020}"}
+        made = checkpoint({"n": number}, version, str(uuid6(clock_seq=-1)))
+        where = await uniform.put(where, made, {"step": number}, version)
+        if number % 6 == 5:
+            await drained(uniform)
+    assert len(in_hot(tiers)) <= MOST
+    there = {one.checkpoint["id"] for one in await uniform.list(config())}
+    in_cold = set(ids(await (await tiers.cold_uniform()).list(config())))
+    assert there == in_cold | set(in_hot(tiers))
+    assert 10 <= len(in_cold) < 20
+    for one in there:
+        assert (await uniform.get_tuple(config("thread", "", one))).checkpoint["id"] == one
+    tiers.evict()
+    assert (await uniform.get_tuple(config())).config == where
+
+
+@MODES
+async def test_calls_of_subgraphs_go_from_hot(tiers: Tiers, mode: str) -> None:
+    uniform = await tiers.uniform(**settings_of(mode))
+    assert await uniform.get_tuple(config()) is None
+    talk = Talk(uniform)
+    for number in range(40):
+        root = await talk.put()
+        for _ in range(2):
+            await talk.put(f"sub:{number}", parents={"": root["configurable"]["checkpoint_id"]})
+        await drained(uniform)
+    members = tiers.target.raw.zrange(keys_of(tiers).index_key, 0, -1)
+    called = {one.split(b"\0")[0] for one in members if one.startswith(b"csub")}
+    assert len(called) <= MOST + 9
+    latest = {one for one in marks(tiers) if one.startswith(b"@has_latestsub")}
+    assert len(latest) <= MOST + 9
+    assert len(await (await tiers.cold_uniform()).list(config("thread", None))) == 120
+    await same_as_cold(tiers, uniform)
+
+
+@MODES
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(2)))
+async def test_random_talks_over_two_tiers(tiers: Tiers, mode: str, seed: int) -> None:
+    """Two processes; forks from anything that ever was, hot lost at times, late writes."""
+    chance = random.Random(seed)
+    processes = [await tiers.uniform(**settings_of(mode)) for _ in range(2)]
+    talk = Talk(processes[0])
+    configs: dict[str, list[Any]] = {"": [], "memory": []}
+    for step in range(120):
+        talk.uniform = chance.choice(processes)
+        ns = chance.choice(["", "", "memory"])
+        parent = chance.choice(configs[ns]) if configs[ns] and chance.random() < 0.1 else None
+        if step == 0:
+            assert await talk.uniform.get_tuple(config()) is None
+        configs[ns].append(await talk.put(ns, parent))
+        if chance.random() < 0.1:
+            await talk.uniform.put_writes(chance.choice(configs[ns]), [("n", step)], f"late {step}", "path")
+        if chance.random() < 0.3:
+            await drained(talk.uniform)
+        if chance.random() < 0.05 and mode == "write-through":
+            tiers.evict()
+        if chance.random() < 0.1:
+            await chance.choice(processes).get_tuple(chance.choice(configs[ns]))
+        if step % 40 == 39:
+            await drained(talk.uniform)
+            await same_as_cold(tiers, chance.choice(processes))
+    await drained(talk.uniform)
+    for uniform in processes:
+        await same_as_cold(tiers, uniform)
+        assert (await uniform.check("thread")).findings == ()
