@@ -120,7 +120,7 @@ def walk(
             with decoding("what hot has of the ancestors of a checkpoint of thread {!r}", thread):
                 _, basis = answer
                 _check(basis, (), 0)
-            raise Partial(_basis([_page(basis, (), channels)]))
+            raise Partial(_basis([_page(basis, (), remaining.values())]))
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, basis, *page = answer
             chunks.update(codec.as_chunks(context, of_page, thread))
@@ -203,9 +203,8 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
     last = pages[-1]
     ancestors = [one for page in pages for one in page.ids if one != last.target]
     ids = [*ancestors, *([last.missing] if last.missing else ())]
-    if len(set(ids)) < len(ids) or any(
-        one >= last.target for one in ids
-    ):  # its own ancestor; of a clock that is behind
+    # It may be its own ancestor, or of a clock that is behind.
+    if len(set(ids)) < len(ids) or any(one >= last.target for one in ids):
         return None
     unsure = {channel for page in pages for channel in page.unsure}
     return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure)

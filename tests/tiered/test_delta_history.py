@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from seeds import seeds
 from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
 from uniform import Uniform
 from wrappers import Around
 
+from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._tiered.requests import ColdCall
 
@@ -135,6 +139,60 @@ async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tie
         found = await talk.history(cold)
         assert ["late"] in [write[2] for write in found["log"]["writes"]]
         assert await talk.history() == found
+
+
+@MODES
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(3)))
+async def test_random_operations_over_two_tiers(tiers: Tiers, mode: str, seed: int) -> None:
+    """Of three processes; hot loses the thread at times, and gets some of its checkpoints back."""
+    chance, model = random.Random(f"{seed} {mode}"), InMemorySaver()
+    settings: dict[str, Any] = BEHIND if mode == "write-behind" else {}
+    uniforms, ids, asked = [await tiers.uniform(**settings) for _ in range(3)], list[str](), list[str]()
+    believed = list[int]()
+
+    def of_cold(request: Any) -> Any:
+        if isinstance(request, ColdCall) and request.method == "get_delta_channel_history":
+            asked.append("cold")
+        return (yield request)
+
+    def of_hot(request: Any) -> Any:
+        reply = yield request
+        if isinstance(request, Call) and request.script is scripts.HISTORY and isinstance(reply, list):
+            believed.extend(one[3] for one in reply[3:] if one[3])
+        return reply
+
+    for one in uniforms:
+        Around(one.saver.hot, of_hot)
+        Around(one.saver, of_cold)
+    for number in range(150):
+        uniform = chance.choice(uniforms)
+        kind = chance.choices(["put", "write", "late", "evict", "look"], [40, 40, 8, 3, 9])[0]
+        which = chance.choice([ids[-1], ids[-1], chance.choice(ids)]) if ids else None
+        if kind == "put" or which is None:
+            version = {"log": f"{number:032}.{number:020}"}
+            values = {"log": _DeltaSnapshot([f"until {number}"])} if chance.random() < 0.15 else {}
+            made = checkpoint(values, version, f"{number:08}")
+            for one in (uniform, None):
+                given = (config("thread", "", which), made, {"step": number}, version)
+                await one.put(*given) if one else model.put(*given)
+            ids.append(made["id"])
+        elif kind in ("write", "late"):
+            where = config("thread", "", ids[-1] if kind == "write" else chance.choice(ids))
+            await uniform.put_writes(where, [("log", [number])], f"task-{number:04}", f"{number:04}")
+            model.put_writes(where, [("log", [number])], f"task-{number:04}", f"{number:04}")
+        elif kind == "evict":
+            for one in uniforms:
+                await drained(one)
+            tiers.evict()
+        else:
+            await uniform.get_tuple(config("thread", "", chance.choice([None, which])))
+        where = config("thread", "", chance.choice([ids[-1], ids[-1], chance.choice(ids)]))
+        expected = model.get_delta_channel_history(config=where, channels=["log"])
+        for one in chance.sample(uniforms, 2):
+            assert dict(await one.get_delta_channel_history(config=where, channels=["log"])) == expected, number
+    assert asked
+    assert believed
 
 
 async def test_what_cold_answered_is_forgotten_with_the_thread(tiers: Tiers) -> None:
