@@ -120,9 +120,10 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return fields
   end
 
-  local function writes_of(space, id, limit)
-    local from = 'w' .. space .. id
-    return redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1', 'LIMIT', 0, limit)
+  -- The members of the writes to a checkpoint of the namespace.
+  local function writes_of(id)
+    local from = 'w' .. ns .. id
+    return redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
   end
 
   -- Whether cold lacks any of these members.
@@ -234,7 +235,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     local path, written, upto, visited, i = {}, {}, 0, {}, place[parents[from]]
     while i and open > 0 and not visited[i] do
       visited[i], path[#path + 1] = true, i
-      local records = fetch(data, writes_of(ns, ids[i], MAX_WRITES))
+      local records = fetch(data, writes_of(ids[i]))
       for channel, needle in pairs(needles) do
         for j = 1, #records do
           if not records[j] or string.find(records[j], needle, 1, true) then
@@ -243,11 +244,11 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
           end
         end
       end
-      local above_it = links_at(i)
-      local channels, tokens = named_in(above_it)
-      for j = 1, #above_it.flags do
-        local channel = channels[j]
-        if needles[channel] and redis.call('HSTRLEN', data, (value_field(ns, channels, tokens, above_it.slots, j))) > 0 then
+      local ancestor = links_at(i)
+      local its_names, tokens = named_in(ancestor)
+      for j = 1, #ancestor.flags do
+        local channel = its_names[j]
+        if needles[channel] and redis.call('HSTRLEN', data, (value_field(ns, its_names, tokens, ancestor.slots, j))) > 0 then
           if written[channel] then upto = #path end
           needles[channel], open = nil, open - 1
         end
@@ -269,7 +270,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     stay(place[string.sub(checkpoint, first + 1)])
     stay(place[string.sub(header, from, to)])
     for i = keep + 1, has_dirty and #members or 0 do
-      if lacks({ members[i] }) or lacks(writes_of(ns, ids[i], MAX_WRITES)) then stay(i) end
+      if lacks({ members[i] }) or lacks(writes_of(ids[i])) then stay(i) end
     end
     local next_one = 1
     while waiting[next_one] do
@@ -285,8 +286,8 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return going
   end
 
-  -- The calls of subgraphs that started from root checkpoints that go, by those: {namespace, member...}. Those of a root checkpoint that is not there are
-  -- among those of the oldest.
+  -- The calls of subgraphs that started from root checkpoints that go, by the positions of those: lists of {member, namespace}, false where that is
+  -- also a call of one that stays. Those of a root checkpoint that had gone before they came are among those of the oldest.
   local function calls_to_go(going)
     local by_root, of_kept = {}, {}
     if ns ~= '\0' then return by_root end
@@ -307,7 +308,8 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return by_root
   end
 
-  -- Takes as many as one call may; answers by their positions the members of their writes, how many those are, and whether all of those that go are among them.
+  -- Takes as many as one put may; answers the members of their writes by their positions, how many checkpoints these are, and whether those are all
+  -- that go. Their calls are doomed here: they go before the root checkpoint that says they are over.
   local function doom_some(going)
     local calls, batch = calls_to_go(going), math.max(MIN_BATCH, math.min(MAX_BATCH, math.floor(#members / 8)))
     local victims, n, size, seen = {}, 0, 0, {}
@@ -326,7 +328,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         end
       end
       if is_over then
-        victims[i], n = writes_of(ns, ids[i], -1), n + 1
+        victims[i], n = writes_of(ids[i]), n + 1
         size = size + 1 + math.floor(#victims[i] / 10)
       end
       if size >= batch then return victims, n, k == #going end
@@ -497,6 +499,14 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         for j = from, to do meta.bytes = meta.bytes - redis.call('HSTRLEN', data, fields_to_go[j]) end
         redis.call('HDEL', data, unpack(fields_to_go, from, to))
       end
+    end
+    if #dead_lists > 0 then -- so that what was below them is found where this ends here (docs/storage-format.md, Crashes)
+      local below, noted = { p = {}, z = {} }, redis.call('HGET', data, '@gc_roots')
+      for j = 1, #dead do table.insert(below[string.sub(dead[j], 1, 1)], string.sub(dead[j], 2)) end
+      for kind, digests in pairs(below) do
+        if #digests > 0 then noted = noted .. as_stray(kind, table.concat(digests)) end
+      end
+      redis.call('HSET', data, '@gc_roots', noted)
     end
     drop(dead_lists, MAX_LISTS)
     drop(dead, BATCH)
