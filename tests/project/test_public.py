@@ -42,7 +42,7 @@ VALUES = {
 }  # fmt: skip
 
 
-IN_TEXT = {"TTL", "__version__"}
+IN_TEXT = {"History", "TTL", "__version__"}
 """What is exported and has no entry of its own on the page: signatures and texts explain these."""
 API = Path(__file__).parents[2] / "docs" / "api.md"
 
