@@ -432,14 +432,14 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "valkey", "fakeredis"))
-@pytest.mark.parametrize("seed", seeds(range(3)))
+@pytest.mark.parametrize("seed", seeds(range(1)))
 async def test_random_talks(target: Target, seed: int) -> None:
     await talked(target, seed, 200)
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("seed", seeds(range(1)))
 @pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
 async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
@@ -736,7 +736,7 @@ def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
     assert saver.check("t").findings == ()
 
 
-@pytest.mark.parametrize("target_name", ["redis", "valkey"])
+@pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
     """`DeltaChannel`s, interrupts, a fork from what is left, two processes: the states are those of `InMemorySaver`."""
     uniforms = [target.uniform(history=kept(1)) for _ in range(2)]
@@ -749,6 +749,8 @@ async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
             found = await ours[which].call("invoke", given, config())
             expected = await theirs.call("invoke", given, config())
             assert {**found, "__interrupt__": 0} == {**expected, "__interrupt__": 0}
+        if number % 6:
+            continue  # to rebuild all states takes longer than the talk
         mine, whole = await ours[0].states(), await theirs.states()
         assert (mine[0].values, mine[0].next) == (whole[0].values, whole[0].next)
         left = iter([(one.values, one.next) for one in whole])
