@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from crash_workers import TTL, be_quick, pool, value
+from crash_workers import TTL, pool, quick, value
 from factories import config
 from langgraph.checkpoint.postgres import PostgresSaver
 from servers import Server
@@ -320,7 +320,6 @@ class Arena:
     """Two servers, two worlds, a writer in each, a flusher for both."""
 
     def __init__(self, seed: int, folder: str, postgres: Postgres, say: Callable[[str], None]) -> None:
-        be_quick()  # as the writers are, so that what checks find is up to the same times
         self.seed, self.folder, self.say = seed, folder, say
         self.plan, self.chance = random.Random(seed), random.Random(seed)  # of kills; of checks
         self.counts: Counter[str] = Counter()
@@ -663,7 +662,8 @@ class Arena:
 
 @contextmanager
 def arena(seed: int, postgres: Postgres, say: Callable[[str], None]) -> Iterator[Arena]:
-    with tempfile.TemporaryDirectory(prefix="redis-saver-kills-") as folder:
+    # As quick as the writers are, so that what checks find is up to the same times.
+    with quick(), tempfile.TemporaryDirectory(prefix="redis-saver-kills-") as folder:
         made = Arena(seed, folder, postgres, say)
         try:
             yield made

@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -43,12 +43,29 @@ TTL = 60
 """Minutes."""
 
 
+QUICK = {
+    (flushing, "FLUSH_LEASE"): 4000, (context, "WRITER_GONE"): 6000, (flush_queue, "SCAN_INTERVAL"): 0.5,
+    (flush_queue, "SCAN_LEASE"): 1000, (flush_queue, "MAX_BACKOFF"): 0.5, (flushing, "MAX_PAUSE"): 1,
+}  # fmt: skip
+"""What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Wait that short while the `with` lasts: the process may run other tests behind it."""
+    before = {(module, name): getattr(module, name) for module, name in QUICK}
+    be_quick()
+    try:
+        yield
+    finally:
+        for (module, name), value in before.items():
+            setattr(module, name, value)
+
+
 def be_quick() -> None:
-    """What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
-    flushing.FLUSH_LEASE, context.WRITER_GONE, flush_queue.SCAN_INTERVAL, flush_queue.SCAN_LEASE, flush_queue.MAX_BACKOFF = (
-        4000, 6000, 0.5, 1000, 0.5,
-    )  # fmt: skip
-    flushing.MAX_PAUSE = 1
+    """Wait that short from now on."""
+    for (module, name), value in QUICK.items():
+        setattr(module, name, value)
 
 
 def pool(url: str, name: str, *, asynchronous: bool, size: int = 4) -> Any:
