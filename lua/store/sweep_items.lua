@@ -19,7 +19,8 @@ local token, gone, more = tonumber(ARGV[1]), 0, false
 
 local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
 if ARGV[2] == 'all' and (state or problem and not string.find(problem.err, '^%-?UNSUPPORTED ')) then
-  gone = state and state.count or redis.call('ZCARD', order)
+  local _, now = clock()
+  gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', string.format('%.0f', now))
   state = state or { last = 0, token = token }
   state.count = 0
   commit(items, order, expiring, namespaces, retired, state, {})

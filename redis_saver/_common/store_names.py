@@ -24,11 +24,8 @@ class Partition(NamedTuple):
     """Its labels, as the directory names it."""
     keys: tuple[bytes, ...]
     """Its five keys, as the scripts take them; all in one cluster slot."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Its one or two labels."""
-        return tuple(components(self.member))
+    labels: tuple[str, ...]
+    """Its one or two labels."""
 
 
 class StoreKeyspace:
@@ -51,8 +48,9 @@ class StoreKeyspace:
 
     def partition(self, member: bytes) -> Partition:
         """A partition by its labels, as the directory names it."""
-        tag = b"/".join(_escaped(encode(label)) for label in components(member))
-        return Partition(member, tuple(self._stem + tag + b"}:" + ending for ending in _ENDINGS))
+        labels = tuple(components(member))
+        tag = b"/".join([_escaped(encode(label)) for label in labels])
+        return Partition(member, tuple([self._stem + tag + b"}:" + ending for ending in _ENDINGS]), labels)
 
     def member_of(self, key: bytes) -> bytes | None:
         """The labels of the partition that this key of items belongs to; None if it is another program's."""

@@ -44,13 +44,14 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("_value", "created", "data", "field", "has_ttl", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart."""
         created, version, ttl, _, self.data = record.split(b" ", 4)
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
-        self._value: Any = None
+        self.known: dict[str, Any] | None = None
+        """Its value, once a filter has looked at it."""
 
     @property
     def size(self) -> int:
@@ -59,9 +60,9 @@ class Entry:
 
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
         """Its value, for filters: no caller gets this one."""
-        if self._value is None:
-            self._value = self.decoded(context, *namespace_and_key(partition, self.field))
-        return self._value  # type: ignore[no-any-return]
+        if self.known is None:
+            self.known = self.decoded(context, *namespace_and_key(partition, self.field))
+        return self.known
 
     def decoded(self, context: Context, namespace: tuple[str, ...], key: str) -> dict[str, Any]:
         """Its value, made anew.
@@ -95,7 +96,9 @@ class Entry:
         """What `search` answers."""
         namespace, key = namespace_and_key(partition, self.field)
         value = self.decoded(context, namespace, key)
-        item = VersionedSearchItem(namespace, key, value, _moment(self.created), _moment(self.version))
+        updated = _moment(self.version)
+        created = updated if self.created == self.version else _moment(self.created)
+        item = VersionedSearchItem(namespace, key, value, created, updated)
         item.version = self.version
         return item
 
@@ -112,7 +115,7 @@ def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: 
         EncodeError: The serializer does not know something in it.
         LimitExceeded: It is too long.
     """
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, (dict, Mapping)) or not all(isinstance(name, str) for name in value):
         raise TypeError(f"value={shown(value)}: the value of an item is a dict whose keys are str")
     with encoding("item {!r} of namespace {!r}", key, namespace):
         said, data = context.serde.dumps_typed(value if type(value) is dict else dict(value))

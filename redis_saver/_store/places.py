@@ -9,7 +9,7 @@ from langgraph.store.base import InvalidNamespaceError
 from redis_saver._common import limits as limiting
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._common.names import MAX_CACHED_NAME, component, components
+from redis_saver._common.names import MAX_CACHED_NAME, component, components, decode
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace, member
 
 _MAX_CACHED = 4096
@@ -107,5 +107,7 @@ def check_labels(namespace: Any, what: str = "namespace") -> tuple[str, ...]:
 
 def namespace_and_key(partition: Partition, field: bytes) -> tuple[tuple[str, ...], str]:
     """The namespace and the key of an item by its field."""
+    if field.find(b"\0") == len(field) - 1 and b"\1" not in field:  # most are in the partition's own namespace
+        return partition.labels, decode(field[:-1])
     *labels, key = components(field)
     return (*partition.labels, *labels), key

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
@@ -88,13 +89,11 @@ def _order(found: Found) -> tuple[int, tuple[str, ...], str]:
 def _matching(context: StoreContext, place: Place, most: int, matches: Matches) -> Operation[tuple[list[Entry], bytes]]:
     """The newest items that match a filter, and the partition's token."""
     mirror = yield from mirrors.synced(context, place.partition)
-    found: list[Entry] = []
-    for entry in reversed(mirror.entries.values()):
-        if len(found) >= most:
-            break
-        if entry.field.startswith(place.prefix) and matches(entry.value(context.values, place.partition)):
-            found.append(entry)
-    return found, mirror.token or b"0"
+    entries: Iterable[Entry] = reversed(mirror.entries.values())
+    if place.prefix:
+        entries = (entry for entry in entries if entry.field.startswith(place.prefix))
+    found = (entry for entry in entries if matches(entry.known or entry.value(context.values, place.partition)))
+    return list(islice(found, most)), mirror.token or b"0"
 
 
 def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:

@@ -84,7 +84,9 @@ class Play:
         self.onlooker = target.store(cache_bytes=0)
 
     async def run(self, length: int) -> None:
-        kinds = ["put"] * 6 + ["get", "search"] * 4 + ["delete", "batch"] * 2 + ["namespaces", "count", "later", "compare"]
+        kinds = (
+            ["put"] * 6 + ["get", "search"] * 4 + ["delete", "batch"] * 2 + ["namespaces", "count", "later", "compare"]
+        )
         for number in range(length):
             self.store = self.chance.choice(self.stores)
             await getattr(self, self.chance.choice([*kinds, "delete_namespace"] if number % 5 == 0 else kinds))()
@@ -99,13 +101,24 @@ class Play:
         return self.namespace(), self.chance.choice(KEYS)
 
     def value(self) -> dict[str, Any]:
-        return {"n": self.chance.randrange(5), "s": self.chance.choice("xyz"), "d": {"m": self.chance.choice([1, None])}}
+        return {
+            "n": self.chance.randrange(5),
+            "s": self.chance.choice("xyz"),
+            "d": {"m": self.chance.choice([1, None])},
+        }
 
     def ttl(self) -> float | None:
         return self.chance.choice([None, 10, 1000])
 
     def search_op(self) -> SearchOp:
-        filters = [None, None, {"n": 2}, {"n": {"$gte": 1, "$lt": 4}}, {"s": {"$ne": "x"}, "d": {"m": 1}}, {"none": None}]
+        filters = [
+            None,
+            None,
+            {"n": 2},
+            {"n": {"$gte": 1, "$lt": 4}},
+            {"s": {"$ne": "x"}, "d": {"m": 1}},
+            {"none": None},
+        ]
         prefix = self.namespace()[: self.chance.randrange(5)]
         limit, offset = self.chance.choice([1, 3, 10, 100]), self.chance.choice([0, 0, 1, 4])
         return SearchOp(prefix, self.chance.choice(filters), limit, offset, None, self.chance.random() < 0.5)
@@ -181,7 +194,9 @@ class Play:
         for _ in range(self.chance.choice([1, 3, 8])):
             kind = self.chance.choice(["get", "put", "put", "search", "namespaces"])
             if kind == "put":
-                ops.append(PutOp(*self.name(), self.chance.choice([self.value(), self.value(), None]), None, self.ttl()))
+                ops.append(
+                    PutOp(*self.name(), self.chance.choice([self.value(), self.value(), None]), None, self.ttl())
+                )
             elif kind == "get":
                 ops.append(GetOp(*self.name(), False))
             else:
