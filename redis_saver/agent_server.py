@@ -1,20 +1,26 @@
-"""A checkpointer for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted), set by the environment.
+"""A checkpointer and a store for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted), set by the environment.
 
-Name it in `langgraph.json` by its dotted path, and have the package in the server's environment:
+Name them in `langgraph.json` by their dotted paths, and have the package in the server's environment:
 
-    {"dependencies": [".", "redis-saver"], "checkpointer": {"path": "redis_saver.agent_server.checkpointer"}}
+    {
+      "dependencies": [".", "redis-saver"],
+      "checkpointer": {"path": "redis_saver.agent_server.checkpointer"},
+      "store": {"path": "redis_saver.agent_server.store"}
+    }
 
 The server reads `module.name` for what is installed and `./file.py:name` for a file; it does not find `module:name`.
 
-    REDIS_URL                    the server to keep checkpoints on, in any form of `RedisSaver.from_conn_string`; required
-    REDIS_SAVER_PREFIX           the beginning of all keys; by default the saver's
-    REDIS_SAVER_TTL              how long after its last write a thread expires, such as 7d or 90m; by default never
-    REDIS_SAVER_REFRESH_ON_READ  true: reading a thread moves its deadline too; by default false
-    REDIS_SAVER_KEEP_LAST        keep the newest so many checkpoints of each namespace, such as 100; by default all
-    LANGGRAPH_AES_KEY            16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
+    REDIS_URL                          the server to keep both on, in any form of `RedisSaver.from_conn_string`; required
+    REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
+    REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default never
+    REDIS_SAVER_REFRESH_ON_READ        true: reading a thread moves its deadline too; by default false
+    REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default all
+    REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default never
+    REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in LangGraph's stores
+    LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
 
-A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So is
-`checkpointer.ttl` in `langgraph.json`: after it the server's own sweep removes threads, where it has one.)
+A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So are
+`checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server reads for savers and stores of its own.)
 """
 
 from __future__ import annotations
@@ -33,8 +39,9 @@ from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
+from redis_saver._store.aio import AsyncRedisStore
 
-__all__ = ["checkpointer"]
+__all__ = ["checkpointer", "store"]
 
 
 @asynccontextmanager
@@ -46,18 +53,42 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
         ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
         UnsupportedServer: The server lacks what the saver needs.
     """
-    if not (url := os.environ.get("REDIS_URL")):
-        raise ValueError(
-            "REDIS_URL is not set; it says where checkpoints are kept: set it to redis://[user:password@]host:port/0, in "
-            'the server\'s environment, or by "env" in langgraph.json'
-        )
-    serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
-    prefix: dict[str, Any] = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
-    settings: dict[str, Any] = {"ttl": _ttl(), "history": _history(), **prefix}
-    async with AsyncRedisSaver.from_conn_string(url, serde=serde, **settings) as saver:
+    settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER", refreshes=False), "history": _history(), **_shared()}
+    async with AsyncRedisSaver.from_conn_string(_url(), **settings) as saver:
         await saver.asetup()
         _pass_histories_on()
         yield saver
+
+
+@asynccontextmanager
+async def store() -> AsyncIterator[AsyncRedisStore]:
+    """An `AsyncRedisStore` as the environment describes it, for one event loop; its connections close at the end.
+
+    Raises:
+        ValueError: A variable is missing or makes no sense; the message says which and why.
+        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
+        UnsupportedServer: The server lacks what the store needs.
+    """
+    settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER_STORE", refreshes=True), **_shared()}
+    async with AsyncRedisStore.from_conn_string(_url(), **settings) as found:
+        await found.asetup()
+        yield found
+
+
+def _url() -> str:
+    if not (url := os.environ.get("REDIS_URL")):
+        raise ValueError(
+            "REDIS_URL is not set; it says where checkpoints and items are kept: set it to redis://[user:password@]host:port/0, in "
+            'the server\'s environment, or by "env" in langgraph.json'
+        )
+    return url
+
+
+def _shared() -> dict[str, Any]:
+    """What is said of both."""
+    serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
+    prefix = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
+    return {"serde": serde, **prefix}
 
 
 def _pass_histories_on() -> None:
@@ -85,13 +116,15 @@ def _pass_histories_on() -> None:
     adapter.aget_delta_channel_history = aget_delta_channel_history
 
 
-def _ttl() -> ttls.TTL:
-    refresh = os.environ.get("REDIS_SAVER_REFRESH_ON_READ", "false")
+def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
+    """The TTL that two variables say; `refreshes` is what holds where the second is not set."""
+    name = f"{prefix}_REFRESH_ON_READ"
+    refresh = os.environ.get(name, str(refreshes))
     if refresh.lower() not in ("true", "false"):
-        raise ValueError(f"REDIS_SAVER_REFRESH_ON_READ={shown(refresh)}: true or false")
+        raise ValueError(f"{name}={shown(refresh)}: true or false")
     ttl: dict[str, float | bool | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
-    if (text := os.environ.get("REDIS_SAVER_TTL")) is not None:
-        parsed = ttls.parse(text, name="REDIS_SAVER_TTL")
+    if (text := os.environ.get(f"{prefix}_TTL")) is not None:
+        parsed = ttls.parse(text, name=f"{prefix}_TTL")
         ttl["default_ttl"] = (parsed.milliseconds or 0) / 60_000
     return ttl
 

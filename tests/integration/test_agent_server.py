@@ -23,8 +23,8 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from servers import free_port, url_of
 
-from redis_saver import AsyncRedisSaver, RedisSaver, UnsupportedServer
-from redis_saver.agent_server import checkpointer
+from redis_saver import AsyncRedisSaver, AsyncRedisStore, RedisSaver, RedisStore, UnsupportedServer
+from redis_saver.agent_server import checkpointer, store
 from redis_saver._client import clients
 
 pytestmark = pytest.mark.xdist_group("agent")
@@ -36,6 +36,8 @@ OURS = (
     "REDIS_SAVER_TTL",
     "REDIS_SAVER_KEEP_LAST",
     "REDIS_SAVER_REFRESH_ON_READ",
+    "REDIS_SAVER_STORE_TTL",
+    "REDIS_SAVER_STORE_REFRESH_ON_READ",
     "LANGGRAPH_AES_KEY",
 )
 KEY = "0123456789abcdef"
@@ -74,6 +76,32 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver._context.keep_last == 100
         assert isinstance(saver.serde, EncryptedSerializer)
         assert saver._context.require_encryption
+
+
+async def test_the_store_without_further_settings_is_the_plain_one(environment: pytest.MonkeyPatch) -> None:
+    async with store() as found:
+        assert type(found) is AsyncRedisStore
+        assert found.ttl_config == {"default_ttl": None, "refresh_on_read": True}
+
+
+async def test_every_setting_reaches_the_store(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("REDIS_SAVER_PREFIX", "mine")
+    environment.setenv("REDIS_SAVER_STORE_TTL", "90m")
+    environment.setenv("REDIS_SAVER_STORE_REFRESH_ON_READ", "false")
+    environment.setenv("REDIS_SAVER_TTL", "7d")  # of threads
+    environment.setenv("LANGGRAPH_AES_KEY", KEY)
+    async with store() as found:
+        assert found.ttl_config == {"default_ttl": 90.0, "refresh_on_read": False}
+        assert "prefix='mine'" in repr(found)
+        assert isinstance(found._context.values.serde, EncryptedSerializer)
+
+
+@pytest.mark.parametrize("name", ["REDIS_SAVER_STORE_TTL", "REDIS_SAVER_STORE_REFRESH_ON_READ"])
+@pytest.mark.parametrize("text", ["", "an hour", "60"])
+async def test_a_setting_of_the_store_makes_sense(environment: pytest.MonkeyPatch, name: str, text: str) -> None:
+    environment.setenv(name, text)
+    with pytest.raises(ValueError, match=f"^{name}={re.escape(repr(text))}: "):
+        await store().__aenter__()
 
 
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
@@ -289,6 +317,33 @@ async def test_turns_and_history(app: App) -> None:
     middle = await app.client.threads.get_state(thread, checkpoint=history[3]["checkpoint"])
     assert contents(middle["values"]) == ["one", "echo: one", "two", "echo: two"]
     assert len(app.keys(thread)) == 2
+
+
+@needs_agent_server
+async def test_the_store_over_http(app: App) -> None:
+    items = app.client.store
+    for user in ("1", "10", "2"):
+        await items.put_item(["users", user], key="profile", value={"name": f"user {user}", "age": int(user)})
+    found: Any = await items.get_item(["users", "10"], key="profile")
+    assert found["value"] == {"name": "user 10", "age": 10}
+    assert [one["namespace"] for one in (await items.search_items(["users", "1"]))["items"]] == [["users", "1"]]
+    old = await items.search_items(["users"], filter={"age": {"$gt": 1}}, limit=10)
+    assert [one["value"]["age"] for one in old["items"]] == [2, 10]  # newest first
+    assert (await items.list_namespaces(prefix=["users"]))["namespaces"] == [["users", "1"], ["users", "10"], ["users", "2"]]
+    with RedisStore.from_conn_string(url_of("redis"), prefix=f"agent{os.getpid()}") as ours:
+        assert ours.get(("users", "2"), "profile").value == {"name": "user 2", "age": 2}  # type: ignore[union-attr]
+        for user in ("1", "10", "2"):
+            await items.delete_item(["users", user], key="profile")
+        assert ours.search(("users",)) == []
+    assert await items.get_item(["users", "2"], key="profile") is None
+
+
+@needs_agent_server
+async def test_a_node_remembers_in_the_store(app: App) -> None:
+    thread = await app.thread("hello")
+    assert (await app.say(thread, "remember"))[-1] == "I know 1"
+    found: Any = await app.client.store.get_item(["memories", "chat"], key="last")
+    assert found["value"] == {"said": "hello"}
 
 
 @needs_agent_server

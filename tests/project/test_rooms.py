@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
     "_cli": {"_client", "_engine", "_serde", "_storage", "_checkpoint", "_migrate", "_tiered", "telemetry", "__init__"},
     "telemetry": {"_tiered"},
-    "agent_server": {"_checkpoint"},
+    "agent_server": {"_checkpoint", "_store"},
     "__init__": {"_checkpoint", "_serde", "_store", "_tiered"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
