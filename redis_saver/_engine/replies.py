@@ -83,3 +83,12 @@ class AckReply(IntEnum):
 
     FENCED = -1
     """Another flusher has taken over the claim. Nothing was struck off."""
+
+
+class LeaseReply(IntEnum):
+    """`lua/cache/lease_entries.lua`."""
+
+    HELD = 0
+    """Somebody else has a lease on a missing entry, and none was taken."""
+    LEASED = 1
+    """The caller holds the leases on all missing entries."""

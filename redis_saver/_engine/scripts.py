@@ -89,6 +89,10 @@ PROMOTE = load("checkpoint/promote")
 CHECK = load("checkpoint/check")
 THREAD_INFO = load("checkpoint/thread_info")
 SET_TTL = load("checkpoint/set_ttl")
+SET_ENTRIES = load("cache/set_entries")
+SWEEP_ENTRIES = load("cache/sweep_entries")
+LEASE_ENTRIES = load("cache/lease_entries")
+RELEASE_LEASES = load("cache/release_leases")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
