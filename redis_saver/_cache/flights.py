@@ -4,8 +4,9 @@ Who misses takes a lease on the entry (a key with a token and a deadline). `set`
 them, or on none while somebody else has one: so nobody waits while others wait for it. If whoever computes dies, its leases run out, and one of
 those that wait takes over. A caller waits at most twice as long as a lease lasts; then it computes without one.
 
-A graph asks again while its own nodes compute: for each task that a node calls, LangGraph looks for all tasks that have not written. So a caller must not
-wait for its own leases. A context variable names the caller: nodes and tasks inherit it from the run that began them.
+A graph asks again while its own nodes compute: for each task that a node calls, LangGraph looks for all tasks that have not written. So a run must not
+wait for its own leases. Who asks is named by a context variable, which nodes and tasks inherit from the run that began them; and where a node is the
+first to ask, by the superstep that it belongs to, which LangGraph's config says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from typing import Any
+from weakref import WeakValueDictionary
+
+from langchain_core.runnables.config import var_child_runnable_config
 
 from redis_saver._cache import operations
 from redis_saver._cache.context import Context
@@ -50,13 +55,24 @@ _callers: dict[bytes, _Caller] = {}
 """Who computes an entry in this process, by its lease's key."""
 
 
+_supersteps: WeakValueDictionary[object, _Caller] = WeakValueDictionary()
+"""Who computes in a run's superstep, by the id of its checkpoint; a child of a fork begins anew."""
+
+
 def _caller() -> _Caller:
     """Who asks. Who computes nothing any more is somebody new, so runs that were begun one beside the other are not taken for one."""
     caller = _current.get()
     if caller is None or not caller.tokens():
-        caller = _Caller()
+        superstep = _superstep()
+        caller = _Caller() if superstep is None else _supersteps.setdefault((forks.generation, superstep), _Caller())
         _current.set(caller)
     return caller
+
+
+def _superstep() -> object:
+    """The id of the checkpoint from which the outermost graph's node runs that asks; None if it is no node."""
+    config: Any = var_child_runnable_config.get() or {}
+    return config.get("configurable", {}).get("checkpoint_map", {}).get("")
 
 
 def stored(context: Context, places: Iterable[Place]) -> None:

@@ -239,9 +239,7 @@ async def test_what_is_logged_of_an_entry_is_not_its_value(target: Target, caplo
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_cache_that_encrypts_reads_no_plain_value(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cache_that_encrypts_reads_no_plain_value(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
     serde = EncryptedSerializer.from_pycryptodome_aes()
     cache, plain = cache_of(target, serde=serde), cache_of(target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from uniform import Target
@@ -13,6 +15,9 @@ LABELS = (
     "", "a", "b", "a:b", "a\0b", "a\0", "\0", "\1", "\1\1", "a\1", "{1}", "}{", "*", "a*", "[ab]", "?", "\\", "\n", " ", "ä", "\U0001f600",
     "\ud800", "1", "2:a", "generation", "index", "a" * 300, "users", "1", "10",
 )  # fmt: skip
+
+_THREADS = ThreadPoolExecutor(64)
+"""Enough that those who wait leave one to who computes."""
 
 
 class UniformCache:
@@ -36,7 +41,8 @@ class UniformCache:
         """As above, and a blocking cache on an OS thread, so that several calls may wait for one another."""
         if self.native_async:
             return await getattr(self.cache, "a" + name)(*args)
-        return await asyncio.to_thread(getattr(self.cache, name), *args)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, getattr(self.cache, name), *args)
 
     def stats(self) -> Any:
         return self.cache.stats()
