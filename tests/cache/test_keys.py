@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import seeds
 from caching import LABELS, UniformCache, cache_of
 from counting import Counted
+from proxy import Proxy, proxy, retrying
 from uniform import Target
 from wrappers import Around, Meanwhile
 
@@ -321,3 +323,49 @@ async def test_random_operations_against_a_model(target: Target, seed: int, step
 @pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62"))
 async def test_many_random_operations_against_a_model(target: Target, seed: int) -> None:
     await test_random_operations_against_a_model(target, seed, 50_000)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds.seeds(range(2)))
+@pytest.mark.parametrize("target_name", seeds.targets("redis", "cluster"))
+async def test_callers_at_once_see_each_its_own(target: Target, seed: int, steps: int = 40) -> None:
+    """Each caller has a namespace, all of one shard: what it set it finds, what it cleared it does not find, whatever others do there."""
+    keys = keyspace(target)
+    spaces = [(f"{number}",) for number in range(400) if keys.place(((f"{number}",), "k")).shard == 3][:8]
+    caches = [cache_of(target) for _ in range(2)]
+
+    async def work(space: Any, rng: random.Random) -> None:
+        model = dict[Any, Any]()
+        for step in range(steps):
+            cache, act, names = rng.choice(caches), rng.random(), [(space, str(each)) for each in range(6)]
+            if act < 0.5:
+                pairs = {name: (f"{space}{step}", rng.choice([None, 100])) for name in rng.sample(names, 3)}
+                await cache.in_thread("set", pairs)
+                model |= {name: value for name, (value, _) in pairs.items()}
+            elif act < 0.7:
+                await cache.in_thread("clear", [space])
+                model = {}
+            assert await cache.in_thread("get", names) == model, (seed, step)
+
+    await asyncio.gather(*(work(space, random.Random(seed * 100 + number)) for number, space in enumerate(spaces)))
+    assert [cache.stats().errors for cache in caches] == [0, 0]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_lost_requests_and_replies(target: Target, proxy: Proxy) -> None:
+    """What is sent again changes nothing."""
+    there = Target(target.name, target.flavour, proxy.url, target.prefix)
+    cache = cache_of(there, client=there.client(retry=retrying(target.flavour, 1)), on_error="raise")
+    await cache.set({(A, "warm"): (1, None)})
+    await cache.clear()
+    for lose in (proxy.lose_reply, proxy.drop_request):
+        lose(b"EVALSHA")
+        await cache.set({(A, "k"): (1, None)})
+        lose(b"MGET")
+        assert await cache.get([(A, "k")]) == {(A, "k"): 1}
+        lose(b"UNLINK")
+        await cache.clear([A])
+        assert proxy.lost == 1
+        assert await cache.get([(A, "k")]) == {}
+        assert index_sizes(target) == 0
+    await there.close()
