@@ -63,6 +63,6 @@ for key, ttl in pairs(longest) do
   end
 end
 
-local now = redis.call('ZCARD', index)
+local now = longest[shard] == '' and redis.call('ZCARD', index) or size
 if math.floor(now / GROWN) <= math.floor(size / GROWN) then return {} end
 return redis.call('ZRANDMEMBER', index, SAMPLE)

@@ -47,15 +47,20 @@ def name(context: Context, given: FullKey) -> FullKey:
     Raises:
         TypeError, LimitExceeded: As `names`.
     """
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2:
-        raise TypeError(
-            f"key={shown(given)}: an entry is named by a pair (namespace, key), such as (('label',), 'key')"
-        )
+    if type(given) is not tuple and (isinstance(given, (str, bytes)) or not isinstance(given, Sequence)):
+        raise _no_name(given)
+    if len(given) != 2:
+        raise _no_name(given)
     labels, key = given
     if not isinstance(key, str):
         raise TypeError(f"key={shown(given)}: its key {shown(key)} is a {type(key).__name__}, and has to be a str")
     limiting.check_name(context.limits, key, "a cache's key")
-    return namespace(context, labels), key
+    is_known = type(labels) is tuple and context.keyspace.is_known(labels)
+    return (labels if is_known else namespace(context, labels)), key
+
+
+def _no_name(given: object) -> TypeError:
+    return TypeError(f"key={shown(given)}: an entry is named by a pair (namespace, key), such as (('label',), 'key')")
 
 
 def namespace(context: Context, given: Namespace) -> Namespace:

@@ -20,6 +20,8 @@ GENERATION = 8
 STAMP = 2 * GENERATION
 """Bytes of a stamp."""
 
+_MSGPACK = framing.pack([b"msgpack"])
+
 
 class _Named:
     """An entry's name as messages show it, made only if there is a message."""
@@ -74,7 +76,9 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
         PlainValueRefused: It is not encrypted, and the cache reads only what is.
     """
     with errors.decoding("{}", _Named(name), remedy="It counts as a miss, and a set() replaces it."):
-        (kind,), start = framing.take(raw, 1 + len(stamp), 1)
+        kind, start = b"msgpack", 1 + len(stamp) + len(_MSGPACK)
+        if not raw.startswith(_MSGPACK, 1 + len(stamp)):  # which all have that the default serializer wrote
+            (kind,), start = framing.take(raw, 1 + len(stamp), 1)
         if context.require_encryption and not names_cipher(kind):
             raise NotEncrypted(
                 f"it is not encrypted (its type is {kind!r}), and this cache reads only what is. It was not decoded. A set() replaces it"
