@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from langgraph.cache.base import ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache
+from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache, ValueT
 from redis_saver._cache.health import OnError
 from redis_saver._cache.sync import SOCKET_TIMEOUT
 from redis_saver._client import clients
@@ -22,7 +21,7 @@ from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
 
 
-class AsyncRedisCache(Cache[ValueT, AsyncClient]):
+class AsyncRedisCache(Cache[AsyncClient, ValueT]):
     """What a graph's nodes and tasks wrote, on plain Redis or Valkey, over an asyncio client: LangGraph's `BaseCache`.
 
     Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its methods without

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
-from langgraph.cache.base import BaseCache, FullKey, Namespace, ValueT
+from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from typing_extensions import Self, TypeVar
 
 from redis_saver._cache import context as contexts
 from redis_saver._cache import flights, operations
@@ -31,12 +31,14 @@ from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
 from redis_saver._storage import encryption
 
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+ValueT = TypeVar("ValueT", default=Any)
+"""As LangGraph's, with a default: who makes a cache need not say what is in it."""
 CLUSTER_TIMEOUT = 1.0
 """Seconds for which a request to a cluster is repeated by default: a cache does not wait for a failover."""
 _MAX_LEASE = timedelta(days=1)
 
 
-class Cache(BaseCache[ValueT], Generic[ValueT, ClientT]):
+class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)

@@ -48,7 +48,7 @@ class RedisLLMCache(BaseCache):
             raise TypeError(f"cache is {kind_of(cache)}: pass a RedisCache or an AsyncRedisCache")
         milliseconds = ttls.parse(ttl, refresh_allowed=False).milliseconds
         self._seconds: Any = None if milliseconds is None else milliseconds / 1000
-        self._entries: Cache[Sequence[Generation], Any] = caches.in_room(
+        self._entries: Cache[Any, Sequence[Generation]] = caches.in_room(
             cache, _ROOM, _GenerationSerializer(cache.serde)
         )
 

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from langgraph.cache.base import ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache
+from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache, ValueT
 from redis_saver._cache.health import OnError
 from redis_saver._client import clients
 from redis_saver._client.protocols import SyncClient
@@ -24,7 +23,7 @@ SOCKET_TIMEOUT = 1.0
 """Seconds that the client of a cache waits for its server, unless its URL or its options say otherwise. A cache that is slower than that is none."""
 
 
-class RedisCache(Cache[ValueT, SyncClient]):
+class RedisCache(Cache[SyncClient, ValueT]):
     """What a graph's nodes and tasks wrote, on plain Redis or Valkey, over a blocking client: LangGraph's `BaseCache`.
 
     Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisCache` does without these. Any number
