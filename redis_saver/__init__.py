@@ -2,6 +2,10 @@
 
 from importlib.metadata import version as _version
 
+from redis_saver._cache.aio import AsyncRedisCache
+from redis_saver._cache.health import CacheStats
+from redis_saver._cache.llm import RedisLLMCache
+from redis_saver._cache.sync import RedisCache
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.inventory import Finding
@@ -50,11 +54,13 @@ __version__ = _version("redis-saver")
 
 __all__ = [
     "TTL",
+    "AsyncRedisCache",
     "AsyncRedisSaver",
     "AsyncRedisStore",
     "AsyncTieredSaver",
     "BacklogFull",
     "BacklogWarning",
+    "CacheStats",
     "CalledOnEventLoop",
     "CheckReport",
     "ClusterMoving",
@@ -73,6 +79,8 @@ __all__ = [
     "LoopEnded",
     "PlainValueRefused",
     "Pruned",
+    "RedisCache",
+    "RedisLLMCache",
     "RedisSaver",
     "RedisSaverError",
     "RedisStore",

@@ -280,15 +280,17 @@ class _Wrapping:
             raise self._error(f"{what}: {error_text(error)}. {self._remedy}") from error
 
 
-def decoding(what: str, *named: object) -> _Wrapping:
+_DECODING_REMEDY = (
+    "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or give the "
+    "thread up with delete_thread()."
+)
+
+
+def decoding(what: str, *named: object, remedy: str = _DECODING_REMEDY) -> _Wrapping:
     """A context in which an error means: the stored bytes of `what` cannot be decoded.
 
     `what` is a template, as `str.format` takes it, which `named` fills. It is filled only if there is an error.
     """
-    remedy = (
-        "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or give the "
-        "thread up with delete_thread()."
-    )
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 

@@ -43,6 +43,7 @@ SUITES = {
     "values": "serde/test_serializer.py",
     "native": "serde/test_native.py",
     "migrate": "migrate/test_migrate.py",
+    "cache": "cache/test_keys.py",
     "failovers": "client/test_failovers.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""

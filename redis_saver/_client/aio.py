@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from redis_saver._client import clients, loops
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.batching import Batcher
 from redis_saver._client.connections import LoopClients
-from redis_saver._engine.requests import Call, Command, Replicated, Request, Scan, T
+from redis_saver._engine.requests import Call, Command, Replicated, Request, Scan, Sleep, T
 
 
 class AsyncDriver(RedisDriver):
@@ -64,6 +65,8 @@ class AsyncDriver(RedisDriver):
 
     def _answer(self, batcher: Batcher, request: Request) -> Awaitable[Any]:
         """The reply to a request. Call it on the batcher's loop."""
+        if isinstance(request, Sleep):
+            return asyncio.sleep(request.seconds)
         request = self._as_set(request)
         if isinstance(request, Call | Command):
             return batcher.answer(request)

@@ -20,6 +20,7 @@ from redis_saver._engine.requests import (
     Replicated,
     Request,
     Scan,
+    Sleep,
     T,
     key_of,
 )
@@ -69,6 +70,8 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         """Answer a request."""
         if isinstance(request, Scan):
             return self._scan(request)
+        if isinstance(request, Sleep):
+            return time.sleep(request.seconds)
         request = self._as_set(request)
         return (
             self._repeated(lambda: self._answer(request), key_of(request)) if self._cluster else self._answer(request)

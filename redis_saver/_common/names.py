@@ -60,14 +60,15 @@ def component(name: str) -> bytes:
     return _COMPONENTS[name]
 
 
-def _component(name: str) -> bytes:
+def new_component(name: str) -> bytes:
+    """`component` for a name that is not likely to come again: it is not remembered."""
     raw = encode(name)
     if b"\0" in raw or b"\1" in raw:
         raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
     return raw + b"\0"
 
 
-_COMPONENTS = _Kept(_component)
+_COMPONENTS = _Kept(new_component)
 
 
 def name_of(component: bytes) -> str:

@@ -98,3 +98,12 @@ class StoreReply(IntEnum):
     """The partition has no item left."""
     SAME = 5
     """The page is what the caller knows."""
+
+
+class LeaseReply(IntEnum):
+    """`lua/cache/lease_entries.lua`."""
+
+    HELD = 0
+    """Somebody else has a lease on a missing entry, and none was taken."""
+    LEASED = 1
+    """The caller holds the leases on all missing entries."""

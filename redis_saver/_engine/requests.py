@@ -68,6 +68,12 @@ class Scan(NamedTuple):
     position: Any
 
 
+class Sleep(NamedTuple):
+    """Wait. Reply: None."""
+
+    seconds: float
+
+
 class Page(Generic[T]):
     """Results that are ready, from an operation that streams. Reply: None."""
 
@@ -75,7 +81,7 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | Replicated
+Request: TypeAlias = Call | Command | Batch | Scan | Replicated | Sleep
 
 
 @overload

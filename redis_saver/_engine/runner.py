@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Seque
 from types import TracebackType
 from typing import Any, Generic
 
-from redis_saver._engine.requests import Page, R, T
+from redis_saver._engine.requests import Page, R, Sleep, T
 
 
 class Pump(Generic[R, T]):
@@ -100,6 +100,10 @@ class Driver(ABC, Generic[R]):
                 pump.reply = await self.arequest(request)
         return pump.result
 
+    async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
+        """`arun` for an operation that sleeps most of the time: it runs here, and only its requests may take a worker thread."""
+        return await Driver.arun(self, operation)
+
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
         """Run an operation that answers in pages, and give their items. Closing the iterator closes the operation."""
         for page in self._pages(operation):
@@ -136,7 +140,9 @@ class BlockingDriver(Driver[R]):
     """A driver whose answers block: for asyncio it runs in worker threads."""
 
     async def arequest(self, request: R) -> Any:
-        """`request` for asyncio."""
+        """`request` for asyncio. Sleeping takes no worker thread."""
+        if isinstance(request, Sleep):
+            return await asyncio.sleep(request.seconds)
         return await asyncio.to_thread(self.request, request)
 
     async def arun(self, operation: Generator[R, Any, T]) -> T:

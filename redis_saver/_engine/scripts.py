@@ -98,6 +98,10 @@ SWEEP_ITEMS = load("store/sweep_items")
 ANNOUNCE = load("store/announce")
 WITHDRAW = load("store/withdraw")
 LIST_PARTITIONS = load("store/list_partitions")
+SET_ENTRIES = load("cache/set_entries")
+SWEEP_ENTRIES = load("cache/sweep_entries")
+LEASE_ENTRIES = load("cache/lease_entries")
+RELEASE_LEASES = load("cache/release_leases")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')

@@ -18,7 +18,7 @@ from redis_saver._checkpoint.saver import driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
-from redis_saver._engine.requests import Call, Request, T
+from redis_saver._engine.requests import Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._tiered import cold_connections
 from redis_saver._tiered import postgres as statements
@@ -29,7 +29,6 @@ from redis_saver._tiered.requests import (
     HotFailed,
     Outcome,
     SingleFlight,
-    Sleep,
     Tiered,
     TieredRequest,
 )
@@ -96,16 +95,6 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         """As `TieredDriver`."""
         super().__init__(*arguments, **options)
         self._single_flight = _Flights()
-
-    async def arequest(self, request: TieredRequest) -> Any:
-        """`request` for asyncio. Sleeping takes no worker thread."""
-        if isinstance(request, Sleep):
-            return await asyncio.sleep(request.seconds)
-        return await super().arequest(request)
-
-    async def arun_sleeping(self, operation: Tiered[T]) -> T:
-        """`arun` for an operation that sleeps most of the time: only its other requests take a worker thread."""
-        return await Driver.arun(self, operation)
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 from redis_saver._checkpoint import threads
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
-from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._engine.requests import Argument, Call, Operation, Sleep
 from redis_saver._storage.context import default_ttl
 from redis_saver._tiered import context
 from redis_saver._tiered.context import Tiers, best_effort
@@ -18,7 +18,7 @@ from redis_saver._tiered.enrolling import bring_enrolled
 from redis_saver._tiered.flush import run as flushing
 from redis_saver._tiered.flush.run import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.leases import release
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"

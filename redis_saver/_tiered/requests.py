@@ -34,12 +34,6 @@ class Outcome(NamedTuple):
     error: Exception | None
 
 
-class Sleep(NamedTuple):
-    """Wait. Reply: None."""
-
-    seconds: float
-
-
 class SingleFlight(NamedTuple):
     """Work that all who ask for it at the same time wait for together. Reply: its result for the first caller, None for the others."""
 
@@ -47,7 +41,7 @@ class SingleFlight(NamedTuple):
     make: Callable[[], Tiered[Any]]
 
 
-TieredRequest: TypeAlias = "Request | ColdCall | Attempt | Sleep | SingleFlight"
+TieredRequest: TypeAlias = "Request | ColdCall | Attempt | SingleFlight"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 

@@ -17,7 +17,17 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 
 import redis_saver
-from redis_saver import AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, RedisSaver, RedisStore, TieredSaver
+from redis_saver import (
+    AsyncRedisCache,
+    AsyncRedisSaver,
+    AsyncRedisStore,
+    AsyncTieredSaver,
+    RedisCache,
+    RedisLLMCache,
+    RedisSaver,
+    RedisStore,
+    TieredSaver,
+)
 
 MODULES = {"agent_server", "errors", "migrate", "sentinels", "serde", "telemetry"}
 THREADS = {"copy_thread", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
@@ -31,6 +41,7 @@ OWN = {
 }
 VALUES = {
     "Limits": {"name_bytes", "value_bytes", "channels", "writes", "chunks", "depth"},
+    "CacheStats": {"hits", "misses", "sets", "waits", "errors", "skipped", "last_error"},
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
     "Finding": {"severity", "where", "what", "remedy"},
     "ThreadInfo": {
@@ -100,6 +111,18 @@ def test_an_instance_has_no_more_than_its_class_but_what_it_was_given() -> None:
     assert {name for name in vars(hot_async) if name[0] != "_"} == {"serde"}
     for tiers in (TieredSaver(hot, InMemorySaver()), AsyncTieredSaver(hot_async, InMemorySaver())):
         assert {name for name in vars(tiers) if name[0] != "_"} == {"serde", "hot", "cold"}
+
+
+CACHE = {"get", "aget", "set", "aset", "clear", "aclear", "serde", "stats", "setup", "asetup", "from_conn_string"}
+
+
+@pytest.mark.parametrize("kind", [RedisCache, AsyncRedisCache])
+def test_a_cache_shows_the_interface_and_no_internals(kind: Any) -> None:
+    assert shown(kind) == CACHE
+    made = kind(FakeAsyncRedis() if kind is AsyncRedisCache else fakeredis.FakeRedis())
+    assert {name for name in vars(made) if name[0] != "_"} == {"serde"}
+    of_models = {"lookup", "alookup", "update", "aupdate", "clear", "aclear", "stats"}
+    assert shown(RedisLLMCache) == shown(RedisLLMCache(made)) == of_models
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "_client": {"_engine"},
     "_serde": set[str](),
     "_storage": {"_serde"},
+    "_cache": {"_engine", "_storage"},
     "_checkpoint": {"_engine", "_storage"},
     "_store": {"_engine", "_storage"},
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint"},
@@ -20,13 +21,14 @@ MAY_IMPORT = {
     "_cli": {"_client", "_engine", "_serde", "_storage", "_checkpoint", "_migrate", "_tiered", "telemetry", "__init__"},
     "telemetry": {"_tiered"},
     "agent_server": {"_checkpoint", "_store"},
-    "__init__": {"_checkpoint", "_serde", "_store", "_tiered"},
+    "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
     "serde": {"_serde"},
 }
 """Beside the leaves, which import only one another."""
 JOINTS = {
+    "_cache": {"cache", "sync", "aio"},
     "_checkpoint": {"saver", "sync", "aio"},
     "_store": {"store", "sync", "aio"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},

@@ -26,7 +26,8 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
 from redis_saver._tiered.flush import run as flushing
-from redis_saver._tiered.requests import Attempt, ColdCall, Outcome, Sleep
+from redis_saver._engine.requests import Sleep
+from redis_saver._tiered.requests import Attempt, ColdCall, Outcome
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)

@@ -20,12 +20,12 @@ from redis_saver import ThreadBusy
 from redis_saver._common import names
 from redis_saver._checkpoint import listing
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Call
+from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import RedisSaverError
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context, operations
 from redis_saver._tiered.flush import run as flushing
-from redis_saver._tiered.requests import Attempt, SingleFlight, Sleep
+from redis_saver._tiered.requests import Attempt, SingleFlight
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """What a flusher does first and last; what comes of an operation of which nothing was written."""

@@ -17,12 +17,16 @@ import valkey.asyncio
 from langgraph.checkpoint.memory import InMemorySaver
 
 from redis_saver import (
+    AsyncRedisCache,
     AsyncRedisSaver,
     AsyncTieredSaver,
+    CacheStats,
     FastSerializer,
     History,
     Limits,
     Pruned,
+    RedisCache,
+    RedisLLMCache,
     RedisSaver,
     RedisSaverError,
     Stats,
@@ -114,3 +118,20 @@ try:
     saver.setup()
 except RedisSaverError:
     pass
+
+# -- caches
+
+cache = RedisCache(blocking, ttl="1d", on_error="raise", single_flight=timedelta(seconds=30))
+texts: RedisCache[str] = RedisCache(blocking)
+found: dict[tuple[tuple[str, ...], str], str] = texts.get([(("label",), "key")])
+texts.set({(("label",), "key"): ("value", 60), (("label",), "other"): ("value", None)})
+texts.set({(("label",), "key"): (1, 60)})  # type: ignore[dict-item]
+cache_stats: CacheStats = cache.stats()
+AsyncRedisCache(asyncio)
+RedisLLMCache(cache, ttl="7d")
+RedisLLMCache(AsyncRedisCache(asyncio))
+RedisCache(asyncio)  # type: ignore[arg-type]
+AsyncRedisCache(blocking)  # type: ignore[arg-type]
+RedisCache(blocking, on_error="ignore")  # type: ignore[arg-type]
+RedisCache(blocking, ttl=60)  # type: ignore[arg-type]
+RedisLLMCache(blocking)  # type: ignore[arg-type]

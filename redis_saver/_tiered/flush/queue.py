@@ -16,9 +16,9 @@ from uuid import uuid4
 from redis_saver._common import forks, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._tiered.context import MAX_NOTED, ColdHistory, Tiers
-from redis_saver._tiered.requests import Attempt, Sleep, Tiered
+from redis_saver._tiered.requests import Attempt, Tiered
 from redis_saver._tiered.stats import Stats
 from redis_saver.errors import BacklogFull
 

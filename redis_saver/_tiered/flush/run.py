@@ -21,7 +21,7 @@ from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import AckReply, ClaimReply
-from redis_saver._engine.requests import Argument, Call, Command
+from redis_saver._engine.requests import Argument, Call, Command, Sleep
 from redis_saver._storage import codec
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context
@@ -31,7 +31,7 @@ from redis_saver._tiered.flush import coalescing
 from redis_saver._tiered.flush.opaque_copy import opened
 from redis_saver._tiered.leases import release
 from redis_saver._tiered.records import Record
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Sleep, Tiered
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 
 RECORDS_PER_CLAIM = 50

@@ -1,0 +1,247 @@
+"""What `RedisCache` and `AsyncRedisCache` share: the settings, and LangGraph's interface."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Generic
+
+from langgraph.cache.base import BaseCache, FullKey, Namespace
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from typing_extensions import Self, TypeVar
+
+from redis_saver._cache import context as contexts
+from redis_saver._cache import flights, operations
+from redis_saver._cache.context import Context
+from redis_saver._cache.health import CacheStats, Health, OnError
+from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.operations import Found
+from redis_saver._client import clients
+from redis_saver._client.base import RedisDriver
+from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._common import config as configs
+from redis_saver._common import times
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Limits
+from redis_saver._engine.requests import Operation, Request
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
+from redis_saver._storage import encryption
+
+ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+ValueT = TypeVar("ValueT", default=Any)
+"""As LangGraph's, with a default: who makes a cache need not say what is in it."""
+CLUSTER_TIMEOUT = 1.0
+"""Seconds for which a request to a cluster is repeated by default: a cache does not wait for a failover."""
+_MAX_LEASE = timedelta(days=1)
+
+
+class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
+    """A cache on one Redis or Valkey."""
+
+    serde: SerializerProtocol = FastSerializer(pickle_fallback=False)
+    _driver: RedisDriver | DriverWrapper[Request]
+    _driver_class: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        client: ClientT,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: timedelta | str | None = None,
+        on_error: OnError = "skip",
+        single_flight: timedelta | str | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
+    ) -> None:
+        """Use a client of yours, which savers may use, too. The cache does not close it.
+
+        Args:
+            client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
+                `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`.
+            prefix: The beginning of all keys. A saver may have the same one. Caches with different prefixes see nothing of each other.
+            ttl: How long an entry lives that was set without a TTL of its own: a `timedelta`, or a text such as `"7d"` or `"90m"`. None: it has
+                no deadline.
+            on_error: `"skip"`: if the server fails, `get` finds nothing and `set` stores nothing, which is counted (`stats()`) and logged once
+                an outage (`redis_saver.cache`). `"raise"`: they raise the client's error. `clear` always raises it.
+            single_flight: How long whoever misses an entry may take to compute it, before somebody else does so, too. Until then others that
+                miss it wait for what is stored (`docs/cache.md`). None: nobody waits.
+            limits: The longest labels and keys, and the largest values: `name_bytes` and `value_bytes`. More raises `LimitExceeded`.
+            require_encryption: Refuse values that are not encrypted: reading one counts as an error, before it is decoded. None: yes, where `serde`
+                is an `EncryptedSerializer`.
+            strict: Decode with a `StrictSerializer`, as savers do.
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is replaced.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        configs.one_of(type(self), "on_error", on_error, "skip", "raise")
+        if strict and serde is not None:
+            raise ValueError(f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out")
+        super().__init__(serde=StrictSerializer() if strict else None if serde is None else safe(serde))
+        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout)
+        self._current = Context(
+            serde=self.serde,
+            keyspace=CacheKeyspace(prefix),
+            ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
+            require_encryption=encryption.check(require_encryption, self.serde),
+            limits=limits,
+            lease=_lease(single_flight),
+        )
+        replies: type[Exception] = clients.exceptions_of(client).ResponseError
+        self._health = Health(self._driver.server, on_error, self._driver.failures, replies)
+
+    @property
+    def _context(self) -> Context:
+        """The cache as its operations see it, with the serializer it has now."""
+        if self._current.serde is not self.serde:
+            self._current = self._current._replace(serde=self.serde)
+        return self._current
+
+    def __repr__(self) -> str:
+        """The class, the server without its login, the prefix and the TTL."""
+        amount = self._current.ttl
+        ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
+        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
+
+    def setup(self) -> None:
+        """Check that the server can be reached, and its version. Changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self._driver.check_version()
+
+    async def asetup(self) -> None:
+        """`setup` for asyncio."""
+        await self._driver.acheck_version()
+
+    def stats(self) -> CacheStats:
+        """What this cache did in this process so far."""
+        return self._health.snapshot()
+
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """Read entries.
+
+        Cost: one round trip (a cluster's node), and none for no keys; with `single_flight` one more for each of the 16 shards in which some are missing.
+
+        Args:
+            keys: Pairs of a namespace (a tuple of str) and a key. Any characters are fine.
+
+        Returns:
+            The values of the entries that are there, in the order of `keys`.
+
+        Raises:
+            TypeError, LimitExceeded: A name makes no sense.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry is not what a cache stores.
+        """
+        asked = contexts.names(self._context, keys)
+        return self._driver.run(self._get(asked)) if asked else {}
+
+    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """`get` for asyncio."""
+        asked = contexts.names(self._context, keys)
+        if not asked:
+            return {}
+        # With single flight it waits, and sets a context variable of this task: so it must run here, and not in a worker thread.
+        run = self._driver.arun if self._context.lease is None else self._driver.arun_sleeping
+        return await run(self._get(asked))
+
+    def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """Store entries. All are encoded before the first is sent. The entries of a namespace are stored together, or none (up to 500).
+
+        Cost: one round trip (a cluster's node), and none for no entries. If they have no TTL, after every 64 new ones of a shard a second one.
+
+        Args:
+            pairs: For each name a value, and its TTL in seconds. None: the cache's own TTL, if it has one.
+
+        Raises:
+            TypeError, ValueError: A name or TTL makes no sense.
+            EncodeError: The serializer cannot encode a value. Nothing was stored.
+            LimitExceeded: A name or value is too large. Nothing was stored.
+            KeyConflict: With `on_error="raise"`: another program uses a key of the cache.
+        """
+        if pairs:
+            self._driver.run(self._set(pairs))
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """`set` for asyncio."""
+        if pairs:
+            await self._driver.arun(self._set(pairs))
+
+    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Let namespaces have no entries any more.
+
+        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear` runs may stay.
+
+        Cost: one round trip (a cluster's node), however many entries there are. Those without a TTL are removed after it, in two round trips for each 500
+        of a namespace (None: of a shard). Those with a TTL are invalid, and stay in memory until they expire.
+
+        Args:
+            namespaces: The namespaces, without those that begin with them. None: all, of this prefix. Models' answers are not among them.
+
+        Raises:
+            Exception: The client's own error if the server fails, whatever `on_error` says, as a cache that was not cleared answers with old values.
+                Calling again is safe.
+        """
+        if (given := contexts.namespaces(self._context, namespaces)) != []:
+            self._driver.run(operations.clear(self._context, given))
+
+    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """`clear` for asyncio."""
+        if (given := contexts.namespaces(self._context, namespaces)) != []:
+            await self._driver.arun(operations.clear(self._context, given))
+
+    def _get(self, asked: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
+        context, counts = self._context, self._health.counts
+        places = [context.keyspace.place(name) for name in asked]
+        reading = (
+            operations.get(context, places) if context.lease is None else flights.get(context, places, context.lease)
+        )
+        found = yield from self._health.guarded("get", reading, Found())
+        counts.hits += len(found.values)
+        counts.misses += len(asked) - len(found.values)
+        counts.waits += found.waits
+        for error in found.unreadable.values():
+            self._health.unreadable(error)
+        return {name: found.values[name] for name in asked if name in found.values}
+
+    def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
+        context = self._context
+        packed = operations.pack(context, contexts.pairs(context, pairs))
+        places = [context.keyspace.place(name) for name in packed]
+        if (yield from self._health.guarded("set", operations.put(context, places, packed), False)):
+            self._health.counts.sets += len(packed)
+            if context.lease is not None:
+                flights.stored(context, places)
+
+    def _in_room(self, room: bytes, serde: SerializerProtocol) -> Self:
+        """A cache with keys of its own and another serializer, on the same driver and with the same counts."""
+        other = copy.copy(self)
+        other.serde = serde
+        other._current = self._context._replace(  # noqa: SLF001
+            keyspace=CacheKeyspace(self._current.keyspace.prefix, room), serde=serde
+        )
+        return other
+
+
+def in_room(cache: Cache[Any, Any], room: bytes, serde: SerializerProtocol) -> Cache[Any, Any]:
+    """A cache with keys of its own, for other modules of this room."""
+    return cache._in_room(room, serde)  # noqa: SLF001
+
+
+def _lease(single_flight: timedelta | str | None) -> int | None:
+    if single_flight is None:
+        return None
+    span = times.of(single_flight, name="single_flight")
+    if not timedelta(milliseconds=10) <= span <= _MAX_LEASE:
+        raise ValueError(
+            f"single_flight={shown(single_flight)}: write how long a computation takes at the most, from 10ms to a day, such as '30s'"
+        )
+    return span // timedelta(milliseconds=1)

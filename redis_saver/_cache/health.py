@@ -1,0 +1,139 @@
+"""What a cache counts, and what it does while its server fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from redis_saver._common import forks
+from redis_saver._common.display import error_text
+from redis_saver._engine.requests import Operation, T
+from redis_saver.errors import DecodeError, KeyConflict, ThreadDamaged, UnsupportedFormat
+
+LOG = logging.getLogger("redis_saver.cache")
+OnError: TypeAlias = Literal["skip", "raise"]
+"""What `get` and `set` do if the server fails: answer as if the cache were empty, or raise."""
+UNREADABLE_INTERVAL = 60.0
+"""Seconds between two lines in the log about entries that cannot be decoded."""
+MIN_PAUSE, MAX_PAUSE = 1.0, 30.0
+PATIENCE = 10
+"""After a failure of the connection no request is sent for so many times as long as it took: so no more than a tenth of the time is spent on waiting."""
+ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
+"""Errors of ours that say that what is stored is not what a cache stores. Others are mistakes of the caller, and are always raised."""
+
+_NEVER = float("-inf")
+
+
+@dataclass
+class CacheStats:
+    """What a cache did in this process."""
+
+    hits: int = 0
+    """Entries that were asked for and found."""
+    misses: int = 0
+    """Entries that were asked for and not found, for whatever reason."""
+    sets: int = 0
+    """Entries that were stored."""
+    waits: int = 0
+    """Hits for which `get` waited until somebody else had stored them, with `single_flight`."""
+    errors: int = 0
+    """Calls of `get` and `set` that failed, and entries that could not be decoded."""
+    skipped: int = 0
+    """Calls of `get` and `set` that sent nothing, as the server did not answer shortly before."""
+    last_error: str = ""
+    """The last error: its class, and what the client or this package said. Never a value."""
+
+
+class Health:
+    """The counts of a cache, and whether its server answers."""
+
+    def __init__(
+        self,
+        server: str,
+        on_error: OnError,
+        failures: tuple[type[Exception], ...],
+        replies: type[Exception],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with zero.
+
+        Args:
+            server: The server, for the log.
+            on_error: What to do after a failure.
+            failures: What the client raises if the server fails.
+            replies: Which of these are replies of the server: it answers, so the next call is sent, too.
+            now: The clock.
+        """
+        self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
+        self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS)
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, begin with zero."""
+        self.counts = CacheStats()
+        self._asks_again = self._told_unreadable = _NEVER
+        self._failing: dict[str, float] = {}
+
+    def snapshot(self) -> CacheStats:
+        """A copy of the numbers so far."""
+        return CacheStats(**{each.name: getattr(self.counts, each.name) for each in fields(CacheStats)})
+
+    def guarded(self, what: str, operation: Operation[T], instead: T) -> Operation[T]:
+        """Run an operation. If the server fails, it is counted, and `instead` is the result (`on_error="skip"`)."""
+        began = self._now()
+        if began < self._asks_again:
+            operation.close()
+            self.counts.skipped += 1
+            return instead
+        if self._asks_again > _NEVER:
+            self._asks_again = began + MIN_PAUSE  # this call finds out for all others
+        try:
+            result = yield from operation
+        except self._failures as error:
+            self._failed(what, error, began)
+            if self._on_error == "raise":
+                raise
+            return instead
+        if self._failing:
+            self._works(what)
+        return result
+
+    def unreadable(self, error: Exception) -> None:
+        """Count an entry that cannot be decoded.
+
+        Raises:
+            Exception: The error, with `on_error="raise"`.
+        """
+        self._count(error)
+        if self._on_error == "raise":
+            raise error
+        if self._now() >= self._told_unreadable + UNREADABLE_INTERVAL:
+            self._told_unreadable = self._now()
+            LOG.warning("the cache at %s has an entry that counts as a miss: %s", self._server, self.counts.last_error)
+
+    def _failed(self, what: str, error: Exception, began: float) -> None:
+        self._count(error)
+        now = self._now()
+        if self._on_error == "skip":
+            answered = isinstance(error, (self._replies, *ERRORS))
+            pause = min(max(PATIENCE * (now - began), MIN_PAUSE), MAX_PAUSE)
+            self._asks_again = _NEVER if answered else now + pause
+            if what not in self._failing:
+                LOG.warning("the cache at %s is skipped, as %s failed: %s", self._server, what, self.counts.last_error)
+            self._failing.setdefault(what, now)
+
+    def _works(self, what: str) -> None:
+        self._asks_again = _NEVER
+        if (since := self._failing.pop(what, None)) is not None:
+            LOG.info("the cache at %s is used again, %s works after %.0f s", self._server, what, self._now() - since)
+
+    def _count(self, error: Exception) -> None:
+        self.counts.errors += 1
+        # What a serializer says may quote the value, so of that only the class is told.
+        cause = f" ({type(error.__cause__).__name__})" if isinstance(error, DecodeError) and error.__cause__ else ""
+        text = str(error).partition(": ")[0] if isinstance(error, DecodeError) else None
+        self.counts.last_error = error_text(error) if text is None else f"{type(error).__name__}: {text}{cause}"

@@ -1,0 +1,139 @@
+"""`RedisLLMCache`: models' answers, for LangChain's models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+from langchain_core.caches import BaseCache
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
+from langgraph.cache.base import FullKey
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from redis_saver._cache import cache as caches
+from redis_saver._cache.cache import Cache
+from redis_saver._cache.health import CacheStats
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import kind_of
+from redis_saver._common.names import encode
+
+_ROOM = b"llm_cache"
+_KINDS: Mapping[str, type[Generation]] = {
+    kind.__name__: kind for kind in (Generation, GenerationChunk, ChatGeneration, ChatGenerationChunk)
+}
+
+
+class RedisLLMCache(BaseCache):
+    """Models' answers by prompt and model, on the server of a `RedisCache` or `AsyncRedisCache`: LangChain's `BaseCache`.
+
+        set_llm_cache(RedisLLMCache(cache, ttl="7d"))
+
+    It has the client, the serializer, `on_error`, `single_flight` and the counts of the cache that it is given, and keys of its own: neither sees or clears what
+    the other one stores. `lookup` and `update` are those of `get` and `set`: one round trip each.
+    """
+
+    def __init__(self, cache: Cache[Any, Any], *, ttl: timedelta | str | None = None) -> None:
+        """Use the server of a cache.
+
+        Args:
+            cache: The cache. Its flavour says how the server is asked: with an `AsyncRedisCache`, call models by their `a...` methods.
+            ttl: How long an answer lives. None: as the cache's `ttl` says.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense.
+        """
+        if not isinstance(cache, Cache):
+            raise TypeError(f"cache is {kind_of(cache)}: pass a RedisCache or an AsyncRedisCache")
+        milliseconds = ttls.parse(ttl, refresh_allowed=False).milliseconds
+        self._seconds: Any = None if milliseconds is None else milliseconds / 1000
+        self._entries: Cache[Any, Sequence[Generation]] = caches.in_room(
+            cache, _ROOM, _GenerationSerializer(cache.serde)
+        )
+
+    def stats(self) -> CacheStats:
+        """What this cache, and the one it was given, did in this process."""
+        return self._entries.stats()
+
+    def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        """The answers to a prompt; None if there are none."""
+        name = _name(prompt, llm_string)
+        return self._entries.get([name]).get(name)
+
+    async def alookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        """`lookup` for asyncio."""
+        name = _name(prompt, llm_string)
+        return (await self._entries.aget([name])).get(name)
+
+    def update(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        """Store the answers to a prompt.
+
+        Raises:
+            EncodeError: They are no `Generation`s, `ChatGeneration`s or chunks of these, or hold what the serializer cannot encode.
+        """
+        self._entries.set({_name(prompt, llm_string): (return_val, self._seconds)})
+
+    async def aupdate(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        """`update` for asyncio."""
+        await self._entries.aset({_name(prompt, llm_string): (return_val, self._seconds)})
+
+    def clear(self, **kwargs: Any) -> None:
+        """Let there be no answers any more, of any model. As `RedisCache.clear` without namespaces.
+
+        Raises:
+            TypeError: There are keywords. None is known here, and to clear more than was asked for would be wrong.
+        """
+        _refuse(kwargs)
+        self._entries.clear()
+
+    async def aclear(self, **kwargs: Any) -> None:
+        """`clear` for asyncio."""
+        _refuse(kwargs)
+        await self._entries.aclear()
+
+
+class _GenerationSerializer:
+    """Generations as lists and dicts, in which messages are what they are, for a serializer that knows those.
+
+    A serializer would dump a generation as its declared fields, and a message of it would lose what its own class has, such as tool calls.
+    """
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        return self._serde.dumps_typed(None if obj is None else [_plain(one) for one in obj])
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return [_generation(**fields) for fields in self._serde.loads_typed(data)]
+
+
+def _plain(generation: Generation) -> dict[str, Any]:
+    kind = type(generation)
+    if _KINDS.get(kind.__name__) is not kind:
+        raise TypeError(f"it is {kind_of(generation)}, and only {', '.join(_KINDS)} can be stored")
+    fields = {"kind": kind.__name__, "text": generation.text, "generation_info": generation.generation_info}
+    return {**fields, "message": generation.message} if isinstance(generation, ChatGeneration) else fields
+
+
+def _generation(kind: str, text: str, **fields: Any) -> Generation:
+    made = _KINDS[kind](text=text, **fields)
+    if made.text != text:  # that of a chat is made of its message
+        made.text = text
+    return made
+
+
+def _name(prompt: str, llm_string: str) -> FullKey:
+    """A digest of both; the namespace is its first digit, so that answers lie in all shards."""
+    digest = sha256()
+    for part in (encode(prompt), encode(llm_string)):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    name = digest.hexdigest()
+    return (name[0],), name
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    if given:
+        raise TypeError(f"clear() has no argument {min(given)!r}: it clears all answers")

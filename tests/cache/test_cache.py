@@ -1,0 +1,229 @@
+"""LangGraph's interface of caches: what was set is found, under its own name, until its TTL has run out or it is cleared."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from caching import LABELS, UniformCache, cache_of, llm_cache_of
+from factories import config, put
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import Generation
+from langgraph.cache.memory import InMemoryCache
+from uniform import Target
+
+from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
+
+A, B = ("a",), ("b",)
+
+
+@pytest.fixture
+def cache(target: Target) -> UniformCache:
+    return cache_of(target)
+
+
+async def test_what_was_set_is_found_in_the_order_asked_for(cache: UniformCache) -> None:
+    names = [(A, "1"), (B, "1"), ((), "1"), (("a", "b"), "1"), (A, "2")]
+    await cache.set({name: (number, None) for number, name in enumerate(names)})
+    asked = [names[4], (A, "absent"), names[0], *reversed(names)]
+    found = await cache.get(asked)
+    assert found == {name: number for number, name in enumerate(names)}
+    assert list(found) == [names[4], names[0], names[3], names[2], names[1]]
+
+
+async def test_values_are_what_they_were(cache: UniformCache) -> None:
+    values = {
+        "none": None,
+        "writes": deque([("messages", [AIMessage("hi", id="1")]), ("n", 1.5)]),
+        "bytes": b"\0\xff",
+        "set": {1, 2},
+        "tuple": (1, (2,)),
+        "large": "x" * 2_000_000,
+        "time": timedelta(seconds=1),
+    }
+    await cache.set({(A, name): (value, None) for name, value in values.items()})
+    found = {key: value for (_, key), value in (await cache.get([(A, name) for name in values])).items()}
+    memory: Any = InMemoryCache()
+    memory.set({(A, name): (value, None) for name, value in values.items()})
+    assert found == {key: value for (_, key), value in memory.get([(A, name) for name in values]).items()}
+    assert found["writes"][0][1][0].id == "1"
+
+
+async def test_a_later_set_replaces_an_earlier_one(cache: UniformCache) -> None:
+    for value, ttl in ((1, None), (2, 100), (3, None)):
+        await cache.set({(A, "k"): (value, ttl)})
+        assert await cache.get([(A, "k")]) == {(A, "k"): value}
+
+
+async def test_hostile_names_are_just_names(cache: UniformCache) -> None:
+    """Labels that look alike when they are joined, keys that look like labels: each is an entry of its own, and each namespace is cleared by itself."""
+    labels = list(dict.fromkeys(LABELS))
+    spaces = [(), *((label,) for label in labels), *itertools.product(labels[:12], labels[:6])]
+    names = [(space, key) for space in spaces for key in labels[:9]]
+    await cache.set({name: (repr(name), None) for name in names})
+    assert await cache.get(names) == {name: repr(name) for name in names}
+    gone = {(), ("a",), ("\0",), ("a", "b"), ("1",)}
+    await cache.clear(list(gone))
+    assert await cache.get(names) == {name: repr(name) for name in names if name[0] not in gone}
+
+
+async def test_names_that_langgraphs_own_cache_mixes_up(cache: UniformCache) -> None:
+    """It joins by colons, and clears what begins so."""
+    await cache.set({(("a", "b"), "c"): (1, None), (("a",), "b:c"): (2, None), (("users", "10"), "k"): (3, None)})
+    assert await cache.get([(("a",), "b:c")]) == {(("a",), "b:c"): 2}
+    await cache.clear([("a",), ("users", "1"), ("*",), ()])
+    assert await cache.get([(("a", "b"), "c"), (("a",), "b:c"), (("users", "10"), "k")]) == {
+        (("a", "b"), "c"): 1,
+        (("users", "10"), "k"): 3,
+    }
+
+
+async def test_a_namespace_given_as_a_list_is_answered_as_a_tuple(cache: UniformCache) -> None:
+    await cache.set({(A, "k"): (1, None)})
+    assert await cache.get([[["a"], "k"]]) == {(A, "k"): 1}
+
+
+async def test_each_entry_has_its_own_ttl(cache: UniformCache) -> None:
+    names = [(A, "short"), (A, "long"), (A, "none")]
+    await cache.set({names[0]: (1, 0.2), names[1]: (2, 100), names[2]: (3, None)})
+    assert len(await cache.get(names)) == 3
+    await asyncio.sleep(0.25)
+    assert await cache.get(names) == {names[1]: 2, names[2]: 3}
+
+
+async def test_the_ttl_of_the_cache_counts_where_an_entry_has_none(target: Target) -> None:
+    cache = cache_of(target, ttl="200ms")
+    await cache.set({(A, "default"): (1, None), (A, "own"): (2, 100)})
+    await asyncio.sleep(0.25)
+    assert await cache.get([(A, "default"), (A, "own")]) == {(A, "own"): 2}
+
+
+async def test_clearing(target: Target, cache: UniformCache) -> None:
+    other = cache_of(target, prefix=target.prefix + "x")
+    names = [(A, "1"), (A, "2"), (B, "1"), ((), "1"), (("a", "x"), "1")]
+    for one in (cache, other):
+        await one.set({name: (1, ttl) for name, ttl in zip(names, (None, 100, None, 100, None), strict=True)})
+    await cache.clear([])
+    assert len(await cache.get(names)) == 5
+    await cache.clear([A, A, ("absent",)])
+    assert list(await cache.get(names)) == names[2:]
+    await cache.set({(A, "1"): (2, None)})
+    assert await cache.get([(A, "1"), (A, "2")]) == {(A, "1"): 2}
+    await cache.clear()
+    assert await cache.get(names) == {}
+    await cache.set({(A, "1"): (3, None)})
+    assert await cache.get(names) == {(A, "1"): 3}
+    assert len(await other.get(names)) == 5, "those of another prefix"
+
+
+async def test_saver_cache_and_models_share_a_client_and_a_prefix(target: Target) -> None:
+    client = target.client()
+    saver, cache = target.uniform(client=client), cache_of(target, client=client)
+    models = llm_cache_of(cache)
+    await put(saver, config("t"), {"n": 1})
+    await cache.set({(A, "k"): (1, None)})
+    await models.update("prompt", "model", [Generation(text="answer")])
+    assert [info.thread_id for info in await saver.threads()] == ["t"]
+    await cache.clear()
+    assert await models.lookup("prompt", "model") == [Generation(text="answer")]
+    await cache.set({(A, "k"): (1, None)})
+    await models.clear()
+    assert await models.lookup("prompt", "model") is None
+    assert await cache.get([(A, "k")]) == {(A, "k"): 1}
+    await cache.clear()
+    assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
+
+
+class Unknown:
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "said"),
+    [
+        ({(A, "k"): (1, 0)}, ValueError, r"ttl 0: a TTL lies between"),
+        ({(A, "k"): (1, -5)}, ValueError, r"ttl -5"),
+        ({(A, "k"): (1, float("nan"))}, ValueError, r"ttl nan"),
+        ({(A, "k"): (1, 10**12)}, ValueError, r"ttl 1000000000000"),
+        ({(A, "k"): (1, "1h")}, TypeError, r"ttl '1h': a TTL is a number of seconds"),
+        ({(A, "k"): (1, True)}, TypeError, r"ttl True"),
+        ({(A, "k"): 1}, TypeError, r"no pair \(value, ttl\)"),
+        ({"ak": (1, None)}, TypeError, r"pair \(namespace, key\)"),
+        ({("a", "k"): (1, None)}, TypeError, r"namespace='a': a namespace is a tuple"),
+        ({(A, b"k"): (1, None)}, TypeError, r"its key b'k' is a bytes"),
+        ({((1,), "k"): (1, None)}, TypeError, r"label 1 is no str"),
+        ({(A, "k" * 20000): (1, None)}, LimitExceeded, r"20,000"),
+        ({(A, "k"): (b"x" * 2000, None)}, LimitExceeded, r"entry 'k' of namespace \('a',\) has 2,000 bytes"),
+        ({(A, "k"): (Unknown(), None)}, EncodeError, r"cannot encode the cache's entry 'k'"),
+    ],
+)
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_bad_input_is_refused_before_anything_is_written(
+    target: Target, pairs: Any, error: type[Exception], said: str
+) -> None:
+    cache = cache_of(target, limits=Limits(value_bytes=1000))
+    with pytest.raises(error, match=said):
+        await cache.set({(A, "fine"): (1, None), **pairs})
+    assert target.keys() == []
+    assert cache.stats().errors == 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_bad_names_are_refused(target: Target) -> None:
+    cache = cache_of(target)
+    for keys in ("ak", ["ak"], [(A, 1)], [("a", "k")], [(A, "k", "x")]):
+        with pytest.raises(TypeError, match=r"pair|namespace|str"):
+            await cache.get(keys)
+    for namespaces in ("a", ["a"], [(1,)]):
+        with pytest.raises(TypeError, match=r"namespace"):
+            await cache.clear(namespaces)
+
+
+def test_bad_settings_are_refused() -> None:
+    import fakeredis
+
+    for settings, said in (
+        ({"ttl": 60}, "a bare int does not say its unit"),
+        ({"ttl": {"default_ttl": 1, "refresh_on_read": True}}, "unknown key"),
+        ({"on_error": "ignore"}, "RedisCache: on_error='ignore': write 'skip' or 'raise'"),
+        ({"single_flight": "1ms"}, "from 10ms to a day"),
+        ({"single_flight": True}, "write a timedelta"),
+        ({"prefix": "{x}"}, "prefix"),
+        ({"strict": True, "serde": InMemoryCache.serde}, "leave one out"),
+        ({"require_encryption": True}, "does not encrypt"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=said):
+            RedisCache(fakeredis.FakeRedis(), **settings)  # type: ignore[arg-type]
+
+
+async def test_a_client_that_decodes_replies(target: Target) -> None:
+    cache = cache_of(target, client=target.client(decode_responses=True))
+    await cache.set({(("\xff",), "k"): (b"\xff\0", None)})
+    assert await cache.get([(("\xff",), "k")]) == {(("\xff",), "k"): b"\xff\0"}
+    await cache.clear()
+    assert await cache.get([(("\xff",), "k")]) == {}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_from_a_url(target: Target) -> None:
+    from redis_saver import AsyncRedisCache
+
+    if target.flavour == "async":
+        async with AsyncRedisCache.from_conn_string(target.url, prefix=target.prefix, ttl="1h") as made:
+            await made.asetup()
+            await made.aset({(A, "k"): (1, None)})
+            assert await made.aget([(A, "k")]) == {(A, "k"): 1}
+            assert await asyncio.to_thread(made.get, [(A, "k")]) == {(A, "k"): 1}
+    else:
+        with RedisCache.from_conn_string(target.url, prefix=target.prefix, ttl="1h") as made:
+            made.setup()
+            made.set({(A, "k"): (1, None)})
+            assert await made.aget([(A, "k")]) == {(A, "k"): 1}
+            await made.aset({(A, "k"): (2, None)})
+            await made.aclear([B])
+            assert made.get([(A, "k")]) == {(A, "k"): 2}
+    assert "ttl=1h" in repr(made) and "127.0.0.1" in repr(made)

@@ -1,0 +1,191 @@
+"""Real graphs with a cache: what a node or a task wrote is not computed again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import operator
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+
+import pytest
+from caching import UniformCache, cache_of
+from langchain_core.messages import AIMessage
+from langgraph.func import entrypoint, task
+from langgraph.graph import StateGraph
+from langgraph.types import CachePolicy, interrupt
+from test_single_flight import alone
+from typing_extensions import TypedDict
+from uniform import Target
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+
+
+class State(TypedDict):
+    n: int
+    seen: Annotated[list[Any], operator.add]
+
+
+class Graphs:
+    """Graphs with one node each on a cache, and how often these ran."""
+
+    def __init__(self, target: Target, **settings: Any) -> None:
+        self.target, self.settings, self.ran = target, settings, Counter[str]()
+
+    def cache(self) -> UniformCache:
+        return cache_of(self.target, **self.settings)
+
+    def graph(self, cache: UniformCache, seconds: float = 0, ttl: Any = None) -> Any:
+        def node(state: State) -> Any:
+            self.ran["node"] += 1
+            time.sleep(seconds)
+            return {"seen": [AIMessage(f"answer {state['n']}", id="1")]}
+
+        def other(_: State) -> Any:
+            self.ran["other"] += 1
+            return {"seen": ["other"]}
+
+        builder = StateGraph(State)
+        builder.add_node("node", node, cache_policy=CachePolicy(ttl=ttl))
+        builder.add_node("other", other, cache_policy=CachePolicy(key_func=lambda _: "always"))
+        builder.set_entry_point("node")
+        builder.add_edge("node", "other")
+        return builder.compile(cache=cache.cache)
+
+    async def run(self, graph: Any, n: int = 1) -> Any:
+        if self.target.flavour == "async":
+            return await graph.ainvoke({"n": n, "seen": []})
+        return graph.invoke({"n": n, "seen": []})
+
+
+async def test_nodes_are_computed_once(target: Target) -> None:
+    graphs = Graphs(target)
+    first, second = graphs.cache(), graphs.cache()
+    answer = await graphs.run(graphs.graph(first))
+    assert [getattr(one, "content", one) for one in answer["seen"]] == ["answer 1", "other"]
+    assert await graphs.run(graphs.graph(second)) == answer
+    assert graphs.ran == {"node": 1, "other": 1}
+    await graphs.run(graphs.graph(second), 2)
+    assert graphs.ran == {"node": 2, "other": 1}
+    assert second.stats().hits == 3
+
+
+async def test_a_ttl_and_clearing_by_node(target: Target) -> None:
+    graphs = Graphs(target)
+    graph = graphs.graph(graphs.cache(), ttl=1)
+    await graphs.run(graph)
+    assert sum(0 < target.raw.pttl(key) <= 1000 for key in target.keys() if b":entry:" in key) == 1
+    await (
+        graph.aclear_cache(["other"]) if target.flavour == "async" else asyncio.to_thread(graph.clear_cache, ["other"])
+    )
+    await graphs.run(graph)
+    assert graphs.ran == {"node": 1, "other": 2}
+    await (graph.aclear_cache() if target.flavour == "async" else asyncio.to_thread(graph.clear_cache))
+    await graphs.run(graph)
+    assert graphs.ran == {"node": 2, "other": 3}
+    await asyncio.sleep(1.05)
+    await graphs.run(graph)
+    assert graphs.ran == {"node": 3, "other": 3}
+
+
+async def test_a_graph_runs_without_its_server(target: Target) -> None:
+    graphs = Graphs(target)
+    cache = cache_of(target, client=target.client(url="redis://127.0.0.1:1", retry=None))
+    for _ in range(3):
+        assert len((await graphs.run(graphs.graph(cache)))["seen"]) == 2
+    assert graphs.ran == {"node": 3, "other": 3}
+    assert cache.stats().errors > 0
+    assert cache.stats().skipped > 0
+
+
+async def test_graphs_that_run_at_once_compute_a_node_once(target: Target) -> None:
+    """In OS threads, or in tasks; each graph with a cache of its own, as in processes."""
+    graphs = Graphs(target, single_flight="20s")
+    made = [graphs.graph(graphs.cache(), seconds=0.2) for _ in range(6)]
+    if target.flavour == "async":
+        answers = await asyncio.gather(*(alone(graphs.run(graph)) for graph in made))
+    else:
+        with ThreadPoolExecutor(6) as pool:
+            calls = [pool.submit(contextvars.Context().run, graph.invoke, {"n": 1, "seen": []}) for graph in made]
+            answers = [call.result(30) for call in calls]
+    assert graphs.ran == {"node": 1, "other": 1}
+    assert all(answer == answers[0] for answer in answers)
+
+
+async def test_tasks_that_call_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
+    """LangGraph asks again for all tasks that run, each time that one of them calls another one."""
+    ran, cache, policy = Counter[str](), cache_of(target, single_flight="20s"), CachePolicy()
+
+    if target.flavour == "async":
+
+        @task(cache_policy=policy)
+        async def inner(n: int) -> int:
+            ran["inner"] += 1
+            await asyncio.sleep(0.05)
+            return n + 1
+
+        @task(cache_policy=policy)
+        async def outer(n: int) -> int:
+            ran["outer"] += 1
+            return sum(await asyncio.gather(inner(n), inner(n + 1)))
+
+        @entrypoint(cache=cache.cache)
+        async def flow(n: int) -> int:
+            return sum(await asyncio.gather(outer(n), outer(n + 10)))
+
+        async def run() -> Any:
+            return await flow.ainvoke(1)
+    else:
+
+        @task(cache_policy=policy)
+        def inner_(n: int) -> int:
+            ran["inner"] += 1
+            time.sleep(0.05)
+            return n + 1
+
+        @task(cache_policy=policy)
+        def outer_(n: int) -> int:
+            ran["outer"] += 1
+            calls = [inner_(n), inner_(n + 1)]
+            return sum(call.result() for call in calls)
+
+        @entrypoint(cache=cache.cache)
+        def flow_(n: int) -> int:
+            calls = [outer_(n), outer_(n + 10)]
+            return sum(call.result() for call in calls)
+
+        async def run() -> Any:
+            return await asyncio.to_thread(flow_.invoke, 1)
+
+    began = time.monotonic()
+    assert await run() == 2 + 3 + 12 + 13
+    assert await run() == 2 + 3 + 12 + 13
+    assert ran == {"inner": 4, "outer": 2}
+    assert time.monotonic() - began < 10, "nobody waited for a lease"
+
+
+async def test_a_node_that_fails_or_is_interrupted_is_not_cached_and_may_run_again_at_once(target: Target) -> None:
+    cache, ran = cache_of(target, single_flight="20s"), Counter[str]()
+
+    def node(_: State) -> Any:
+        ran["node"] += 1
+        if ran["node"] < 3:
+            raise ValueError("fails")
+        return {"seen": ["fine"]}
+
+    builder = StateGraph(State).add_node("node", node, cache_policy=CachePolicy()).set_entry_point("node")
+    graph, graphs = builder.compile(cache=cache.cache), Graphs(target)
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="fails"):
+            await graphs.run(graph)
+    assert (await graphs.run(graph))["seen"] == ["fine"]
+    assert time.monotonic() - began < 10, "a repeated run does not wait for its own lease"
+    assert (await graphs.run(graph))["seen"] == ["fine"]
+    assert ran["node"] == 3
+    builder = StateGraph(State).add_node("ask", lambda _: {"seen": [interrupt("?")]}, cache_policy=CachePolicy())
+    asking = builder.set_entry_point("ask").compile(cache=cache.cache)
+    assert "__interrupt__" in await graphs.run(asking)
+    assert "__interrupt__" in await graphs.run(asking)

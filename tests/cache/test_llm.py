@@ -1,0 +1,200 @@
+"""Models' answers: exact keys, and what comes back is what was stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from caching import UniformCache, cache_of, llm_cache_of
+from langchain_core.globals import set_llm_cache
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.language_models import FakeListLLM
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from uniform import Target
+
+from redis_saver import DecodeError, EncodeError, RedisLLMCache
+from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.llm import _name
+
+
+@pytest.fixture
+def models(target: Target) -> UniformCache:
+    return llm_cache_of(cache_of(target, on_error="raise"))
+
+
+MESSAGE = AIMessage(
+    content=[{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": "x"}}],
+    id="run-1",
+    name="bot",
+    tool_calls=[{"name": "f", "args": {"a": [1, None]}, "id": "c1"}],
+    invalid_tool_calls=[{"name": "g", "args": "{", "id": "c2", "error": "bad"}],
+    usage_metadata={
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "total_tokens": 3,
+        "input_token_details": {"cache_read": 1},
+    },
+    response_metadata={"model": "m", "logprobs": [{"token": "hi", "logprob": -0.1}]},
+    additional_kwargs={"x": {"y": 1}},
+)
+ANSWERS = {
+    "none": [],
+    "text": [Generation(text="hello", generation_info={"finish_reason": "stop"}), Generation(text="")],
+    "chat": [ChatGeneration(message=MESSAGE, generation_info={"finish_reason": "tool_calls", "n": 1.5})],
+    "chunks": [ChatGenerationChunk(message=AIMessageChunk(content="a", id="1")), GenerationChunk(text="b")],
+    "other roles": [
+        ChatGeneration(message=ToolMessage("t", tool_call_id="1")),
+        ChatGeneration(message=HumanMessage("h")),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_answers_are_what_they_were(models: UniformCache, name: str) -> None:
+    answers = ANSWERS[name]
+    assert await models.lookup("prompt", "model") is None
+    await models.update("prompt", "model", answers)
+    found = await models.lookup("prompt", "model")
+    assert type(found) is list
+    assert found == answers
+    assert [type(one) for one in found] == [type(one) for one in answers]
+    assert [one.model_dump() for one in found] == [one.model_dump() for one in answers]
+    assert [getattr(one, "message", None) for one in found] == [getattr(one, "message", None) for one in answers]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_text_that_was_changed_stays_changed(models: UniformCache) -> None:
+    answer = ChatGeneration(message=AIMessage("said"))
+    answer.text = "shown"
+    await models.update("p", "m", (answer,))
+    assert (await models.lookup("p", "m"))[0].text == "shown"
+
+
+async def test_keys_are_exact(models: UniformCache) -> None:
+    asked = [
+        ("ab", "c"),
+        ("a", "bc"),
+        ("", "abc"),
+        ("abc", ""),
+        ("1:a", "b"),
+        ("a", "1:b"),
+        ("\ud800", "\0"),
+        ("p" * 10**6, "m"),
+    ]
+    for number, (prompt, model) in enumerate(asked):
+        await models.update(prompt, model, [Generation(text=str(number))])
+    for number, (prompt, model) in enumerate(asked):
+        assert await models.lookup(prompt, model) == [Generation(text=str(number))]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_ttl(target: Target) -> None:
+    cache = cache_of(target, ttl="1h")
+    await llm_cache_of(cache, ttl="100ms").update("short", "m", [Generation(text="x")])
+    await llm_cache_of(cache).update("long", "m", [Generation(text="x")])
+    assert all(target.raw.pttl(key) > 0 for key in target.keys())
+    await asyncio.sleep(0.15)
+    models = llm_cache_of(cache)
+    assert await models.lookup("short", "m") is None
+    assert await models.lookup("long", "m") == [Generation(text="x")]
+
+
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+async def test_clearing(target: Target, models: UniformCache) -> None:
+    for number in range(40):
+        await models.update(str(number), "m", [Generation(text="x")])
+    await models.clear()
+    assert [await models.lookup(str(number), "m") for number in range(40)] == [None] * 40
+    assert not [key for key in target.keys() if b":entry:" in key]
+    with pytest.raises(TypeError, match="no argument 'llm_string'"):
+        await models.clear(llm_string="m")
+
+
+class OfAProvider(Generation):
+    """Another class, with more than is known here."""
+
+    more: int = 1
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_cannot_be_stored_whole_is_refused(target: Target, models: UniformCache) -> None:
+    for answers in ([OfAProvider(text="x")], ["text"], [Generation(text="x", generation_info={"f": object()})]):
+        with pytest.raises(EncodeError):
+            await models.update("p", "m", answers)
+    assert target.keys() == []
+    with pytest.raises(TypeError, match="pass a RedisCache or an AsyncRedisCache"):
+        RedisLLMCache(target.raw)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_an_entry_that_is_no_answer_is_a_miss_that_counts(target: Target, models: UniformCache) -> None:
+    space = CacheKeyspace(target.prefix, b"llm_cache")
+    await models.update("p", "m", [Generation(text="x")])
+    entry = space.place(_name("p", "m")).entry
+    stamp = target.raw.get(entry)[:17]
+    for raw in (
+        b"7:msgpack\x01",
+        b"7:msgpack\x91\x80",
+        b'4:json[{"kind": "Generation", "text": 1}]',
+        b'4:json[{"kind": "X"}]',
+    ):
+        target.raw.set(entry, stamp + raw)
+        with pytest.raises(DecodeError):
+            await models.lookup("p", "m")
+        skipping = llm_cache_of(cache_of(target))
+        assert await skipping.lookup("p", "m") is None
+        assert skipping.stats().errors == 1
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_answers_are_encrypted_where_the_cache_encrypts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
+    models = llm_cache_of(cache_of(target, serde=EncryptedSerializer.from_pycryptodome_aes()))
+    await models.update("the secret prompt", "m", [Generation(text="the secret")])
+    assert await models.lookup("the secret prompt", "m") == [Generation(text="the secret")]
+    for key in target.keys():
+        assert b"secret" not in key
+        assert b"secret" not in (target.raw.get(key) if target.raw.type(key) == b"string" else b"")
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_models_of_langchain(target: Target) -> None:
+    """Through the global cache, and through a model's own."""
+    models, asynchronous = llm_cache_of(cache_of(target)), target.flavour == "async"
+
+    async def ask(model: Any, prompt: str) -> Any:
+        return await model.ainvoke(prompt) if asynchronous else model.invoke(prompt)
+
+    set_llm_cache(models.cache)
+    try:
+        chat = GenericFakeChatModel(messages=iter([MESSAGE, AIMessage("second")]))
+        first = await ask(chat, "hi")
+        again = await ask(chat, "hi")
+        assert (again.content, again.tool_calls) == (first.content, first.tool_calls)
+        assert (await ask(chat, "other")).content == "second"
+    finally:
+        set_llm_cache(None)
+    llm = FakeListLLM(responses=["one", "two"], cache=models.cache)
+    assert [await ask(llm, "a"), await ask(llm, "a"), await ask(llm, "b")] == ["one", "one", "two"]
+    assert models.stats().hits == 2
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_one_of_many_asks_the_model(target: Target) -> None:
+    from test_single_flight import alone
+
+    caches, asked = [llm_cache_of(cache_of(target, single_flight="20s")) for _ in range(4)], list[int]()
+
+    async def ask(models: UniformCache) -> Any:
+        if (found := await models.in_thread("lookup", "p", "m")) is None:
+            asked.append(1)
+            await asyncio.sleep(0.1)
+            found = [Generation(text="x")]
+            await models.in_thread("update", "p", "m", found)
+        return found
+
+    assert await asyncio.gather(*(alone(ask(models)) for models in caches)) == [[Generation(text="x")]] * 4
+    assert len(asked) == 1

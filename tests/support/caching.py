@@ -1,0 +1,59 @@
+"""Caches for tests: one interface to both flavours, as `uniform.py` has one to savers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from uniform import Target
+
+from redis_saver import AsyncRedisCache, RedisCache, RedisLLMCache
+
+LABELS = (
+    "", "a", "b", "a:b", "a\0b", "a\0", "\0", "\1", "\1\1", "a\1", "{1}", "}{", "*", "a*", "[ab]", "?", "\\", "\n", " ", "ä", "\U0001f600",
+    "\ud800", "1", "2:a", "generation", "index", "a" * 300, "users", "1", "10",
+)  # fmt: skip
+
+_THREADS = ThreadPoolExecutor(64)
+"""Enough that those who wait leave one to who computes."""
+
+
+class UniformCache:
+    """Calls a cache in its native flavour: `await uniform.get(...)` is `get` of a RedisCache, `aget` of an AsyncRedisCache."""
+
+    def __init__(self, cache: Any, *, native_async: bool) -> None:
+        self.cache, self.native_async = cache, native_async
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self.native_async:
+            return getattr(self.cache, "a" + name)
+
+        async def plain(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self.cache, name)(*args, **kwargs)
+
+        return plain
+
+    async def in_thread(self, name: str, *args: Any) -> Any:
+        """As above, and a blocking cache on an OS thread, so that several calls may wait for one another."""
+        if self.native_async:
+            return await getattr(self.cache, "a" + name)(*args)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, getattr(self.cache, name), *args)
+
+    def stats(self) -> Any:
+        return self.cache.stats()
+
+
+def cache_of(target: Target, *, client: Any = None, **options: Any) -> UniformCache:
+    """A cache on a target, with a client of its own, as if it were in another process."""
+    kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
+    made = kind(client or target.client(), **{"prefix": target.prefix, **options})
+    return UniformCache(made, native_async=target.flavour == "async")
+
+
+def llm_cache_of(cache: UniformCache, **options: Any) -> UniformCache:
+    return UniformCache(RedisLLMCache(cache.cache, **options), native_async=cache.native_async)
