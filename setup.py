@@ -16,9 +16,12 @@ PURE = (
     or sys.implementation.name != "cpython"
     or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 )
-NATIVE = Extension("redis_saver._serde.native", ["redis_saver/_serde/native.c"], py_limited_api=True, optional=True)
+NATIVE = [
+    Extension(f"redis_saver.{room}.native", [f"redis_saver/{room}/native.c"], py_limited_api=True, optional=True)
+    for room in ("_serde", "_storage")
+]
 
 setup(
-    ext_modules=[] if PURE else [NATIVE],
+    ext_modules=[] if PURE else NATIVE,
     options={} if PURE else {"bdist_wheel": {"py_limited_api": "cp310"}},
 )

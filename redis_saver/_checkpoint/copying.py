@@ -28,6 +28,7 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl
+from redis_saver._storage.version_table import ABSENT
 from redis_saver.errors import ThreadBusy, decoding
 
 FIELDS_PER_PAGE = 500
@@ -103,7 +104,7 @@ def _stage(
         names.blob(ns, entry[1:])
         for (ns, _), links in seen.links.items()
         for entry in links.entries
-        if entry[:1] != headers.ABSENT
+        if entry[:1] != ABSENT
     }
     data = context.keyspace.keys(source).data_key
     while left:

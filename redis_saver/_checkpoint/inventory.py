@@ -21,6 +21,7 @@ from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
+from redis_saver._storage.version_table import ABSENT
 from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -281,7 +282,7 @@ class Inventory:
                 for entry in links.entries:
                     field = names.blob(place[0], entry[1:])
                     referred.add(field)
-                    if entry[:1] != headers.ABSENT and field not in self.roots:
+                    if entry[:1] != ABSENT and field not in self.roots:
                         self._found.add("error", where, f"it has lost the {describe(field)}", RESTORE)
         for run in sorted(runs - self._members):
             text = "the index does not name it, so delete_for_runs() misses it"

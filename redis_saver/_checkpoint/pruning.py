@@ -36,6 +36,7 @@ from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
+from redis_saver._storage.version_table import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP = 125
@@ -195,7 +196,7 @@ def _needed_by_delta_channels(
             continue  # what the parent needs is found from the parent
         with decoding("the channels of a checkpoint of thread {!r}", thread):
             own = headers.own_entries(links.entries)
-            empty = [headers.channel_of(entry) for entry in own if entry[:1] == headers.ABSENT]
+            empty = [headers.channel_of(entry) for entry in own if entry[:1] == ABSENT]
         if not empty:
             continue
         ancestors = (yield from walk(context, Address(thread, ns, checkpoint_id), empty)).ancestors

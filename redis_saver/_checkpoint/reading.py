@@ -18,9 +18,10 @@ from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import MAX_KNOWN_FIELDS, ChannelKey, KnownTable, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver._storage.version_table import PRESENT
 from redis_saver.errors import DecodeError, decoding
 
-PRESENT = headers.PRESENT[0]
+_PRESENT = PRESENT[0]
 MAX_TOLD = 100
 """How many chunks `get_tuple` names as known, at the most; the server does not send these."""
 BYTES_PER_PAGE = 4_000_000
@@ -105,7 +106,7 @@ def _is_expected(known: KnownTable, its_names: Version | None, ns: str, checkpoi
 def _is_as_known(known: KnownTable, stored: Sequence[Any]) -> bool:
     """Whether values that were read by their fields are those that the header tells of, and all of them are there."""
     flags, *links = headers.table_of(stored[2])
-    is_whole = all(value is not None for flag, value in zip(flags, stored[3], strict=False) if flag == PRESENT)
+    is_whole = all(value is not None for flag, value in zip(flags, stored[3], strict=False) if flag == _PRESENT)
     return tuple(links) == known.links and len(flags) == len(stored[3]) and is_whole
 
 

@@ -35,6 +35,7 @@ from redis_saver._storage.chunk_cache import (
 from redis_saver._storage.chunks import DIGEST, LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.version_table import NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 
@@ -158,27 +159,16 @@ class PutRequest:
         self._context, self._ns, self._cached = context, where.checkpoint_ns, cached
         self._values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         limits.check(context.limits, "channels", len(versions), "checkpoint {!r} has {} channels", checkpoint["id"])
-        self._table = headers.version_table(checkpoint)
-        _check_table(context, self._table)
+        prefix = names.blob(self._ns)
+        self._table = table = version_table(checkpoint, new_versions, prefix)
+        _check_table(context, table, len(prefix))
         # Without a parent the thread has nothing yet, most likely.
         self._knows_all, self._was_wrong = knows_all or not where.checkpoint_id or (self._ns, None) in cached, False
-        prefix = names.blob(self._ns)
-        self._fields: dict[str, bytes] = {}
-        """Where each channel's version is stored, in the order of the entries."""
-        self._flags: list[bytes] = []
+        self._fields = dict(zip(versions, table.fields, strict=True))
+        """Where each channel's version is stored."""
+        self._flags = bytearray(table.flags)
         """What the script is told of each of them."""
-        for (channel, version), entry in zip(versions.items(), self._table.entries, strict=True):
-            self._fields[channel] = prefix + entry
-            new = channel in new_versions and new_versions[channel] == version
-            self._flags.append((b"v" if new else b"u") if channel in self._values else (b"e" if new else b"x"))
-        retained: dict[str, bytes] = {}
-        if not new_versions.items() <= versions.items():
-            retained = {
-                channel: names.entry(channel, version)
-                for channel, version in new_versions.items()
-                if channel in self._values and versions.get(channel) != version
-            }
-        self._retained = {channel: prefix + entry for channel, entry in retained.items()}
+        self._retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
         """Values that are stored without being the checkpoint's."""
         self._encoded: dict[str, Stored] = {}
         self._in_full: set[str] = set()
@@ -194,7 +184,13 @@ class PutRequest:
         limits.check_names(context.limits, [run], "a run")
         by_age = names.by_age(self._ns, checkpoint_id) if self._ns else b""
         header = headers.encode(
-            context, where.checkpoint_id, run, checkpoint, merged, self._table, pack(retained.values())
+            context,
+            where.checkpoint_id,
+            run,
+            checkpoint,
+            merged,
+            table,
+            pack([field[len(prefix) :] for field in self._retained.values()]),
         )
         self._names = (names.checkpoint(self._ns, checkpoint_id), by_age, run, header, self._table.names_chunk)
         self._ttls = (default_ttl(context), config.thread_ttl(given) or b"")
@@ -204,9 +200,9 @@ class PutRequest:
         """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
         sent, others, unchanged = dict[str, bytes](), list[bytes](), list[bytes]()
         for flag, (channel, field) in zip(self._flags, self._fields.items(), strict=True):
-            if flag == b"v":
+            if flag == _NEW:
                 sent[channel] = field
-            elif flag == b"u":
+            elif flag == _UNCHANGED:
                 unchanged.append(field)
             else:
                 others.append(field)
@@ -230,7 +226,7 @@ class PutRequest:
         counts = (len(values), len(bases), len(chunks), len(others), len(unchanged))
         listed = b"" if is_cached else self._table.names
         return [
-            *self._names, listed, b"".join(self._flags), *self._ttls, *counts, self._history,
+            *self._names, listed, bytes(self._flags), *self._ttls, *counts, self._history,
             *fields, *bases, *chunks, *others, *unchanged, *values, *fingerprints, *packed,
         ]  # fmt: skip
 
@@ -273,13 +269,13 @@ class PutRequest:
         self._wanted.update(one for one in missing if isinstance(one, bytes) and one in known)
         again = {one - 1 for one in missing if isinstance(one, int)}
         if self._table.names_chunk in self._wanted:  # nothing is as it was believed to be
-            again.update(position for position, flag in enumerate(self._flags) if flag == b"u")
+            again.update(position for position, flag in enumerate(self._flags) if flag == _UNCHANGED)
             self._in_full.update(self._values)
         lists = {field for field in self._wanted if field[:1] == LIST}
         self._in_full.update(channel for channel, stored in self._encoded.items() if lists & stored.chunks.keys())
         for position, channel in enumerate(self._fields):
             if position in again:
-                self._flags[position] = b"v"
+                self._flags[position] = _NEW
                 self._in_full.add(channel)
         if (len(self._wanted), len(self._in_full), self._flags) == before:
             raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
@@ -323,7 +319,20 @@ def _history(context: Context, ns: str, given: RunnableConfig, metadata: Checkpo
     return b"%s/%s/%s" % (default, own, names.component(root) if root else b"")
 
 
-def _check_table(context: Context, table: headers.VersionTable) -> None:
+_NEW, _UNCHANGED = NEW[0], UNCHANGED[0]
+
+
+def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
+    """Where values are stored that have another version than the checkpoint says."""
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    return {
+        channel: prefix + names.entry(channel, version)
+        for channel, version in new_versions.items()
+        if channel in values and versions.get(channel) != version
+    }
+
+
+def _check_table(context: Context, table: VersionTable, prefix: int) -> None:
     """Check the names of channels and nodes, and the versions.
 
     Raises:
@@ -331,7 +340,8 @@ def _check_table(context: Context, table: headers.VersionTable) -> None:
     """
     if len(table.names) > context.limits.name_bytes:
         limits.check_names(context.limits, table.names.split(b"\0"), "a channel or node")
-    limits.check_names(context.limits, table.entries, "a channel with its version")
+    if max(map(len, table.fields), default=0) - prefix > context.limits.name_bytes:
+        limits.check_names(context.limits, [field[prefix:] for field in table.fields], "a channel with its version")
     if len(table.tokens) > context.limits.name_bytes:
         limits.check_names(context.limits, unpack(table.tokens), "a version that a node has seen")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import ormsgpack
 from pydantic import BaseModel
 
+from redis_saver._common import compiled
 from redis_saver._serde import message_codec as single
 from redis_saver._serde import message_fields
 from redis_saver._serde.annotations import kind_of
@@ -24,16 +25,7 @@ _LOG: Final = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from redis_saver._serde import native
 else:
-    try:
-        import redis_saver._serde.native as native  # noqa: PLR0402 - tells a missing module from one that cannot be loaded
-    except ModuleNotFoundError:
-        native = None
-    except ImportError as _error:
-        native = None
-        _LOG.warning(
-            "redis_saver goes on without its compiled part, which cannot be loaded, and is slower: %s. Install it again for this machine",
-            _error,
-        )
+    native = compiled.load("redis_saver._serde.native")
 
 _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
 """The conditions under which constructor and validators leave the fields as they are: none, one that `native.c` checks, or others. Numbered as in `native.c`."""

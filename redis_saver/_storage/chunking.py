@@ -98,12 +98,21 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
 
 
 def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """The levels of an earlier version, if the elements begin with all of it; and how many elements it has."""
-    leaves = before[0]
+    """The levels of an earlier version, if the elements begin with all of it; and how many elements it has.
+
+    The same bytes may be other elements now: small ones are encoded several together, and the last few of a list with what is added to it.
+    """
+    leaves, sizes = before[0], list(map(len, elements))
     if not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
         return (), 0
-    level = leaves if leaves.counts else _counted(leaves, list(map(len, elements)))
+    level = leaves if leaves.counts and _end_together(leaves, sizes) else _counted(leaves, sizes)
     return ((level, *before[1:]), sum(level.counts)) if level else ((), 0)
+
+
+def _end_together(leaves: Level, sizes: Sequence[int]) -> bool:
+    """Whether each leaf ends where its last element ends, by the sizes of the elements (the head's comes first)."""
+    places, ends = list(accumulate(leaves.counts)), list(accumulate(sizes[1:]))
+    return places[-1] <= len(ends) and [ends[place - 1] for place in places] == list(accumulate(map(len, leaves.bytes)))
 
 
 def _ends_chunk(size: int, element: bytes) -> bool:

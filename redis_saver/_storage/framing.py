@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redis_saver._common.display import shown
+from redis_saver._storage import native_bridge
 
 _SHORT = [b"%d:" % length for length in range(512)]
 _MAX_LENGTH = 20
@@ -17,6 +18,10 @@ _MAX_LENGTH = 20
 
 def pack(parts: Iterable[bytes]) -> bytes:
     """Pack byte strings into one. Each is copied only once, because one of them may be long."""
+    if native_bridge.native is not None:
+        parts = tuple(parts)
+        if (packed := native_bridge.native.pack(parts)) is not None:
+            return packed  # type: ignore[no-any-return]
     frames: list[bytes] = []
     for part in parts:
         length = len(part)
@@ -30,6 +35,8 @@ def unpack(packed: bytes) -> list[bytes]:
     Raises:
         ValueError: `packed` is not what `pack` made.
     """
+    if native_bridge.native is not None and (found := native_bridge.native.take(packed, 0, -1)) is not None:
+        return found[0]  # type: ignore[no-any-return]
     parts = []
     position, end = 0, len(packed)
     while position < end:
@@ -66,6 +73,8 @@ def take(packed: bytes, position: int, count: int) -> tuple[list[bytes], int]:
     Raises:
         ValueError: There are fewer.
     """
+    if native_bridge.native is not None and (found := native_bridge.native.take(packed, position, count)) is not None:
+        return found  # type: ignore[no-any-return]
     parts = []
     for _ in range(count):
         colon = packed.index(b":", position, position + _MAX_LENGTH)

@@ -11,8 +11,7 @@ positions in these, of two bytes (or one, where that is enough).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
@@ -21,32 +20,17 @@ from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._storage import encryption
-from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
+from redis_saver._storage.version_table import VersionTable, names_in, versions_seen
 from redis_saver.errors import decoding, encoding
 
-ABSENT, PRESENT, RETAINED = b"0", b"1", b"-"
-"""Flags of entries: no value was stored; one was; a value that is held but not the checkpoint's (see `lua/checkpoint/put.lua`)."""
+RETAINED = b"-"
+"""Beside `ABSENT` and `PRESENT` the flag of an entry whose value is held, but is not the checkpoint's (see `lua/checkpoint/put.lua`)."""
 
 _RUN, _ABOUT, FRAMES = 2, 11, 13
-_SEEN, _SEEN_SHORT = b"=", b"~"
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
 _NEVER_IN_BODY = frozenset({"channel_values", "channel_versions", "id"})
-MAX_NAMES = 65535
-
-
-class VersionTable(NamedTuple):
-    """Versions, and where they were seen, as a header holds them."""
-
-    names_chunk: bytes
-    """The field of the chunk with the names."""
-    names: bytes
-    entries: list[bytes]
-    """The channels and their versions, in the order of `channel_versions`."""
-    slots: bytes
-    tokens: bytes
-    seen: bytes
 
 
 class Header(NamedTuple):
@@ -75,88 +59,13 @@ class Links(NamedTuple):
     """The header's bytes up to here."""
 
 
-_MAX_CACHED_NAMES = 8192
-"""Bytes that names may have in all for their chunk to be remembered."""
-
-
-def _names_chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The field and the bytes of the chunk with some names; it is never empty."""
-    return (_kept_chunk if sum(map(len, of)) + len(of) <= _MAX_CACHED_NAMES else _chunk)(of)
-
-
-def _chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    chunk = b"".join(map(names.component, of)) or b"\0"
-    return PLAIN + digest(chunk), chunk
-
-
-_kept_chunk = lru_cache(maxsize=512)(_chunk)
-
-
-def _names_in(chunk: bytes) -> tuple[str, ...]:
-    return _kept_names(chunk) if len(chunk) <= _MAX_CACHED_NAMES else tuple(names.components(chunk))
-
-
-@lru_cache(maxsize=512)
-def _kept_names(chunk: bytes) -> tuple[str, ...]:
-    return tuple(names.components(chunk))
-
-
-def version_table(checkpoint: Checkpoint) -> VersionTable:
-    """Put the versions of a checkpoint in order.
-
-    Raises:
-        TypeError: A version is none.
-        ValueError: There are more names or versions than a header can tell apart.
-    """
-    versions = checkpoint["channel_versions"]
-    places = dict(zip(versions, range(len(versions)), strict=True))
-    tokens: dict[bytes, int] = {}
-    entries, slots = [], []
-    for channel, version in versions.items():
-        token = names.version_text(channel, version)
-        entries.append(names.component(channel) + token)
-        slots.append(tokens.setdefault(token, len(tokens)))
-    seen = _seen(checkpoint.get("versions_seen"), places, tokens)
-    if len(places) > MAX_NAMES or len(tokens) > MAX_NAMES:
-        raise ValueError(
-            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
-            f"the limit is {MAX_NAMES}. Nothing was written. Store fewer channels"
-        )
-    names_chunk, chunk = _names_chunk(tuple(places))
-    packed = b""
-    if seen is not None:
-        short = max(len(places), len(tokens)) < 256
-        packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
-    return VersionTable(names_chunk, chunk, entries, struct.pack(f">{len(slots)}H", *slots), pack(tokens), packed)
-
-
-def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
-    """`versions_seen` as positions: of each node its name and how many, then pairs of channel and version.
-
-    None where it is of another form than LangGraph's; it is then left in the body.
-    """
-    if type(seen) is not dict:
-        return None
-    numbers: list[int] = []
-    for node, of in seen.items():
-        if type(node) is not str or type(of) is not dict:
-            return None
-        numbers += (places.setdefault(node, len(places)), len(of))
-        for channel, version in of.items():
-            if type(channel) is not str or type(version) not in (str, int, float):
-                return None
-            numbers.append(places.setdefault(channel, len(places)))
-            numbers.append(tokens.setdefault(names.version_text(channel, version), len(tokens)))
-    return numbers
-
-
 def encode(
     context: Context,
     parent: str | None,
     run: bytes,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
-    version_table: VersionTable,
+    table: VersionTable,
     retained: bytes,
 ) -> bytes:
     """A header as `lua/checkpoint/put.lua` takes it.
@@ -165,14 +74,14 @@ def encode(
         context: The saver.
         parent: The parent's id.
         run: The run's member of the index, or nothing.
-        checkpoint: The checkpoint; channels that have a value are flagged as present.
+        checkpoint: The checkpoint.
         metadata: Its metadata.
-        version_table: Its version_table.
+        table: Its version table.
         retained: Frames of what it holds beside its own.
     """
     time = checkpoint.get("ts")
     rest = {key: value for key, value in checkpoint.items() if key not in _OPEN_KEYS}
-    if not version_table.seen and "versions_seen" in checkpoint:
+    if not table.seen and "versions_seen" in checkpoint:
         rest["versions_seen"] = checkpoint["versions_seen"]
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
@@ -182,19 +91,17 @@ def encode(
     with encoding("the metadata of checkpoint {!r}", checkpoint["id"]):
         about_kind, about = context.serde.dumps_typed(metadata)
         encryption.check_written(context, about_kind)
-    values = checkpoint["channel_values"]
-    flags = b"".join([PRESENT if channel in values else ABSENT for channel in checkpoint["channel_versions"]])
     return pack(
         (
             names.component(parent) if parent else b"",
             b"" if time is None else names.encode(str(time)),
             run,
-            version_table.names_chunk,
-            flags,
-            version_table.slots,
-            version_table.tokens,
+            table.names_chunk,
+            table.present,
+            table.slots,
+            table.tokens,
             retained,
-            version_table.seen,
+            table.seen,
             names.encode(kind),
             body,
             names.encode(about_kind),
@@ -213,14 +120,14 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")
         metadata = _mapping(context.serde.loads_typed((names.decode(about_kind), about)))
-        listed, versions = _names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
+        listed, versions = names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
         if time and "ts" not in rest:
             checkpoint["ts"] = names.decode(time)
         checkpoint["channel_versions"] = {listed[at]: versions[slot] for at, slot in enumerate(numbers)}
         if seen:
-            checkpoint["versions_seen"] = _seen_from(seen, listed, versions)
+            checkpoint["versions_seen"] = versions_seen(seen, listed, versions)
         checkpoint.update(rest)
         of = names.name_of(parent) if parent else None
         return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), names_chunk)
@@ -230,18 +137,6 @@ def _mapping(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError(f"it decodes to a {type(found).__name__}, and a dict was stored")
     return found
-
-
-def _seen_from(packed: bytes, listed: Sequence[str], versions: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    short = packed[:1] == _SEEN_SHORT
-    numbers = packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:])
-    seen, at = {}, 0
-    while at < len(numbers):
-        node, start = listed[numbers[at]], at + 2
-        at = start + 2 * numbers[at + 1]
-        pairs = zip(numbers[start:at:2], numbers[start + 1 : at : 2], strict=True)
-        seen[node] = {listed[channel]: versions[version] for channel, version in pairs}
-    return seen
 
 
 def table_of(header: bytes) -> tuple[bytes, bytes, bytes, bytes]:

@@ -127,6 +127,45 @@ def test_what_is_remembered_changes_nothing(seed: int, kinds: str) -> None:
     assert grown
 
 
+PLAIN_ELEMENTS: tuple[Callable[[random.Random], Any], ...] = (
+    lambda chance: chance.randrange(10**6),
+    lambda chance: chance.choice("abc") * chance.choice([1, 5, 40, 700]),
+    lambda chance: chance.choice([None, True, 1.5, b"bytes", [], [1, [2]], {"a": chance.randrange(3)}]),
+)
+
+
+def edited_plainly(value: Any, chance: random.Random) -> Any:
+    """The next version of a list or dict of plain values, most often grown by few or many of some kind."""
+    element = chance.choice(PLAIN_ELEMENTS)
+    more = [element(chance) for _ in range(chance.choice([0, 1, 2, 3, 17, 130, 1500]))]
+    at = chance.choice([len(value)] * 4 + [chance.randrange(len(value) + 1)])
+    if isinstance(value, dict):
+        names = [f"k{chance.randrange(10**6)}" for _ in more]
+        kept = list(value.items())[: at if chance.random() < 0.2 else None]
+        return {**dict(kept), **dict(zip(names, more, strict=True))}
+    return [*value[:at], *more, *value[at + chance.choice([0, 0, 0, 1, 5]) :]]
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(60)))
+def test_what_is_remembered_changes_nothing_of_plain_values(seed: int) -> None:
+    """Of small elements several are encoded together, so the bytes of a longer list may begin with those of a shorter one and be cut elsewhere."""
+    chance, saver = random.Random(seed), Bare()
+    value: Any = chance.choice([list(range(3000)), {}, [], {f"k{n}": n for n in range(500)}, ["text"] * 900])
+    before: Stored | None = None
+    for _ in range(12):
+        value = edited_plainly(value, chance)
+        stored = codec.encode_value(saver, value, "value", before)
+        fresh = codec.encode_value(saver, value, "value")
+        assert (stored.value, stored.chunks, list(stored.levels)) == (fresh.value, fresh.chunks, list(fresh.levels))
+        if not stored.chunks:
+            before = None
+            continue
+        again = joined_of(stored.value, stored.chunks)
+        assert chunks.given(again) == saver.serde.dumps_typed(value)
+        before = chance.choice([stored, again, read_back(saver, stored.value, stored.chunks)[1]])
+
+
 @pytest.mark.parametrize("kinds", [(list, list), (_DeltaSnapshot,) * 2, (list, _DeltaSnapshot), (_DeltaSnapshot, list)])
 @pytest.mark.parametrize("change", ["none", "grown", "shorter", "edited", "forked"])
 def test_only_what_is_not_known_is_decoded(change: str, kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import framing
 from redis_saver._storage import header as headers
+from redis_saver._storage.version_table import ABSENT
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
@@ -58,7 +59,7 @@ def check_sound(target: Target, thread: str = "thread") -> None:
     needed, known, ages, runs, chunks = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
     for (ns, checkpoint_id), links in all_links(fields).items():
         known |= {names.blob(ns, entry[1:]) for entry in links.entries}
-        needed |= {names.blob(ns, entry[1:]) for entry in links.entries if entry[:1] != headers.ABSENT}
+        needed |= {names.blob(ns, entry[1:]) for entry in links.entries if entry[:1] != ABSENT}
         ages |= {names.by_age(ns, checkpoint_id)} if ns else set()
         runs |= {links.run} - {b""}
         chunks.add(links.names_chunk)
