@@ -1,4 +1,4 @@
-"""The demo: an agent chats, stops for a human, resumes in a new worker and forks; only its model is scripted."""
+"""The demo: an agent chats, stops for a human, resumes in a new worker, forks, and remembers; only its model is scripted."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from threading import Lock
 from typing import Any, TypeAlias
 
 from langchain_core.language_models.fake_chat_models import FakeChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
+from langgraph.config import get_config, get_store
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.store.base import BaseStore
 from langgraph.types import Command, interrupt
 from rich.console import Console
 from rich.text import Text
@@ -26,11 +28,13 @@ from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import show
 from redis_saver._client.urls import without_login
+from redis_saver._store.sync import RedisStore
 from redis_saver.errors import ThreadNotFound
 
 _Agent: TypeAlias = Any
 """A compiled graph. Its type is not known if the extra is not installed."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
+TIMEOUTS = {"socket_connect_timeout": 5}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
 1  An agent chats: each step becomes a checkpoint
@@ -47,7 +51,12 @@ Client, saver and graph were thrown away, a second passed. New ones find this:
 Another wish, sent to the checkpoint before the booking. Both branches stay.
 
 5  One thread: two keys, one deadline
-The tree adds up to {bytes:,} bytes, without Redis's overhead. saver.threads():"""
+The tree adds up to {bytes:,} bytes, without Redis's overhead. saver.threads():
+
+6  Another thread: the agent remembers
+The tool that booked has put it into the store, which all threads share:"""
+LAST_BOOKING = "last booking"
+"""The key of what the agent remembers of a traveller."""
 
 
 @tool
@@ -61,7 +70,14 @@ def book_flight(flight: str) -> str:
     """Book a flight, once a human approves."""
     price = next(prices[flight] for prices in FLIGHTS.values() if flight in prices)
     answer = interrupt(f"Book {flight} for {price} EUR?")
+    if answer == "yes":
+        get_store().put(_memories(), LAST_BOOKING, {"flight": flight, "price": price})
     return f"{flight} is booked for {price} EUR" if answer == "yes" else f"not booked, the human said {answer!r}"
+
+
+def _memories() -> tuple[str, str]:
+    """The namespace of what is known of the traveller who is asking."""
+    return "travellers", get_config()["configurable"]["traveller"]
 
 
 class ScriptedModel(FakeChatModel):
@@ -70,6 +86,8 @@ class ScriptedModel(FakeChatModel):
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         last, said, call = messages[-1], str(messages[-1].content), {}
         answer = f"{' and '.join(FLIGHTS)} are warm now. Where shall I look?"
+        if isinstance(messages[0], SystemMessage):
+            answer = f"Welcome back! {messages[0].content} {answer}"
         if isinstance(last, ToolMessage):
             answer = f"{said}. " + ("Shall I book?" if last.name == find_flights.name else "Have a good trip!")
         elif "book" in said.lower():
@@ -81,16 +99,22 @@ class ScriptedModel(FakeChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else answer, tool_calls=calls))])
 
 
-def build_agent(saver: RedisSaver) -> _Agent:
-    """The usual graph of a tool-calling agent."""
+def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
+    """The usual graph of a tool-calling agent, whose model is told what is known of the traveller."""
     model = ScriptedModel()
+
+    def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
+        known = get_store().get(_memories(), LAST_BOOKING)
+        memory = [SystemMessage(f"Last time you booked {known.value['flight']}.")] if known else []
+        return {"messages": [model.invoke([*memory, *state["messages"]])]}
+
     graph = StateGraph(MessagesState)
-    graph.add_node("agent", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("agent", call_model)
     graph.add_node("tools", ToolNode([find_flights, book_flight]))
     graph.add_edge(START, "agent")
     graph.add_conditional_edges("agent", tools_condition)
     graph.add_edge("tools", "agent")
-    return graph.compile(checkpointer=saver)
+    return graph.compile(checkpointer=saver, store=store)
 
 
 class MeasuredSaver(RedisSaver):
@@ -126,7 +150,8 @@ class Demo:
         self.thread: str = f"demo-{uuid.uuid4().hex[:8]}"
         # Each client of memory:// without a name would get a server of its own.
         self.url: str = url if url != "memory://" else f"memory://{self.thread}"
-        self.config: RunnableConfig = {"configurable": {"thread_id": self.thread}}
+        self.traveller: str = uuid.uuid4().hex[:8]
+        self.config: RunnableConfig = {"configurable": {"thread_id": self.thread, "traveller": self.traveller}}
         self.sections: Iterator[str] = iter(STORY.split("\n\n"))
         self.said: set[str] = set()
         self.drawn: set[str] = set()
@@ -157,21 +182,38 @@ class Demo:
                 self._draw(saver, agent)
                 self._section(bytes=sum(self.costs[here] for here in self.drawn))
                 self.console.print(show.facts(self._info(saver)))
+            self._section()
+            self._another_thread()
         finally:
             if self.costs and not keep:
                 with self._worker() as (saver, _):
                     saver.delete_thread(self.thread)
         self.console.print(f"\n{show.ending(self.url, self.thread, kept=keep)}", soft_wrap=True)
 
+    def _another_thread(self) -> None:
+        """Have the traveller come back in a new conversation; then forget that, and what was remembered."""
+        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
+        with ExitStack() as stack:
+            store = stack.enter_context(RedisStore.from_conn_string(self.url, **options))
+            saver = stack.enter_context(RedisSaver.from_conn_string(self.url, **options))
+            for item in store.search(("travellers", self.traveller)):
+                self.console.print(f"{item.namespace}  {item.key!r}: {item.value}")
+            again: RunnableConfig = {"configurable": {"thread_id": f"{self.traveller}-again"}}
+            self._turn(build_agent(saver, store), "Hi! It's me again.", again)
+            saver.delete_thread(f"{self.traveller}-again")
+            store.delete_namespace(("travellers", self.traveller))
+
     @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
-        """Make what a worker makes when it starts: a client, a saver, a graph."""
-        with MeasuredSaver.from_conn_string(
-            self.url, ttl=self.ttl, client_options={"socket_connect_timeout": 5}
-        ) as saver:
+        """Make what a worker makes when it starts: clients, a saver, a store, a graph."""
+        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
+        with (
+            MeasuredSaver.from_conn_string(self.url, **options) as saver,
+            RedisStore.from_conn_string(self.url, **options) as store,
+        ):
             saver.setup()
             saver.costs = self.costs
-            yield saver, build_agent(saver)
+            yield saver, build_agent(saver, store)
 
     def _section(self, **facts: Any) -> None:
         title, _, why = next(self.sections).format(**facts).partition("\n")
@@ -182,7 +224,8 @@ class Demo:
     def _turn(self, agent: _Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
         """Run the agent, and show the new messages."""
         sent: Any = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
-        result = agent.invoke(sent, start or self.config)
+        where = {**self.config["configurable"], **(start or self.config)["configurable"]}
+        result = agent.invoke(sent, {"configurable": where})
         rows = [] if isinstance(said, str) else [("human", said.resume)]
         rows += [show.gist(message) for message in result["messages"] if message.id not in self.said]
         rows += [("waits", f"for a human: {asked.value}") for asked in result.get("__interrupt__", ())]

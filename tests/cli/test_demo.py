@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from servers import Server, url_of
 
-from redis_saver import RedisSaver
+from redis_saver import RedisSaver, RedisStore
 from redis_saver._common import times
 from redis_saver._cli.demo import build_agent
 from redis_saver._cli.main import main
@@ -62,8 +62,8 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def test_tells_five_sections(told: Run) -> None:
-    assert (told.code, told.err, len(told.sections)) == (0, "", 5)
+def test_tells_six_sections(told: Run) -> None:
+    assert (told.code, told.err, len(told.sections)) == (0, "", 6)
     assert all("\x1b" not in line and len(line) <= 80 for line in told.out.splitlines())
 
 
@@ -105,6 +105,16 @@ def test_the_bytes_add_up(told: Run) -> None:
     assert shown[-1] == (18, total)
     assert [checkpoints for checkpoints, _ in shown] == [8, 11, 11, 13, 18]
     assert {keys for _, _, keys, *_ in STATUS.findall(told.out)} == {"2"}
+
+
+def test_the_agent_remembers_in_another_thread(told: Run) -> None:
+    found = re.search(
+        r"^\('travellers', '(\w+)'\)  'last booking': {'flight': 'TP 531', 'price': 189}$", told.sections[5], re.M
+    )
+    assert "agent  Welcome back! Last time you booked TP 531." in told.sections[5]
+    with RedisStore.from_conn_string(told.url) as store, RedisSaver.from_conn_string(told.url) as saver:
+        assert found and store.count(("travellers", found[1])) == 0
+        assert list(saver.threads(found[1])) == []
 
 
 def test_the_ttl_counts(told: Run) -> None:
@@ -194,10 +204,11 @@ def test_a_senseless_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_agent_hears_a_no() -> None:
-    config: RunnableConfig = {"configurable": {"thread_id": "refused"}}
-    with RedisSaver.from_conn_string("memory://") as saver:
-        agent = build_agent(saver)
+    config: RunnableConfig = {"configurable": {"thread_id": "refused", "traveller": "anna"}}
+    with RedisSaver.from_conn_string("memory://") as saver, RedisStore.from_conn_string("memory://") as store:
+        agent = build_agent(saver, store)
         for said in ("Which flights go to Split?", "Then book it"):
             agent.invoke({"messages": [HumanMessage(said)]}, config)
         answer = agent.invoke(Command(resume="no"), config)["messages"][-1]
+        assert store.search(("travellers",)) == []
     assert answer.content == "not booked, the human said 'no'. Have a good trip!"
