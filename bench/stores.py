@@ -118,12 +118,22 @@ def cases(*, vectors: bool) -> Iterator[tuple[str, Callable[[BaseStore, int], ob
     """What is measured. A call takes the store and the number of the repetition, and answers what can be compared."""
     yield "put", lambda store, n: store.put(NAMESPACE, f"key-{n % 50}", value(n), index=False)
     yield "get", lambda store, n: store.get(NAMESPACE, f"key-{n % 50}") is not None
-    puts: Callable[[int], list[Op]] = lambda n: [PutOp(NAMESPACE, f"key-{i}", value(n + i), index=False) for i in range(100)]
+    puts: Callable[[int], list[Op]] = lambda n: [
+        PutOp(NAMESPACE, f"key-{i}", value(n + i), index=False) for i in range(100)
+    ]
     yield "batch of 100 puts", lambda store, n: len(store.batch(puts(n)))
-    yield "batch of 100 gets", lambda store, _: sum(found is not None for found in store.batch([GetOp(NAMESPACE, f"key-{i}") for i in range(100)]))
+    yield (
+        "batch of 100 gets",
+        lambda store, _: sum(
+            found is not None for found in store.batch([GetOp(NAMESPACE, f"key-{i}") for i in range(100)])
+        ),
+    )
     for size in SIZES:
         where = (*NAMESPACE[:1], f"user-of-{size}")
-        yield f"search, newest 10 of {size:,}", lambda store, _, where=where: [found.key for found in store.search(where, limit=10)]
+        yield (
+            f"search, newest 10 of {size:,}",
+            lambda store, _, where=where: [found.key for found in store.search(where, limit=10)],
+        )
         wanted = {"topic": "food", "score": {"$gte": 10}}
         yield (
             f"search with a filter, 10 of {size:,}",
@@ -132,7 +142,9 @@ def cases(*, vectors: bool) -> Iterator[tuple[str, Callable[[BaseStore, int], ob
         if vectors:
             yield (
                 f"search by meaning, 10 of {size:,}",
-                lambda store, n, where=where: [found.key for found in store.search(where, query=f"question {n}", limit=10)],
+                lambda store, n, where=where: [
+                    found.key for found in store.search(where, query=f"question {n}", limit=10)
+                ],
             )
 
 
@@ -155,7 +167,9 @@ def measure(stores: dict[str, BaseStore], repetitions: int, *, vectors: bool) ->
 
 def show(taken: dict[str, dict[str, list[float]]], names: list[str], console: Console) -> None:
     """Medians in milliseconds, and how many times as long as ours each takes."""
-    table = Table(title=f"Stores: median milliseconds, and in brackets how many times as long as {OURS}", title_justify="left")
+    table = Table(
+        title=f"Stores: median milliseconds, and in brackets how many times as long as {OURS}", title_justify="left"
+    )
     table.add_column("", min_width=36)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)

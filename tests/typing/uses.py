@@ -15,10 +15,12 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore, SearchItem
 
 from redis_saver import (
     AsyncRedisCache,
     AsyncRedisSaver,
+    AsyncRedisStore,
     AsyncTieredSaver,
     CacheStats,
     FastSerializer,
@@ -29,9 +31,11 @@ from redis_saver import (
     RedisLLMCache,
     RedisSaver,
     RedisSaverError,
+    RedisStore,
     Stats,
     ThreadInfo,
     TieredSaver,
+    VersionedItem,
     __version__,
 )
 
@@ -96,6 +100,22 @@ TieredSaver(async_saver, cold)  # type: ignore[arg-type]
 TieredSaver(saver, "postgresql://localhost")  # type: ignore[arg-type]
 AsyncTieredSaver(saver, cold)  # type: ignore[arg-type]
 
+# -- a store
+
+store = RedisStore(blocking, ttl={"default_ttl": 60, "refresh_on_read": True, "omit_expired": True})
+base: BaseStore = AsyncRedisStore(asyncio, ttl="30d", limits=Limits(value_bytes=1000))
+store.put(("memories", "ada"), "k", {"n": 1}, ttl=5, if_version=0)
+item: VersionedItem | None = store.get(("memories", "ada"), "k")
+found: list[SearchItem] = store.search(("memories",), filter={"n": {"$gt": 1}})
+count: int = store.count(("memories",)) + store.delete_namespace(("memories", "ada"))
+
+RedisStore(asyncio)  # type: ignore[arg-type]
+AsyncRedisStore(blocking)  # type: ignore[arg-type]
+RedisStore(blocking, ttl=60)  # type: ignore[arg-type]
+RedisStore(blocking, history="all")  # type: ignore[call-arg]
+store.put(("memories", "ada"), "k", {"n": 1}, if_version="1")  # type: ignore[arg-type]
+store.get(("memories", "ada"), "k").version  # type: ignore[union-attr]
+
 # -- what is answered
 
 version: str = __version__
@@ -123,7 +143,7 @@ except RedisSaverError:
 
 cache = RedisCache(blocking, ttl="1d", on_error="raise", single_flight=timedelta(seconds=30))
 texts: RedisCache[str] = RedisCache(blocking)
-found: dict[tuple[tuple[str, ...], str], str] = texts.get([(("label",), "key")])
+entries: dict[tuple[tuple[str, ...], str], str] = texts.get([(("label",), "key")])
 texts.set({(("label",), "key"): ("value", 60), (("label",), "other"): ("value", None)})
 texts.set({(("label",), "key"): (1, 60)})  # type: ignore[dict-item]
 cache_stats: CacheStats = cache.stats()
