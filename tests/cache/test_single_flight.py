@@ -68,11 +68,12 @@ async def test_without_the_option_nobody_waits(target: Target) -> None:
     assert computing.computed == {K: 3}
 
 
+@pytest.mark.parametrize("in_one_shard", [False, True])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_overlapping_calls_in_any_order(target: Target) -> None:
+async def test_overlapping_calls_in_any_order(target: Target, in_one_shard: bool) -> None:
     """No deadlock: who waits holds no lease. So nothing is computed twice either."""
     caches, computing = [cache_of(target, single_flight=LONG) for _ in range(6)], Computing(0.02)
-    names = [((f"{number}",), "k") for number in range(6)]
+    names = [(A if in_one_shard else (f"{number}",), f"{number}") for number in range(6)]
     calls = [
         computing.call(cache, *(names[(turn + step) % 6] for step in range(3))) for turn, cache in enumerate(caches)
     ]
