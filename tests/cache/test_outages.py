@@ -15,7 +15,7 @@ from servers import Server
 from uniform import Target
 from wrappers import Around
 
-from redis_saver import DecodeError, KeyConflict, PlainValueRefused, UnsupportedFormat
+from redis_saver import CalledOnEventLoop, DecodeError, KeyConflict, PlainValueRefused, UnsupportedFormat
 from redis_saver._cache.health import Health
 from redis_saver._cache.keys import CacheKeyspace
 
@@ -170,6 +170,16 @@ async def test_mistakes_of_the_caller_are_not_the_servers(target: Target) -> Non
         await cache.get([K])
     with pytest.raises(AttributeError):
         await cache.set({K: (1, None)})
+    assert cache.stats().errors == 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_call_that_would_block_its_event_loop_is_not_skipped(target: Target) -> None:
+    cache = cache_of(target).cache
+    for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
+        with pytest.raises(CalledOnEventLoop):
+            call()
     assert cache.stats().errors == 0
 
 
