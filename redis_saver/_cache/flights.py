@@ -53,8 +53,6 @@ class _Caller:
 _current: ContextVar[_Caller | None] = ContextVar("redis_saver_cache_caller", default=None)
 _callers: dict[bytes, _Caller] = {}
 """Who computes an entry in this process, by its lease's key."""
-
-
 _supersteps: WeakValueDictionary[object, _Caller] = WeakValueDictionary()
 """Who computes in a run's superstep, by the id of its checkpoint; a child of a fork begins anew."""
 
@@ -72,7 +70,7 @@ def _caller() -> _Caller:
 def _superstep() -> object:
     """The id of the checkpoint from which the outermost graph's node runs that asks; None if it is no node."""
     config: Any = var_child_runnable_config.get() or {}
-    return config.get("configurable", {}).get("checkpoint_map", {}).get("")
+    return ((config.get("configurable") or {}).get("checkpoint_map") or {}).get("")
 
 
 def stored(context: Context, places: Iterable[Place]) -> None:
@@ -83,10 +81,12 @@ def stored(context: Context, places: Iterable[Place]) -> None:
 
 
 def _note(caller: _Caller, leases: Iterable[bytes], token: bytes, until: float) -> None:
+    """Note the leases that a caller took, and forget those that ran out."""
     now = time.monotonic()
     for key, other in list(_callers.items()):
         if other.leases.get(key, (b"", now))[1] <= now:
             _callers.pop(key, None)
+            other.leases.pop(key, None)
     for key in leases:
         if caller.leases.get(key, (b"", now))[1] <= now:  # else it is one that it had before
             caller.leases[key] = (token, until)

@@ -70,7 +70,7 @@ class RedisLLMCache(BaseCache):
         """Store the answers to a prompt.
 
         Raises:
-            EncodeError: They are no `Generation`s, `ChatGeneration`s or chunks of these, or hold what the serializer cannot encode.
+            EncodeError: One is neither a `Generation` nor a `ChatGeneration` nor a chunk of these, or holds what the serializer cannot encode.
         """
         self._entries.set({_name(prompt, llm_string): (return_val, self._seconds)})
 

@@ -17,6 +17,7 @@ from langgraph.cache.memory import InMemoryCache
 from uniform import Target
 
 from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
+from redis_saver._cache.keys import CacheKeyspace
 
 A, B = ("a",), ("b",)
 
@@ -87,10 +88,13 @@ async def test_a_namespace_given_as_a_list_is_answered_as_a_tuple(cache: Uniform
     assert await cache.get([[["a"], "k"]]) == {(A, "k"): 1}
 
 
-async def test_each_entry_has_its_own_ttl(cache: UniformCache) -> None:
+async def test_each_entry_has_its_own_ttl(target: Target, cache: UniformCache) -> None:
     names = [(A, "short"), (A, "long"), (A, "none")]
     await cache.set({names[0]: (1, 0.2), names[1]: (2, 100), names[2]: (3, None)})
-    assert len(await cache.get(names)) == 3
+    keys = CacheKeyspace(target.prefix)
+    short, long, none = (target.raw.pttl(keys.place(name).entry) for name in names)
+    assert short <= 200 < 90_000 < long <= 100_000
+    assert none == -1
     await asyncio.sleep(0.25)
     assert await cache.get(names) == {names[1]: 2, names[2]: 3}
 

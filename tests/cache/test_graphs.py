@@ -74,9 +74,10 @@ async def test_nodes_are_computed_once(target: Target) -> None:
 
 async def test_a_ttl_and_clearing_by_node(target: Target) -> None:
     graphs = Graphs(target)
-    graph = graphs.graph(graphs.cache(), ttl=1)
+    graph = graphs.graph(graphs.cache(), ttl=100)
     await graphs.run(graph)
-    assert sum(0 < target.raw.pttl(key) <= 1000 for key in target.keys() if b":entry:" in key) == 1
+    with_ttl = [key for key in target.keys() if b":entry:" in key and target.raw.pttl(key) > 90_000]
+    assert len(with_ttl) == 1
     await (
         graph.aclear_cache(["other"]) if target.flavour == "async" else asyncio.to_thread(graph.clear_cache, ["other"])
     )
@@ -85,7 +86,8 @@ async def test_a_ttl_and_clearing_by_node(target: Target) -> None:
     await (graph.aclear_cache() if target.flavour == "async" else asyncio.to_thread(graph.clear_cache))
     await graphs.run(graph)
     assert graphs.ran == {"node": 2, "other": 3}
-    await asyncio.sleep(1.05)
+    target.raw.pexpire(with_ttl[0], 1)
+    await asyncio.sleep(0.05)
     await graphs.run(graph)
     assert graphs.ran == {"node": 3, "other": 3}
 
@@ -163,6 +165,58 @@ async def test_tasks_that_call_tasks_do_not_wait_for_their_own_run(target: Targe
     assert await run() == 2 + 3 + 12 + 13
     assert await run() == 2 + 3 + 12 + 13
     assert ran == {"inner": 4, "outer": 2}
+    assert time.monotonic() - began < 10, "nobody waited for a lease"
+
+
+async def test_nodes_side_by_side_that_call_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
+    """Neither has a cache policy, so nobody has asked before their tasks do; and a graph inside of a node is of the same run."""
+    ran, cache, policy = Counter[str](), cache_of(target, single_flight="20s"), CachePolicy()
+
+    def slow(state: State) -> Any:
+        ran["slow"] += 1
+        time.sleep(0.05)
+        return {"seen": [state["n"]]}
+
+    inside = (
+        StateGraph(State).add_node("slow", slow, cache_policy=policy).set_entry_point("slow").compile(cache=cache.cache)
+    )
+    if target.flavour == "async":
+
+        @task(cache_policy=policy)
+        async def double(n: int) -> int:
+            ran["double"] += 1
+            await asyncio.sleep(0.05)
+            return 2 * n
+
+        async def node(state: State) -> Any:
+            doubled = await asyncio.gather(*(double(state["n"] + each) for each in range(3)))
+            return {"seen": [sum(doubled), *(await inside.ainvoke({"n": 7, "seen": []}))["seen"]]}
+
+        async def other(state: State) -> Any:
+            return {"seen": await asyncio.gather(*(double(100 + each) for each in range(3)))}
+    else:
+
+        @task(cache_policy=policy)
+        def double(n: int) -> int:
+            ran["double"] += 1
+            time.sleep(0.05)
+            return 2 * n
+
+        def node(state: State) -> Any:
+            doubled = [double(state["n"] + each) for each in range(3)]
+            return {"seen": [sum(one.result() for one in doubled), *inside.invoke({"n": 7, "seen": []})["seen"]]}
+
+        def other(state: State) -> Any:
+            return {"seen": [one.result() for one in [double(100 + each) for each in range(3)]]}
+
+    builder = StateGraph(State)
+    for name, act in (("node", node), ("other", other)):
+        builder.add_node(name, act)
+        builder.set_entry_point(name)
+    graph, graphs, began = builder.compile(cache=cache.cache), Graphs(target), time.monotonic()
+    for _ in range(2):
+        assert (await graphs.run(graph))["seen"] == [12, 7, 200, 202, 204]
+    assert ran == {"double": 6, "slow": 1}
     assert time.monotonic() - began < 10, "nobody waited for a lease"
 
 

@@ -15,7 +15,7 @@ from servers import Server
 from uniform import Target
 from wrappers import Around
 
-from redis_saver import DecodeError, KeyConflict, PlainValueRefused, UnsupportedFormat
+from redis_saver import CalledOnEventLoop, DecodeError, KeyConflict, PlainValueRefused, UnsupportedFormat
 from redis_saver._cache.health import Health
 from redis_saver._cache.keys import CacheKeyspace
 
@@ -125,6 +125,9 @@ def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCapture
         return "answer"
         yield
 
+    def waiting() -> Any:
+        yield "a request"
+
     def call(seconds: float = 0, error: Exception | None = None, what: str = "get") -> Any:
         operation = health.guarded(what, request(seconds, error), "instead")
         try:
@@ -139,19 +142,23 @@ def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCapture
     assert call() == "instead"
     assert health.counts.skipped == 1
     now[0] += 0.2
-    probe = health.guarded("get", request(0, None), "instead")
-    assert call(5, hang) == "instead", "this one tries"
-    assert call() == "instead", "and others do not, meanwhile"
-    probe.close()
+    trying = health.guarded("get", waiting(), "instead")
+    next(trying)
+    assert call() == "instead", "others do not try meanwhile"
+    now[0] += 5
+    with pytest.raises(StopIteration):
+        trying.throw(hang)
     assert health.counts.skipped == 2
-    now[0] += 30.1
+    now[0] += 29.9
+    assert call() == "instead", "no longer than thirty seconds"
+    now[0] += 0.2
     assert call(0.001) == "answer"
     assert call() == "answer"
     assert call(0.001, redis.TimeoutError("x")) == "instead"
     now[0] += 1.1
     assert call(0, redis.ResponseError("OOM")) == "instead", "a server that answers is asked again"
     assert call() == "answer"
-    assert health.counts.skipped == 2
+    assert health.counts.skipped == 3
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -163,6 +170,16 @@ async def test_mistakes_of_the_caller_are_not_the_servers(target: Target) -> Non
         await cache.get([K])
     with pytest.raises(AttributeError):
         await cache.set({K: (1, None)})
+    assert cache.stats().errors == 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_call_that_would_block_its_event_loop_is_not_skipped(target: Target) -> None:
+    cache = cache_of(target).cache
+    for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
+        with pytest.raises(CalledOnEventLoop):
+            call()
     assert cache.stats().errors == 0
 
 
