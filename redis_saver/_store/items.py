@@ -6,6 +6,7 @@ type, and the serializer's bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -22,6 +23,7 @@ from redis_saver._storage.framing import first
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
+_HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) [0-9a-f]+ ")
 _PLAIN = b"7:msgpack"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -48,8 +50,15 @@ class Entry:
     __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
-        """Take a record apart."""
-        created, version, ttl, _, self.data = record.split(b" ", 4)
+        """Take a record apart.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if (head := _HEAD.match(record)) is None:
+            raise ValueError(f"the record of {shown(field)} begins with {shown(record[:40])}")
+        created, version, ttl = head.groups()
+        self.data = record[head.end() :]
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None
         """Its value, once a filter has looked at it."""
