@@ -15,6 +15,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry
+from redis_saver.errors import reading_store
 
 MAX_ATTEMPTS = 5
 """How often versions are listed while others remove items all the time."""
@@ -73,7 +74,8 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
         token = now
         if flat:
             entries = dict(entries) if entries is before.entries else entries
-            above = _add(entries, flat)
+            with reading_store(partition.keys[0]):
+                above = _add(entries, flat)
     if entries is before.entries and len(entries) == count and before.checksum == int(checksum):
         return before
     found = Mirror(entries, token, _sum(entries))
@@ -109,9 +111,9 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
             if not reply:
                 return NOTHING
             token, count, checksum, is_last, *flat = reply
-            for position in range(0, len(flat), 2):
-                versions.pop(flat[position], None)
-                versions[flat[position]] = int(flat[position + 1])
+            with reading_store(partition.keys[1]):
+                for position in range(0, len(flat), 2):
+                    versions[flat[position]] = int(flat[position + 1])
             above = flat[-1] if flat else above
         if lacking := [
             name for name, version in versions.items() if name not in known or known[name].version != version
@@ -133,4 +135,5 @@ def _read(
         for name, record in zip(some, records or [None] * len(some), strict=True):
             known.pop(name, None)
             if record is not None:
-                known[name] = Entry(name, record)
+                with reading_store(partition.keys[0]):
+                    known[name] = Entry(name, record)
