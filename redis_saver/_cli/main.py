@@ -58,7 +58,7 @@ def _complain(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="redis-saver", allow_abbrev=False, description="LangGraph checkpoints on plain Redis or Valkey."
+        prog="redis-saver", allow_abbrev=False, description="LangGraph checkpoints and memory on plain Redis or Valkey."
     )
     parser.add_argument("--version", action="version", version=f"redis-saver {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
