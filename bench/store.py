@@ -42,6 +42,11 @@ def opened(name: str, stack: ExitStack) -> BaseStore:
     if name in (OURS, f"{OURS} cold"):
         cache = {"cache_bytes": 0} if name.endswith("cold") else {}
         return stack.enter_context(RedisStore.from_conn_string(stack.enter_context(redis_server()), **cache))
+    if name == "valkey":
+        client = import_module("valkey").Valkey.from_url(stack.enter_context(redis_server()))
+        stack.callback(client.close)
+        made: BaseStore = import_module("langgraph_checkpoint_aws").ValkeyStore(client)
+        return made
     if name == "sqlite":
         kind = import_module("langgraph.store.sqlite").SqliteStore
         store = stack.enter_context(kind.from_conn_string(f"{stack.enter_context(folder())}/store.sqlite"))
@@ -130,7 +135,7 @@ def hold() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.store")
-    parser.add_argument("--stores", default=f"memory,{OURS},{OURS} cold,sqlite,postgres")
+    parser.add_argument("--stores", default=f"memory,{OURS},{OURS} cold,sqlite,postgres,valkey")
     parser.add_argument("--holding", action="store_true")
     said = parser.parse_args()
     if said.holding:
