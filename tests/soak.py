@@ -45,8 +45,8 @@ SUITES = {
     "migrate": "migrate/test_migrate.py",
     "cache": "cache/test_keys.py",
     "failovers": "client/test_failovers.py",
-    "store": "store/test_model.py",
-    "store_bytes": "store/test_hostile_bytes.py",
+    "store": "store/test_store_model.py",
+    "store_bytes": "store/test_store_bytes.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")
