@@ -102,11 +102,12 @@ def get(context: Context, places: Sequence[Place], lease: int) -> Operation[Foun
     found = yield from operations.get(context, places)
     missing, at_once = found.missing(places), len(found.values)
     give_up, pause = time.monotonic() + 2 * lease / 1000, FIRST_PAUSE
+    held: int | None = None
     while missing:
         token, until = os.urandom(8), time.monotonic() + lease / 1000
-        taken = yield from _take(context, missing, caller, token, found)
+        held = yield from _take(context, missing, caller, token, found, held)
         missing = found.missing(missing)
-        if taken:
+        if taken := held is None:
             _note(caller, map(context.keyspace.lease, missing), token, until)
         if taken or (left := give_up - time.monotonic()) <= 0:
             break
@@ -116,11 +117,17 @@ def get(context: Context, places: Sequence[Place], lease: int) -> Operation[Foun
     return found
 
 
-def _take(context: Context, missing: Sequence[Place], caller: _Caller, token: bytes, found: Found) -> Operation[bool]:
-    """Take the leases on all of these entries that are still missing, or on none; and note what was stored meanwhile."""
+def _take(
+    context: Context, missing: Sequence[Place], caller: _Caller, token: bytes, found: Found, held: int | None
+) -> Operation[int | None]:
+    """Take the leases on all of these entries that are still missing, or on none; and note what was stored meanwhile.
+
+    Returns the shard in which somebody else has a lease, None if all were taken. `held` is the one of the last time, which is asked first: while that
+    has not changed nothing is taken, so a caller that is cancelled as it waits leaves nothing behind.
+    """
     keyspace, own = context.keyspace, caller.tokens()
     taken = list[Call]()
-    for shard, some in by_shard(missing):
+    for shard, some in sorted(by_shard(missing), key=lambda each: each[0] != held):
         leases = [keyspace.lease(place) for place in some]
         keys = [keyspace.generations[shard]]
         for place, lease in zip(some, leases, strict=True):
@@ -132,6 +139,6 @@ def _take(context: Context, missing: Sequence[Place], caller: _Caller, token: by
         if code == LeaseReply.HELD:
             if taken:
                 yield Batch(taken)
-            return False
+            return shard
         taken.append(Call(scripts.RELEASE_LEASES, leases, (token,)))
-    return True
+    return None

@@ -434,7 +434,7 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "valkey", "fakeredis"))
 @pytest.mark.parametrize("seed", seeds(range(1)))
 async def test_random_talks(target: Target, seed: int) -> None:
-    await talked(target, seed, 200)
+    await talked(target, seed, 120)
 
 
 @pytest.mark.random
@@ -444,7 +444,7 @@ async def test_random_talks(target: Target, seed: int) -> None:
 async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
     options = {"zstd": {"compression": "zstd"}, "encrypted": {"serde": serde}, "no cache": {"cache_bytes": 0}}
-    await talked(target, seed, 150, **options[how])
+    await talked(target, seed, 70, **options[how])
 
 
 @pytest.mark.slow
@@ -743,7 +743,7 @@ async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
     ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
     theirs = Graph(InMemorySaver(), asks=True)
     sizes = []
-    for number in range(40):
+    for number in range(26):
         turn_of = {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]}
         for which, given in ((number % 2, turn_of), (number // 2 % 2, Command(resume=f"yes {number}"))):
             found = await ours[which].call("invoke", given, config())
@@ -755,7 +755,7 @@ async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
         assert (mine[0].values, mine[0].next) == (whole[0].values, whole[0].next)
         left = iter([(one.values, one.next) for one in whole])
         assert all((one.values, one.next) in left for one in mine), "in the same order"
-        if number == 30:
+        if number == 18:
             for graph, states in ((ours[1], mine), (theirs, whole)):
                 await graph.call("invoke", {"messages": [HumanMessage("fork", id="fork")]}, states[3].config)
                 await graph.call("invoke", Command(resume="forked"), config())

@@ -1295,6 +1295,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
             check_chunks(target, "copy", swept=True)
 
 
+@pytest.mark.parametrize("flavour", ["async"])
 async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
     uniform, thread = target.uniform(), config()
     graph = graphs.chat(uniform.saver, asynchronous=uniform.native_async)
