@@ -85,7 +85,9 @@ def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
         path[-1][0] += 1
 
 
-def play(target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]) -> None:
+def play(
+    target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]
+) -> None:
     """One order in which some go on. Between any two steps the directory leads to what is there."""
     target.raw.unlink(*target.keys(), "none")
     if before != "nothing":
@@ -102,7 +104,7 @@ def play(target: Target, stores: list[RedisStore], actors: list[str], before: st
 @pytest.mark.parametrize("before", ["nothing", "an item", "a crash"])
 @pytest.mark.parametrize(
     "actors",
-    [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"], ["writer", "cleaner", "wiper"]],
+    [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"]],
     ids=" and ".join,
 )
 async def test_every_order_of_steps(target: Target, actors: list[str], before: str) -> None:
