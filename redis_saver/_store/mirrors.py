@@ -1,8 +1,8 @@
 """Mirrors: a partition's items as a process knows them, for searches that look at all of them.
 
-A script changes no version but to a greater one, so what a mirror lacks are the items above its newest version. And the server says how many items the
-partition has, and the sum of their versions: with these, a mirror that has all that is newer is exact, or it has items that are gone. Then all versions are
-listed. A mirror is believed only if both numbers agree in the call that asks.
+A put changes no version but to a greater one, so what a mirror lacks are the items above its newest version. And the server says how many items the
+partition has, and the sum of their versions: with these, a mirror that has all that is newer is exact, or it has items that are gone, or lacks some that were
+imported with older versions. Then all versions are listed. A mirror is believed only if both numbers agree in the call that asks.
 """
 
 from __future__ import annotations

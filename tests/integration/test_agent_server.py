@@ -329,7 +329,11 @@ async def test_the_store_over_http(app: App) -> None:
     assert [one["namespace"] for one in (await items.search_items(["users", "1"]))["items"]] == [["users", "1"]]
     old = await items.search_items(["users"], filter={"age": {"$gt": 1}}, limit=10)
     assert [one["value"]["age"] for one in old["items"]] == [2, 10]  # newest first
-    assert (await items.list_namespaces(prefix=["users"]))["namespaces"] == [["users", "1"], ["users", "10"], ["users", "2"]]
+    assert (await items.list_namespaces(prefix=["users"]))["namespaces"] == [
+        ["users", "1"],
+        ["users", "10"],
+        ["users", "2"],
+    ]
     with RedisStore.from_conn_string(url_of("redis"), prefix=f"agent{os.getpid()}") as ours:
         assert ours.get(("users", "2"), "profile").value == {"name": "user 2", "age": 2}  # type: ignore[union-attr]
         for user in ("1", "10", "2"):
