@@ -30,7 +30,7 @@ from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate import framed_file
 from redis_saver._migrate.records import Entry, Key, Record, TaskInfo, ThreadOutline, Writes
 from redis_saver._storage.opaque import fingerprint
-from redis_saver.errors import FileDamaged, moving
+from redis_saver.errors import moving
 
 FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
@@ -121,19 +121,15 @@ class FileSource(Values):
     def _check(self) -> None:
         """Read all records once, and note where threads begin."""
         framed_file.check_first_line(self._file, FIRST_LINE, self.name)
-        checkpoints, end = 0, None
-        for kind, *rest in framed_file.records(self._file, self.name, _is_record):
-            if end is not None:
-                break
+        checkpoints, end = 0, list[Any]()
+        for kind, *rest in framed_file.records_to_end(self._file, self.name, _is_record):
             if kind == "thread":
                 self._places[rest[0]] = self._file.tell()
             checkpoints += kind == "checkpoint"
-            end = rest if kind == "end" else None
-        if end != [len(self._places), checkpoints] or self._file.read(1):
-            raise FileDamaged(
-                f"{self.name} is not whole: it has {len(self._places)} threads and {checkpoints} checkpoints, and its last record says {end}. It was cut "
-                f"off, or something was added. {framed_file.AGAIN}"
-            )
+            end = rest
+        if end != [len(self._places), checkpoints]:
+            found = f"it has {len(self._places)} threads and {checkpoints} checkpoints"
+            raise framed_file.not_whole(self.name, f"{found}, and its end says {end}")
 
     def close(self) -> None:
         """Close the file."""

@@ -71,6 +71,26 @@ def records(file: BinaryIO, name: str, is_known: Callable[[Any], bool]) -> Itera
         raise FileDamaged(f"{name} is damaged, or cut off, at byte {file.tell()}. {AGAIN}")
 
 
+def records_to_end(file: BinaryIO, name: str, is_known: Callable[[Any], bool]) -> Iterator[list[Any]]:
+    """The records up to the end, which is the last one.
+
+    Raises:
+        FileDamaged: As `records`; or there is no end, or something behind it.
+    """
+    for record in records(file, name, is_known):
+        if record[0] == "end" and file.read(1):
+            raise not_whole(name, "there is something behind its end")
+        yield record
+        if record[0] == "end":
+            return
+    raise not_whole(name, "it has no end")
+
+
+def not_whole(name: str, said: str) -> FileDamaged:
+    """The error of a file that does not have what it says."""
+    return FileDamaged(f"{name} is not whole: {said}. It was cut off, or something was added. {AGAIN}")
+
+
 def _record(data: bytes, name: str, is_known: Callable[[Any], bool]) -> list[Any]:
     try:
         found: Any = ormsgpack.unpackb(data)

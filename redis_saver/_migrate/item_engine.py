@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from typing import Any, Literal
 
 from redis_saver._common.display import shown
 from redis_saver._migrate.item_endpoints import ItemSource, ItemTarget, named, same_value
+from redis_saver._storage.opaque import Opaque
 from redis_saver._store.transfer import StoredItem
 from redis_saver.errors import RedisSaverError
 
@@ -127,8 +128,12 @@ class _Move:
             self._report.items += 1
             if isinstance(item, RedisSaverError):
                 self._fail(str(item))
-            else:
+            elif _may_be_value(item.value):
                 yield item
+            else:
+                self._fail(
+                    f"{named(item)}: its value is no dict whose keys are str, so no store can read it. Other items are moved all the same"
+                )
 
     def run(self, batch: Sequence[StoredItem]) -> None:
         """Move some items."""
@@ -185,6 +190,11 @@ class _Move:
     def _problem(self, kind: str, count: int, said: str) -> None:
         if count <= MAX_PROBLEMS:
             self._report.problems.append(f"{kind}: {said}")
+
+
+def _may_be_value(value: Any) -> bool:
+    """Whether this is a value of an item, as far as can be seen."""
+    return isinstance(value, Opaque) or (isinstance(value, dict) and all(isinstance(name, str) for name in value))
 
 
 def _time(microseconds: int) -> str:

@@ -23,7 +23,7 @@ from redis_saver._migrate import framed_file
 from redis_saver._migrate.framed_file import FramedFile
 from redis_saver._migrate.item_endpoints import Failure, Written, named, not_moved
 from redis_saver._store.transfer import StoredItem
-from redis_saver.errors import FileDamaged, RedisSaverError, decoding_item
+from redis_saver.errors import RedisSaverError, decoding_item
 
 FIRST_LINE = b"redis-saver items 1\n"
 _ITEM = (list, str, str, bytes, int, int, int, int)
@@ -49,16 +49,12 @@ class ItemFileSource:
 
     def _check(self) -> None:
         framed_file.check_first_line(self._file, FIRST_LINE, self.name)
-        items, end = 0, None
-        for kind, *rest in framed_file.records(self._file, self.name, _is_record):
-            if end is not None:
-                break
+        items, end = 0, 0
+        for kind, *rest in framed_file.records_to_end(self._file, self.name, _is_record):
             items += kind == "item"
-            end = rest if kind == "end" else None
-        if end != [items] or self._file.read(1):
-            raise FileDamaged(
-                f"{self.name} is not whole: it has {items} items, and its last record says {end}. It was cut off, or something was added. {framed_file.AGAIN}"
-            )
+            end = rest[0] if kind == "end" else 0
+        if end != items:
+            raise framed_file.not_whole(self.name, f"it has {items} items, and its end says {end}")
 
     def close(self) -> None:
         """Close the file."""
