@@ -280,11 +280,16 @@ async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: 
         place.remember(store)
         await chain(Uniform(saver), "user-1:cold", 3)
         await chain(Uniform(saver), "user-2:cold", 3)
-        tiers = TieredSaver(place.saver, saver, mode=f"write_{write}", **({"workers": 0} if write == "behind" else {}))
+        tiers = TieredSaver(
+            place.saver, saver, mode=f"write-{write}", **({"flusher": False} if write == "behind" else {})
+        )
         await place.live(tiers)
         assert main(["forget", "--redis", place.url, "--postgres", cold, *MINE, "--yes"]) == 0
         assert capsys.readouterr().out == "Deleted 4 threads with 9 checkpoints, and 10 items\n"
-        tiers.flush()
+        if write == "behind":
+            flushing = TieredSaver(place.saver, saver, mode="write-behind")
+            flushing.flush()
+            flushing.close()
         found = {one.config["configurable"]["thread_id"] for one in saver.list(None)}
         assert found == {*OTHERS[0], "user-2:cold"}
         assert not any(
