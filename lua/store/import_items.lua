@@ -5,7 +5,7 @@
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
+-- ARGV[1] token       of an announcement of the partition in the directory, greater than the partition's; or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3..]           eight for each item, each item once: its field; the version it has to have ('0': none); when it was created, and when it was
 --                     put last, in microseconds; its TTL in milliseconds ('0': none); when it expires, in milliseconds ('0': never); 16 hex digits that
@@ -13,7 +13,8 @@
 --
 -- The version of an item is when it was put last; one microsecond or more later where another item has that version, and never later than the server's
 -- clock says, as later puts are to have greater ones. An item that has another version than the given one is left as it is, and so is one that this very
--- put has stored: a request may be sent twice.
+-- put has stored: a request may be sent twice. The partition takes the new token, so that no process believes what it remembers of it: that is checked by
+-- sums of versions, and no put brings an old one.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; nothing was stored
@@ -79,8 +80,9 @@ if not state then
   state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
     spaces = 0, deep = 0 }
 end
+local is_new = token ~= '' and tonumber(token) > state.token
 take_announcement(state, token, announced)
-if state.announced > 0 and now + longest + SKEW > state.announced then
+if not is_new or state.announced > 0 and now + longest + SKEW > state.announced then
   return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted }
 end
 

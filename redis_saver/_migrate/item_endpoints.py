@@ -153,7 +153,7 @@ class OurItems:
         return found
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
-        """Store items. A round trip, three where partitions are new."""
+        """Store items. Three round trips: partitions are announced, as an import gives each another token."""
         imports: dict[Partition, list[Import]] = {}
         failed: list[Failure] = []
         for item, expected in wanted:

@@ -6,6 +6,7 @@ type, and the serializer's bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -22,6 +23,8 @@ from redis_saver._storage.framing import first
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
+_HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) [0-9a-f]+ ")
+_PLAIN = b"7:msgpack"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -47,8 +50,15 @@ class Entry:
     __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
-        """Take a record apart."""
-        created, version, ttl, _, self.data = record.split(b" ", 4)
+        """Take a record apart.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if (head := _HEAD.match(record)) is None:
+            raise ValueError(f"the record of {shown(field)} begins with {shown(record[:40])}")
+        created, version, ttl = head.groups()
+        self.data = record[head.end() :]
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None
         """Its value, once a filter has looked at it."""
@@ -79,36 +89,38 @@ class Entry:
 
     def loaded(self, context: Context) -> Any:
         """What the serializer makes of its bytes. It raises what the serializer raises."""
-        kind, start = first(self.data)
+        return context.serde.loads_typed(self._stored(context))
+
+    def _stored(self, context: Context) -> tuple[str, bytes]:
+        """What the serializer gave."""
+        data = self.data
+        if data.startswith(_PLAIN) and not context.require_encryption:  # most are
+            return "msgpack", data[len(_PLAIN) :]
+        kind, start = first(data)
         encryption.check_read(context, kind)
-        kind, data = compression.original(kind, self.data[start:], Allowance(context.limits, "a store"))
-        return context.serde.loads_typed((names.decode(kind), data))
+        kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
+        return names.decode(kind), data
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
         """What `get` answers."""
-        item = VersionedItem(
-            value=self.decoded(context, namespace, key),
-            key=key,
-            namespace=namespace,
-            created_at=_moment(self.created),
-            updated_at=_moment(self.version),
-        )
+        value, (created, updated) = self.decoded(context, namespace, key), self._moments()
+        item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
 
     def search_item(self, context: Context, partition: Partition) -> VersionedSearchItem:
         """What `search` answers."""
         namespace, key = namespace_and_key(partition, self.field)
-        value = self.decoded(context, namespace, key)
-        updated = _moment(self.version)
-        created = updated if self.created == self.version else _moment(self.created)
-        item = VersionedSearchItem(namespace, key, value, created, updated)
+        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments())
         item.version = self.version
         return item
 
-
-def _moment(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    def _moments(self) -> tuple[datetime, datetime]:
+        """When it was created and updated."""
+        updated = _EPOCH + timedelta(microseconds=self.version)
+        if self.created == self.version:
+            return updated, updated
+        return _EPOCH + timedelta(microseconds=self.created), updated
 
 
 def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:

@@ -1,8 +1,8 @@
 """Mirrors: a partition's items as a process knows them, for searches that look at all of them.
 
-A put changes no version but to a greater one, so what a mirror lacks are the items above its newest version. And the server says how many items the
-partition has, and the sum of their versions: with these, a mirror that has all that is newer is exact, or it has items that are gone, or lacks some that were
-imported with older versions. Then all versions are listed. A mirror is believed only if both numbers agree in the call that asks.
+A script changes no version but to a greater one, so what a mirror lacks are the items above its newest version. And the server says how many items the
+partition has, and the sum of their versions: with these, a mirror that has all that is newer is exact, or it has items that are gone. Then all versions are
+listed. A mirror is believed only if both numbers agree in the call that asks. (An import brings older versions, and gives the partition another token.)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry
+from redis_saver.errors import reading_store
 
 MAX_ATTEMPTS = 5
 """How often versions are listed while others remove items all the time."""
@@ -73,7 +74,8 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
         token = now
         if flat:
             entries = dict(entries) if entries is before.entries else entries
-            above = _add(entries, flat)
+            with reading_store(partition.keys[0]):
+                above = _add(entries, flat)
     if entries is before.entries and len(entries) == count and before.checksum == int(checksum):
         return before
     found = Mirror(entries, token, _sum(entries))
@@ -109,9 +111,9 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
             if not reply:
                 return NOTHING
             token, count, checksum, is_last, *flat = reply
-            for position in range(0, len(flat), 2):
-                versions.pop(flat[position], None)
-                versions[flat[position]] = int(flat[position + 1])
+            with reading_store(partition.keys[1]):
+                for position in range(0, len(flat), 2):
+                    versions[flat[position]] = int(flat[position + 1])
             above = flat[-1] if flat else above
         if lacking := [
             name for name, version in versions.items() if name not in known or known[name].version != version
@@ -133,4 +135,5 @@ def _read(
         for name, record in zip(some, records or [None] * len(some), strict=True):
             known.pop(name, None)
             if record is not None:
-                known[name] = Entry(name, record)
+                with reading_store(partition.keys[0]):
+                    known[name] = Entry(name, record)

@@ -18,6 +18,7 @@ from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, VersionedItem, encode_value
 from redis_saver._store.writing import ANY_VERSION, Write, put
+from redis_saver.errors import reading_store
 
 ITEMS_PER_GET = 500
 
@@ -35,7 +36,8 @@ def _get(
     records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field))
     if not records or records[0] is None:
         return None
-    return Entry(field, records[0]).item(context.values, tuple(namespace), key)
+    with reading_store(partition.keys[0]):
+        return Entry(field, records[0]).item(context.values, tuple(namespace), key)
 
 
 def put_one(
@@ -156,6 +158,8 @@ def _get_many(
 ) -> Operation[None]:
     records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
     for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
-        for position, op in asked:
-            if record is not None:
-                results[position] = Entry(field, record).item(context.values, tuple(op.namespace), op.key)
+        if record is not None:
+            with reading_store(partition.keys[0]):
+                entry = Entry(field, record)
+                for position, op in asked:
+                    results[position] = entry.item(context.values, tuple(op.namespace), op.key)

@@ -22,8 +22,11 @@ from redis_saver._store.filters import Matches, compile_filter
 from redis_saver._store.items import Entry, VersionedSearchItem
 from redis_saver._store.places import Place, check_labels, namespace_and_key
 from redis_saver._store.writing import Write, clean, put
+from redis_saver.errors import reading_store
 
 Found = tuple[Partition, Entry]
+_MANY = 10**15
+"""More than any store has items; Redis takes no larger numbers than some thousand times that."""
 
 
 def search(context: StoreContext, op: SearchOp) -> Operation[list[VersionedSearchItem]]:
@@ -36,6 +39,7 @@ def search(context: StoreContext, op: SearchOp) -> Operation[list[VersionedSearc
     matches = compile_filter(op.filter)
     for name, given in (("limit", op.limit), ("offset", op.offset)):
         configs.number(name, given, 0, whole=True)
+    op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))
     if len(labels) >= PARTITION_LABELS:
         return _in_partition(context, context.places.of(labels), op, matches)
     return _in_all(context, labels, op, matches)
@@ -51,7 +55,8 @@ def _in_partition(
         entries = some[op.offset :]
         if op.refresh_ttl:
             yield from _refresh(context, [(place.partition, entry) for entry in entries])
-    return [entry.search_item(context.values, place.partition) for entry in entries]
+    with reading_store(place.partition.keys[0]):
+        return [entry.search_item(context.values, place.partition) for entry in entries]
 
 
 def _in_all(
@@ -73,11 +78,13 @@ def _in_all(
             best += [(partition, entry) for entry in entries]
             if found_token == b"0":
                 yield from clean(context, partition, token)
-        best = heapq.nsmallest(most, best, key=_order)
+        with reading_store(context.keyspace.directory[0]):
+            best = heapq.nsmallest(most, best, key=_order)
     found = best[op.offset :]
     if op.refresh_ttl:
         yield from _refresh(context, found)
-    return [entry.search_item(context.values, partition) for partition, entry in found]
+    with reading_store(context.keyspace.directory[0]):
+        return [entry.search_item(context.values, partition) for partition, entry in found]
 
 
 def _order(found: Found) -> tuple[int, tuple[str, ...], str]:
@@ -93,7 +100,8 @@ def _matching(context: StoreContext, place: Place, most: int, matches: Matches) 
     if place.prefix:
         entries = (entry for entry in entries if entry.field.startswith(place.prefix))
     found = (entry for entry in entries if matches(entry.known or entry.value(context.values, place.partition)))
-    return list(islice(found, most)), mirror.token or b"0"
+    with reading_store(place.partition.keys[0]):
+        return list(islice(found, most)), mirror.token or b"0"
 
 
 def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
@@ -169,8 +177,8 @@ def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[t
         for (partition, token), counts in zip(some, answers, strict=True):
             if counts is None and len(labels) < PARTITION_LABELS:
                 yield from clean(context, partition, token)
-            for below, count in (counts or {}).items():
-                found.append(((*partition.labels, *components(below)), count))
+            with reading_store(partition.keys[3]):
+                found += [((*partition.labels, *components(below)), number) for below, number in (counts or {}).items()]
     return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
 
 

@@ -14,7 +14,7 @@ from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, dump_value
 from redis_saver._store.places import namespace_and_key
-from redis_saver.errors import DecodeError, decoding_item
+from redis_saver.errors import DecodeError, decoding_item, reading_store
 
 FIELDS_PER_CALL = 500
 _LATEST = 7_258_118_400_000
@@ -76,7 +76,8 @@ def _stored(
 ) -> StoredItem | DecodeError | None:
     if not record:
         return None
-    namespace, key = namespace_and_key(partition, field)
+    with reading_store(partition.keys[0]):
+        namespace, key = namespace_and_key(partition, field)
     try:
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
             entry = Entry(field, record)
@@ -126,12 +127,12 @@ def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
 
 
 def import_items(context: StoreContext, partition: Partition, some: Sequence[Import]) -> Operation[list[Import]]:
-    """Store some items of a partition, in one step. Returns those that were left: they do not have the version that was expected."""
+    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected."""
     made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
     arguments: list[Argument] = []
     for item, expected, _, field, value in some:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
-        ttl, deadline = (max(item.ttl, 1), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
+        ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
     reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments)
     return [some[position - 1] for position in reply[1:]] if reply else []
