@@ -15,8 +15,6 @@
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
 
---- @include lib/partition
-
 local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
@@ -24,6 +22,7 @@ local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
 local text = table.remove(found, 1)
 if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or found end -- the common case: nothing in it has a TTL
 
+--- @include lib/partition
 --- @include lib/refresh
 
 local state, problem = open_partition(items, order, expiring, namespaces, text)

@@ -47,7 +47,7 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart.
@@ -62,11 +62,8 @@ class Entry:
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None
         """Its value, once a filter has looked at it."""
-
-    @property
-    def size(self) -> int:
+        self.size = 400 + len(field) + 3 * len(record)
         """Bytes of memory, about, with its value."""
-        return 400 + len(self.field) + 3 * len(self.data)
 
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
         """Its value, for filters: no caller gets this one."""

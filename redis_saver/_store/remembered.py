@@ -41,9 +41,11 @@ class Remembered:
             return found[0]
 
     def put(self, key: Hashable, value: Any, size: int) -> None:
-        """Remember a value of so many bytes; forgets those not used for longest where it becomes too much."""
+        """Remember a value of so many bytes; forgets those not used for longest where it becomes too much. One that is too much by itself is not remembered."""
         with self._lock:
             self._drop(key)
+            if size > self._limit:
+                return
             self._values[key] = value, size
             self._size += size
             while self._size > self._limit:

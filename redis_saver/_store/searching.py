@@ -74,10 +74,12 @@ def _in_all(
             else:
                 asked.append(_matching(context, place, most, matches))
         answers = yield from together(context, asked)
+        empty = []
         for (partition, token), (entries, found_token) in zip(some, answers, strict=True):
             best += [(partition, entry) for entry in entries]
             if found_token == b"0":
-                yield from clean(context, partition, token)
+                empty.append(clean(context, partition, token))
+        yield from together(context, empty)
         with reading_store(context.keyspace.directory[0]):
             best = heapq.nsmallest(most, best, key=_order)
     found = best[op.offset :]
@@ -174,11 +176,13 @@ def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[t
     found: list[tuple[tuple[str, ...], int]] = []
     for some in directory.windows((yield from directory.partitions(context, labels))):
         answers = yield from together(context, [directory.counts(context, partition) for partition, _ in some])
+        empty = []
         for (partition, token), counts in zip(some, answers, strict=True):
             if counts is None and len(labels) < PARTITION_LABELS:
-                yield from clean(context, partition, token)
+                empty.append(clean(context, partition, token))
             with reading_store(partition.keys[3]):
                 found += [((*partition.labels, *components(below)), number) for below, number in (counts or {}).items()]
+        yield from together(context, empty)
     return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
 
 
