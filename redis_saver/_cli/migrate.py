@@ -85,7 +85,9 @@ def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool
             choices=("older", "all"),
             help="of a store, replace an item of which TARGET has another value: if it was put earlier there, or always (default: leave and name it)",
         )
-        command.add_argument("--dry-run", action="store_true", help="write no thread and no item, and count what would be written")
+        command.add_argument(
+            "--dry-run", action="store_true", help="write no thread and no item, and count what would be written"
+        )
     command.set_defaults(
         run=_run,
         store=False,
