@@ -9,7 +9,7 @@ from redis_saver._common.display import printable, shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, T
 from redis_saver._storage import opaque
-from redis_saver._store import transfer
+from redis_saver._store import directory, transfer
 from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.store import Store, context_of, driver_of
@@ -112,12 +112,19 @@ class OurItems:
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
-        """The items, partition after partition. In memory are the names of those of one partition, and a page of them."""
-        for partition in self._run(transfer.partitions(self._context, labels)):
+        """The items, partition after partition. In memory are the names of those of one partition, a page of them, and a page of the directory."""
+        for partition in self._partitions(labels):
             try:
                 yield from self._items(partition, labels)
             except _UNREADABLE as error:  # noqa: PERF203 - other partitions are moved all the same
                 yield error
+
+    def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
+        page = self._run(directory.page(self._context, labels))
+        yield from (partition for partition, _ in page)
+        while len(page) == directory.PARTITIONS_PER_CALL:
+            page = self._run(directory.page(self._context, labels, behind=page[-1][0]))
+            yield from (partition for partition, _ in page)
 
     def _items(self, partition: Partition, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         fields = self._run(transfer.list_fields(self._context, partition, labels))

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Operation
-from redis_saver._store import directory
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, dump_value
@@ -38,11 +37,6 @@ class StoredItem(NamedTuple):
     """Milliseconds since 1970; 0: never."""
     size: int
     """Bytes of its value, about."""
-
-
-def partitions(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[Partition]]:
-    """The partitions with namespaces that begin with these labels."""
-    return [partition for partition, _ in (yield from directory.partitions(context, labels))]
 
 
 def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:

@@ -28,6 +28,7 @@ from redis_saver._cli.main import main
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._migrate import framed_file, item_engine, itemfile
+from redis_saver._store import directory
 from redis_saver.migrate import ItemsReport, migrate_items, opened_store
 
 MEMORIES, OTHERS, ALIKE = ("memories", "user-1"), ("memories", "user-2"), ("memories", "user-10")
@@ -353,6 +354,18 @@ def test_few_round_trips_and_little_memory(places: Places, here: str) -> None:
         Around(place.store, counting("target"))
         assert migrate_items(source, place).written == 200
     assert asked == {"source": 1 + 2 * 40, "target": 4}
+
+
+def test_the_directory_is_read_in_pages(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = places.url("ours")
+    with opened(there) as store:
+        for user in range(25):
+            store.put(("memories", f"u{user}"), "k", {})
+    for size in (24, 25, 26, 5, 1):
+        monkeypatch.setattr(directory, "PARTITIONS_PER_CALL", size)
+        with opened_store(there, target=False) as source:
+            found = [item.namespace for item in source.items(())]
+            assert len(found) == len(set(found)) == 25 == source.count(("memories",))
 
 
 def test_items_that_go_and_come_while_they_are_read(places: Places, here: str) -> None:
