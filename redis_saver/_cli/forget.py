@@ -6,16 +6,19 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli.arguments import add_namespace, add_prefix, labels_of, refuse_embedded
 from redis_saver._common.display import printable, shown
+from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
+from redis_saver._storage.context import Context
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver.errors import EndpointError, RedisSaverError, StoreDamaged, ThreadDamaged
 
@@ -108,7 +111,7 @@ class _Threads:
         self._names: Sequence[str] = given.threads
         self._prefixes: tuple[str, ...] = tuple(given.thread_prefixes)
         hot = stack.enter_context(opened(given.url, target=False, prefix=given.prefix))
-        self._endpoints, self._saver = [hot], hot.saver
+        self._hot, self._endpoints, self._saver = hot.saver, [hot], hot.saver
         self._failures: tuple[type[Exception], ...] = ()
         if given.postgres:
             cold = stack.enter_context(opened(given.postgres, target=False))
@@ -116,15 +119,29 @@ class _Threads:
             self._saver, self._failures = TieredSaver(hot.saver, cold.saver), cold.failures
 
     def parts(self) -> list[_Part]:
-        """Each thread once."""
+        """Each thread once.
+
+        Raises:
+            EndpointError: One is in a cold tier, too, and none was named.
+        """
         found = dict.fromkeys(self._names)
         for endpoint in self._endpoints if self._prefixes else ():
             names = {name for name in endpoint.threads() if name.startswith(self._prefixes)}
             found.update(dict.fromkeys(sorted(names)))
+        if self._saver is self._hot:
+            self._refuse_cold_backed(found)
         return [
             _Part(f"thread {shown(name)}", "checkpoints", partial(self._count, name), partial(self._delete, name))
             for name in found
         ]
+
+    def _refuse_cold_backed(self, names: Iterable[str]) -> None:
+        for name in names:
+            if driver_of(self._hot).run(_is_cold_backed(context_of(self._hot), name)):
+                raise EndpointError(
+                    f"thread {shown(name)} is in a cold tier, too, and what is deleted in Redis alone comes back from there. Nothing was deleted. Name it with "
+                    "--postgres URL. If there is none any more, or it is another saver, delete the thread in Python, with delete_thread()"
+                )
 
     def _count(self, name: str) -> int:
         with self._asking_cold():
@@ -146,6 +163,11 @@ class _Threads:
             yield
         except self._failures as error:
             raise EndpointError(f"--postgres: {printable(str(error))}") from error
+
+
+def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
+    (found,) = yield Command(("HMGET", context.keyspace.keys(name).data_key, "@cold_backed"))
+    return found is not None
 
 
 def _stores(given: argparse.Namespace, stack: ExitStack) -> list[Any]:

@@ -284,6 +284,11 @@ async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: 
             place.saver, saver, mode=f"write-{write}", **({"flusher": False} if write == "behind" else {})
         )
         await place.live(tiers)
+        assert tiers.get_tuple({"configurable": {"thread_id": "user-1:b"}})  # now hot has it
+        for more in ([], ["--yes"]):
+            assert main(["forget", "--redis", place.url, *MINE, *more]) == 2
+            err = capsys.readouterr().err
+            assert "is in a cold tier, too" in err and "Nothing was deleted" in err and "--postgres URL" in err
         assert main(["forget", "--redis", place.url, "--postgres", cold, *MINE, "--yes"]) == 0
         assert capsys.readouterr().out == "Deleted 4 threads with 9 checkpoints, and 10 items\n"
         if write == "behind":
