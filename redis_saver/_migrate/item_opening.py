@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ def opened_store(url: str, *, target: bool, prefix: str = "langgraph") -> Iterat
     """A source, or a target, for `migrate_items`. A file is complete at the end of the `with`.
 
     Values keep the bytes that are stored, so their classes need not be installed. A `PostgresStore` keeps JSON. If LANGGRAPH_AES_KEY is set, encrypted values
-    are read, and all values but those in Postgres are written encrypted.
+    are read, all values are written encrypted, and a target in Postgres is refused.
 
     Args:
         url: `redis://...` and the other forms of `RedisStore.from_conn_string`, `postgresql://...`, `file:PATH`.
@@ -97,6 +98,11 @@ def _connected(url: str, stack: ExitStack) -> PostgresItems:
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
+    if wanted.target and "LANGGRAPH_AES_KEY" in os.environ:
+        raise EndpointError(
+            f"{urls.without_login(wanted.url)}: a PostgresStore keeps plain JSON, and with LANGGRAPH_AES_KEY set all values are to be written encrypted. "
+            "Nothing was written. Unset it to move plain items"
+        )
     endpoint = _connected(wanted.url, stack)
     stores, psycopg = needs("postgres", "langgraph.store.postgres"), needs("postgres", "psycopg")
     if wanted.target:

@@ -494,6 +494,8 @@ def test_encrypted_values(places: Places, here: str, tmp_path: Path, monkeypatch
     assert b"words" not in file.read_bytes() and b"msgpack+aes" in file.read_bytes()
     assert Ran("import", str(file), here).all_well
     assert Ran("import", str(file), here).out.startswith("2 items: 0 copied, 0 replaced, 2 there already")
+    plain = Ran("import", str(file), places.url("postgres"))
+    assert plain.code == 2 and "keeps plain JSON" in plain.err
     with RedisStore.from_conn_string(here, serde=serde) as store:
         assert {one.key: one.value for one in store.search(MEMORIES)} == {"a": {"secret": "words"}, "plain": {"n": 1}}
 
