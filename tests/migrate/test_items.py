@@ -333,6 +333,33 @@ def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeyp
     assert all_of(there) == all_of(here)
 
 
+def test_an_import_that_was_killed_goes_on(places: Places, here: str, tmp_path: Path) -> None:
+    file = tmp_path / "items"
+    data = framed_file.ormsgpack.packb({"n": 1})
+    items = [
+        ["item", ["memories", f"u{n % 50}"], f"{n}", "msgpack", data, 10**15 + n, 10**15 + n, 0, 0]
+        for n in range(10_000)
+    ]
+    file.write_bytes(sealed(*items, ["end", len(items)]))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "redis_saver", "import", str(file), here]
+    with opened(here) as store:
+        running = subprocess.Popen(
+            command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE
+        )
+        while not store.count():
+            assert running.poll() is None
+        running.kill()
+        running.communicate()
+        arrived = store.count()
+        assert 0 < arrived < len(items)
+        ran = Ran("import", str(file), here)
+        assert ran.all_well and ran.out.startswith(
+            f"10,000 items: {len(items) - arrived:,} copied, 0 replaced, {arrived:,} there already"
+        )
+        assert store.count() == len(items)
+
+
 def test_few_round_trips_and_little_memory(places: Places, here: str) -> None:
     """Forty partitions of five items are two batches; a batch is looked up, announced and written together."""
     there = places.url("ours")
@@ -516,11 +543,11 @@ def test_a_damaged_partition_is_named_and_others_are_moved(places: Places, here:
 
 def sealed(*records: Any) -> bytes:
     """A file of these records."""
-    whole = itemfile.FIRST_LINE
+    whole = bytearray(itemfile.FIRST_LINE)
     for record in records:
         data = framed_file.ormsgpack.packb(record)
         whole += framed_file.FRAME.pack(len(data), framed_file.checksum(data, len(whole))) + data
-    return whole
+    return bytes(whole)
 
 
 def refused(file: Path, here: str) -> str:
