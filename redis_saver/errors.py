@@ -18,8 +18,9 @@
     ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
     ├── UnsupportedServer        the server is too old
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
-    │   └── FileDamaged          a file of threads was cut off, or its bytes were changed         (also a ValueError)
+    │   └── FileDamaged          a file that export wrote was cut off, or its bytes were changed  (also a ValueError)
     ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
+    ├── ItemMigrationError       an item of a store cannot be stored as it is
     ├── CalledOnEventLoop        a synchronous call would block its own event loop                (also a RuntimeError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
@@ -51,6 +52,7 @@ __all__ = [
     "EndpointError",
     "FileDamaged",
     "ForkMissed",
+    "ItemMigrationError",
     "KeyConflict",
     "LimitExceeded",
     "LoopEnded",
@@ -170,11 +172,15 @@ class EndpointError(RedisSaverError):
 
 
 class FileDamaged(EndpointError, ValueError):
-    """A file of threads was cut off, or its bytes were changed. Nothing was read from it."""
+    """A file of threads, or of items, was cut off, or its bytes were changed. Nothing was read from it."""
 
 
 class ThreadMigrationError(RedisSaverError):
     """The source cannot read a thread, or the target cannot store it, or it is not the same there. Other threads are moved all the same."""
+
+
+class ItemMigrationError(RedisSaverError):
+    """The target of a migration cannot store an item of a store as it is. Other items are moved all the same."""
 
 
 class CalledOnEventLoop(RedisSaverError, RuntimeError):

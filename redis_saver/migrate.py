@@ -1,13 +1,17 @@
-"""Moving threads: between two savers, or a saver and a file.
+"""Moving threads: between two savers, or a saver and a file. And the items of stores.
 
-from redis_saver.migrate import migrate, opened
+from redis_saver.migrate import migrate, migrate_items, opened, opened_store
 
 migrate(InMemorySaver_or_any_other, PostgresSaver_or_any_other)
 with opened("postgresql://...", target=False) as source, opened("redis://...", target=True) as target:
     migrate(source, target, thread_prefix="user-")
+with opened_store("postgresql://...", target=False) as source, opened_store("redis://...", target=True) as target:
+    migrate_items(source, target, namespace=("memories",))
 """
 
 from redis_saver._migrate.engine import Report, migrate
+from redis_saver._migrate.item_engine import ItemsReport, migrate_items
+from redis_saver._migrate.item_opening import opened_store
 from redis_saver._migrate.opening import opened
 
-__all__ = ["Report", "migrate", "opened"]
+__all__ = ["ItemsReport", "Report", "migrate", "migrate_items", "opened", "opened_store"]

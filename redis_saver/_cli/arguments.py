@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from langgraph.store.base import InvalidNamespaceError
+
 from redis_saver._common import ttl as ttls
+from redis_saver._common.display import printable
+from redis_saver._store.places import check_labels
+from redis_saver.errors import EndpointError
 
 
 def add_prefix(command: Any) -> None:
@@ -21,3 +27,32 @@ def duration(text: str) -> timedelta:
         return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("--ttl=")) from error
+
+
+def add_namespace(command: Any, *, said: str, action: str) -> None:
+    """Add `--namespace` to a command's parser: its labels, one word each."""
+    command.add_argument("--namespace", metavar="LABEL", nargs="+", action=action, help=said)
+
+
+def labels_of(words: Sequence[str]) -> tuple[str, ...]:
+    """The namespace that `--namespace` was given.
+
+    Raises:
+        EndpointError: A word is no label.
+    """
+    try:
+        return check_labels(tuple(words), "--namespace")
+    except InvalidNamespaceError as error:
+        raise EndpointError(printable(str(error))) from error
+
+
+def refuse_embedded(url: str) -> None:
+    """Refuse `memory:`.
+
+    Raises:
+        EndpointError: It is one.
+    """
+    if url.startswith("memory:"):
+        raise EndpointError(
+            f"{url}: an embedded server is empty when this command begins, and ends with it. Name a server, such as redis://host:6379"
+        )

@@ -12,7 +12,7 @@ from datetime import timedelta
 from redis.exceptions import RedisClusterException, RedisError
 
 from redis_saver import __version__
-from redis_saver._cli import check, flush, migrate
+from redis_saver._cli import check, flush, forget, migrate
 from redis_saver._cli.arguments import duration
 from redis_saver._client.urls import without_login, without_password
 from redis_saver._common import times
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words behind `redis-saver`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1, where some threads were not moved or are not sound, or some records not flushed; or 2, with one line on stderr, where the URL, the server
+        The exit code: 0; 1, where some threads or items were not moved, deleted or sound, or some records not flushed; or 2, with one line on stderr, where the URL, the server
         or a missing package is at fault.
     """
     given = _parser().parse_args(arguments)
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     migrate.add(commands)
     flush.add(commands)
     check.add(commands)
+    forget.add(commands)
     return parser
 
 

@@ -1,10 +1,12 @@
-"""How the command line shows servers, times, messages and threads."""
+"""How the command line shows servers, times, messages, threads and progress."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -16,6 +18,8 @@ if TYPE_CHECKING:  # what the extra `cli` brings is imported where a command nee
     from langgraph.types import StateSnapshot
     from rich.text import Text
 
+MAX_PROBLEMS = 20
+"""The most conflicts, and the most failures, that are shown."""
 _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
 
 
@@ -34,6 +38,29 @@ def facts(info: ThreadInfo) -> str:
         "updated_at": info.updated_at and info.updated_at.isoformat(),
     }
     return "  ".join(f"{name}={value}" for name, value in said.items())
+
+
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """A progress bar, if this is a terminal and rich (extra `cli`) is installed. It takes how many are done, of how many, and what else to say."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        yield lambda _done, _total, _said: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    words = TextColumn(f"{unit}  {{task.description}}")
+    with Progress(BarColumn(), MofNCompleteColumn(), words, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        row = bar.add_task("", total=None)
+        yield lambda done, total, said: bar.update(row, completed=done, total=total, description=said)
+
+
+def tell_problems(problems: Sequence[str], count: int, kind: str) -> None:
+    """Name conflicts, or what failed, on stderr: the first ones, each in a line, and how many more there are."""
+    for said in problems[:MAX_PROBLEMS]:
+        sys.stderr.write(f"{' '.join(said.split())}\n")
+    if count > MAX_PROBLEMS:
+        sys.stderr.write(f"{kind}: and {count - MAX_PROBLEMS:,} more\n")
 
 
 def count_keys(url: str, thread: str) -> int:

@@ -90,6 +90,8 @@ CHECK = load("checkpoint/check")
 THREAD_INFO = load("checkpoint/thread_info")
 SET_TTL = load("checkpoint/set_ttl")
 PUT_ITEMS = load("store/put_items")
+IMPORT_ITEMS = load("store/import_items")
+EXPORT_ITEMS = load("store/export_items")
 GET_ITEMS = load("store/get_items")
 SEARCH_ITEMS = load("store/search_items")
 LIST_ITEMS = load("store/list_items")
@@ -128,6 +130,7 @@ _READING = (
     SEARCH_ITEMS,
     LIST_ITEMS,
     COUNT_NAMESPACES,
+    EXPORT_ITEMS,
     SWEEP_ITEMS,
     WITHDRAW,
     LIST_PARTITIONS,
@@ -145,6 +148,7 @@ ACKNOWLEDGED = frozenset(
         PROMOTE,
         SET_TTL,
         PUT_ITEMS,
+        IMPORT_ITEMS,
         SWEEP_ITEMS,
         ANNOUNCE,
     )

@@ -1,9 +1,6 @@
 r"""Threads in a file: all of them one after the other, each with its checkpoints from the oldest to the newest.
 
-    redis-saver threads 1\n           the file's first line
-    <length><check><record> ...      two big-endian 32-bit numbers, then so many bytes of msgpack; the check is `checksum`
-
-A record is an array. Its first element says what it is:
+The first line is `redis-saver threads 1`; `framed_file.py` has the form of the rest. The records:
 
     ["thread", name]                 what follows, up to the next, is of this thread
     ["bytes", bytes]                 numbered from 0 in each thread
@@ -22,32 +19,22 @@ numbers, joined. So what versions of a value share is in the file once for each 
 from __future__ import annotations
 
 import math
-import os
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
-from zlib import crc32
 
-import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._common.display import printable, shown
 from redis_saver._common.limits import Allowance, Limits
+from redis_saver._migrate import framed_file
 from redis_saver._migrate.records import Entry, Key, Record, TaskInfo, ThreadOutline, Writes
 from redis_saver._storage.opaque import fingerprint
-from redis_saver.errors import FileDamaged, moving
+from redis_saver.errors import moving
 
 FIRST_LINE = b"redis-saver threads 1\n"
 _FORMS = {"thread": (str,), "bytes": (bytes,), "checkpoint": (dict,), "end": (int, int)}
-FRAME = struct.Struct(">II")
 _UNREADABLE = "a checkpoint of thread {!r} in {} cannot be read"
-
-
-def checksum(data: bytes, at: int) -> int:
-    """The check in front of a record: a CRC-32 of its bytes that begins with its position, so that it also shows that a record was added or removed."""
-    return crc32(data, at & 0xFFFFFFFF)
 
 
 class Values:
@@ -56,7 +43,7 @@ class Values:
     text_versions = False
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
-        self.name: str = f"file {shown(str(path))}"
+        self.name: str = framed_file.name_of(path)
         self._path, self._serde = path, serde
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
@@ -104,7 +91,7 @@ class Values:
                 Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, found)))
             return self._serde.loads_typed((kind, b"".join(found)))
 
-        for kind, *rest in _frames(file, self.name):
+        for kind, *rest in framed_file.records(file, self.name, _is_record):
             if kind == "bytes":
                 shared.append(rest[0])
             elif kind == "checkpoint":
@@ -133,24 +120,16 @@ class FileSource(Values):
 
     def _check(self) -> None:
         """Read all records once, and note where threads begin."""
-        if self._file.readline(len(FIRST_LINE)) != FIRST_LINE:
-            said = FIRST_LINE.decode().strip()
-            raise FileDamaged(
-                f"{self.name} is not a file that this version of redis-saver export wrote: it does not begin with {said!r}. Nothing was read from it"
-            )
-        checkpoints, end = 0, None
-        for kind, *rest in _frames(self._file, self.name):
-            if end is not None:
-                break
+        framed_file.check_first_line(self._file, FIRST_LINE, self.name)
+        checkpoints, end = 0, list[Any]()
+        for kind, *rest in framed_file.records_to_end(self._file, self.name, _is_record):
             if kind == "thread":
                 self._places[rest[0]] = self._file.tell()
             checkpoints += kind == "checkpoint"
-            end = rest if kind == "end" else None
-        if end != [len(self._places), checkpoints] or self._file.read(1):
-            raise FileDamaged(
-                f"{self.name} is not whole: it has {len(self._places)} threads and {checkpoints} checkpoints, and its last record says {end}. It was cut "
-                "off, or something was added. Export the threads again, or copy the file again. Nothing was read from it"
-            )
+            end = rest
+        if end != [len(self._places), checkpoints]:
+            found = f"it has {len(self._places)} threads and {checkpoints} checkpoints"
+            raise framed_file.not_whole(self.name, f"{found}, and its end says {end}")
 
     def close(self) -> None:
         """Close the file."""
@@ -173,38 +152,14 @@ class FileSource(Values):
         return self._records(self._file, thread, wanted)
 
 
-def _frames(file: BinaryIO, name: str) -> Iterator[list[Any]]:
-    """The records from where the file stands."""
-    at = file.tell()
-    while head := file.read(FRAME.size):
-        if len(head) == FRAME.size:
-            length, check = FRAME.unpack(head)
-            # Reading more than the file has would first allocate the memory for it.
-            data = file.read(length) if length <= os.fstat(file.fileno()).st_size - file.tell() else b""
-            if len(data) == length and checksum(data, at) == check:
-                yield _record(data, name)
-                at += FRAME.size + length
-                continue
-        raise FileDamaged(
-            f"{name} is damaged, or cut off, at byte {file.tell()}: export the threads again, or copy the file again. Nothing was read from it"
-        )
-
-
-def _record(data: bytes, name: str) -> list[Any]:
-    """The record in these bytes, if they have the form of one."""
-    try:
-        found: Any = ormsgpack.unpackb(data)
-    except ormsgpack.MsgpackDecodeError as error:
-        raise FileDamaged(
-            f"{name} has a record that is not msgpack: {printable(str(error))}. Nothing was read from it. Export the threads again"
-        ) from error
-    form = _FORMS.get(found[0]) if isinstance(found, list) and found and isinstance(found[0], str) else None
-    is_known = form is not None and tuple(map(type, found[1:])) == form
-    if not is_known or (found[0] == "checkpoint" and not _is_checkpoint(found[1])):
-        raise FileDamaged(
-            f"{name} has a record that this version does not know: {shown(found)}. Nothing was read from it. Import it with the release that exported it"
-        )
-    return list(found)
+def _is_record(found: list[Any]) -> bool:
+    """Whether this has the form of a record."""
+    form = _FORMS.get(found[0])
+    return (
+        form is not None
+        and tuple(map(type, found[1:])) == form
+        and (found[0] != "checkpoint" or _is_checkpoint(found[1]))
+    )
 
 
 def _is_checkpoint(found: dict[Any, Any]) -> bool:

@@ -6,23 +6,20 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
-import ormsgpack
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
 
-from redis_saver._common.display import error_text, printable
-from redis_saver._migrate.dumpfile import FIRST_LINE, FRAME, Values, checksum
-from redis_saver._migrate.new_files import NewFile
+from redis_saver._common.display import error_text
+from redis_saver._migrate.dumpfile import FIRST_LINE, Values
+from redis_saver._migrate.framed_file import FramedFile
 from redis_saver._migrate.records import Entry, Key, Record, Task, ThreadOutline
 from redis_saver._storage.chunks import digest
-from redis_saver.errors import EndpointError, ThreadMigrationError
+from redis_saver.errors import ThreadMigrationError
 
 
-class FileTarget(Values):
+class FileTarget(Values, FramedFile):
     """A file that gets its name when it is complete. The checkpoints of a thread are written one after the other, without others between."""
 
     def __init__(self, path: Path, serde: SerializerProtocol) -> None:
@@ -32,12 +29,8 @@ class FileTarget(Values):
             EndpointError: A file, or a link, of that name exists already.
             OSError: It cannot be written.
         """
-        super().__init__(path, serde)
-        if path.exists() or path.is_symlink():
-            raise EndpointError(f"{self.name} exists already; give another name, or remove it. Nothing was written")
-        self._new = NewFile(path)
-        self._file = self._new.file
-        self._file.write(FIRST_LINE)
+        Values.__init__(self, path, serde)
+        FramedFile.__init__(self, path, FIRST_LINE)
         self._places: dict[str, int] = {}
         self._checkpoints = 0
         self._began: tuple[str | None, int, int] = (None, 0, 0)
@@ -130,29 +123,5 @@ class FileTarget(Values):
             numbers.append(number)
         return [kind, numbers]
 
-    def _add(self, *record: Any) -> None:
-        data = ormsgpack.packb(record)
-        try:
-            self._file.write(FRAME.pack(len(data), checksum(data, self._file.tell())))
-            self._file.write(data)
-        except OSError as error:
-            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
-
-    def finish(self) -> None:
-        """Give the file its end and its name."""
-        self._add("end", len(self._places), self._checkpoints)
-        self._new.finish()
-
-    def __enter__(self) -> Self:
-        """The file, to be written."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Finish it; or, after an error, remove what was written."""
-        try:
-            if kind is None:
-                self.finish()
-        except OSError as failure:
-            raise EndpointError(f"{self.name}: {printable(str(failure))}") from failure
-        finally:
-            self._new.discard()
+    def _end(self) -> tuple[int, int]:
+        return len(self._places), self._checkpoints

@@ -69,12 +69,19 @@ def opened(
             f"ttl={ttl}: {urls.without_login(url)} cannot expire threads, only Redis can. Leave the TTL out"
         )
     with ExitStack() as stack:
-        with _opening(url):
-            serde: SerializerProtocol = OpaqueSerializer()
-            if "LANGGRAPH_AES_KEY" in os.environ:
-                serde = EncryptedSerializer.from_pycryptodome_aes(serde)
-            endpoint = opener(_Wanted(url, path, serde, target, prefix, ttl, require_encryption), stack)
+        with opening(url):
+            endpoint = opener(_Wanted(url, path, serializer(), target, prefix, ttl, require_encryption), stack)
         yield endpoint
+
+
+def serializer() -> SerializerProtocol:
+    """The serializer of what is moved: objects stay packed. It encrypts if the environment has a key.
+
+    Raises:
+        ImportError, ValueError: The key cannot be used.
+    """
+    serde: SerializerProtocol = OpaqueSerializer()
+    return EncryptedSerializer.from_pycryptodome_aes(serde) if "LANGGRAPH_AES_KEY" in os.environ else serde
 
 
 class _Wanted(NamedTuple):
@@ -96,7 +103,7 @@ class _Wanted(NamedTuple):
 
 
 @contextmanager
-def _opening(url: str) -> Iterator[None]:
+def opening(url: str) -> Iterator[None]:
     """A context in which errors are about an endpoint that is being opened."""
     try:
         yield
@@ -113,7 +120,12 @@ def _failures() -> tuple[type[Exception], ...]:
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
 
 
-def _needs(extra: str, package: str) -> Any:
+def needs(extra: str, package: str) -> Any:
+    """Import a package that an extra of ours brings.
+
+    Raises:
+        EndpointError: It is not installed.
+    """
     try:
         return import_module(package)
     except ImportError as error:
@@ -137,7 +149,7 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
     urls.check_postgres(wanted.url)
-    postgres, psycopg = _needs("postgres", "langgraph.checkpoint.postgres"), _needs("postgres", "psycopg")
+    postgres, psycopg = needs("postgres", "langgraph.checkpoint.postgres"), needs("postgres", "psycopg")
     settings: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": psycopg.rows.dict_row}
     saver = postgres.PostgresSaver(
         stack.enter_context(psycopg.Connection.connect(wanted.url, **settings)), serde=wanted.serde
@@ -148,7 +160,7 @@ def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
-    sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
+    sqlite, sqlite3 = needs("sqlite", "langgraph.checkpoint.sqlite"), needs("sqlite", "sqlite3")
     path = wanted.local
     if not wanted.target and not path.is_file():
         raise EndpointError(
@@ -177,7 +189,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
     saver = langgraph_dev.load(wanted.local, wanted.serde, empty_too=wanted.target)
 
     def save() -> None:
-        with _opening(wanted.url):
+        with opening(wanted.url):
             langgraph_dev.save(saver, wanted.local)
 
     if wanted.target:

@@ -19,17 +19,26 @@ def partitions(context: StoreContext, labels: Sequence[str]) -> Operation[list[t
 
     No round trip for two labels and more; else one for each thousand partitions.
     """
+    some = yield from page(context, labels)
+    found = list(some)
+    while len(some) == PARTITIONS_PER_CALL:
+        some = yield from page(context, labels, behind=some[-1][0])
+        found += some
+    return found
+
+
+def page(
+    context: StoreContext, labels: Sequence[str], behind: Partition | None = None
+) -> Operation[list[tuple[Partition, bytes]]]:
+    """A thousand of these partitions, in order; those behind one, or the first ones. The last page has fewer."""
     if len(labels) >= PARTITION_LABELS:
-        return [(context.keyspace.partition(member(tuple(labels[:PARTITION_LABELS]))), b"0")]
-    found: list[tuple[Partition, bytes]] = []
+        return [(context.keyspace.partition(member(tuple(labels[:PARTITION_LABELS]))), b"0")] if behind is None else []
     begin, end = bounds(tuple(labels))
-    while True:
-        flat = yield Call(scripts.LIST_PARTITIONS, context.keyspace.directory, (begin, end, PARTITIONS_PER_CALL))
-        with reading_store(context.keyspace.directory[0]):
-            found += [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
-        if len(flat) < 2 * PARTITIONS_PER_CALL:
-            return found
-        begin = b"(" + flat[-2]
+    if behind is not None:
+        begin = b"(" + behind.member
+    flat = yield Call(scripts.LIST_PARTITIONS, context.keyspace.directory, (begin, end, PARTITIONS_PER_CALL))
+    with reading_store(context.keyspace.directory[0]):
+        return [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
 
 
 def rebuild(context: StoreContext) -> Operation[int]:

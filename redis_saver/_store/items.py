@@ -79,10 +79,14 @@ class Entry:
             PlainValueRefused: They are not encrypted, and have to be.
         """
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
-            value = context.serde.loads_typed(self._stored(context))
+            value = self.loaded(context)
             if not isinstance(value, dict):
                 raise ValueError(f"it is a {type(value).__name__}, and the value of an item is a dict")  # noqa: TRY004 - it becomes a DecodeError
             return value
+
+    def loaded(self, context: Context) -> Any:
+        """What the serializer makes of its bytes. It raises what the serializer raises."""
+        return context.serde.loads_typed(self._stored(context))
 
     def _stored(self, context: Context) -> tuple[str, bytes]:
         """What the serializer gave."""
@@ -126,8 +130,17 @@ def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: 
     """
     if not isinstance(value, (dict, Mapping)) or not all(isinstance(name, str) for name in value):
         raise TypeError(f"value={shown(value)}: the value of an item is a dict whose keys are str")
+    return dump_value(context, namespace, key, value if type(value) is dict else dict(value))
+
+
+def dump_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
+    """`encode_value`, for a value that is known to be a dict, or that stays packed.
+
+    Raises:
+        EncodeError, LimitExceeded: As `encode_value`.
+    """
     with encoding("item {!r} of namespace {!r}", key, namespace):
-        said, data = context.serde.dumps_typed(value if type(value) is dict else dict(value))
+        said, data = context.serde.dumps_typed(value)
         encryption.check_written(context, said)
     limits.check(context.limits, "value_bytes", len(data), "the value of item {!r} has {} bytes", key)
     kind = names.encode(said)

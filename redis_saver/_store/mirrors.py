@@ -2,7 +2,7 @@
 
 A script changes no version but to a greater one, so what a mirror lacks are the items above its newest version. And the server says how many items the
 partition has, and the sum of their versions: with these, a mirror that has all that is newer is exact, or it has items that are gone. Then all versions are
-listed. A mirror is believed only if both numbers agree in the call that asks.
+listed. A mirror is believed only if both numbers agree in the call that asks. (An import brings older versions, and gives the partition another token.)
 """
 
 from __future__ import annotations

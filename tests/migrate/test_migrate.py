@@ -45,9 +45,9 @@ from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
 from bench.servers import postgres_server
-from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
+from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver
 from redis_saver._cli.main import main
-from redis_saver._migrate import dumpfile, langgraph_dev
+from redis_saver._migrate import dumpfile, framed_file, langgraph_dev
 from redis_saver.migrate import migrate, opened
 from redis_saver._migrate import engine as engine_module
 from redis_saver._migrate.records import with_text_versions
@@ -646,8 +646,14 @@ def test_a_file_that_was_cut_off_is_refused(exported: Path) -> None:
     for length in cuts:
         exported.write_bytes(whole[:length])
         assert "does not begin with" in (said := refused(exported)) or "cut off" in said
-    exported.write_bytes(whole + b"x")
-    refused(exported)
+    for behind in (b"x", _framed(["end", 5, 9], len(whole))):
+        exported.write_bytes(whole + behind)
+        refused(exported)
+
+
+def _framed(record: Any, at: int) -> bytes:
+    data = framed_file.ormsgpack.packb(record)
+    return framed_file.FRAME.pack(len(data), framed_file.checksum(data, at)) + data
 
 
 def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
@@ -661,12 +667,12 @@ def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> N
     """Each is sound by itself."""
     whole, at = exported.read_bytes(), len(dumpfile.FIRST_LINE)
     while at < len(whole):
-        length, _ = dumpfile.FRAME.unpack_from(whole, at)
-        after = at + dumpfile.FRAME.size + length
+        length, _ = framed_file.FRAME.unpack_from(whole, at)
+        after = at + framed_file.FRAME.size + length
         if after < len(whole):
             for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
                 exported.write_bytes(changed)
-                with pytest.raises(dumpfile.FileDamaged):
+                with pytest.raises(FileDamaged):
                     dumpfile.FileSource(exported, JsonPlusSerializer())
         at = after
 
@@ -674,10 +680,7 @@ def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> N
 def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
-        data = dumpfile.ormsgpack.packb(record)
-        exported.write_bytes(
-            whole[:22] + dumpfile.FRAME.pack(len(data), dumpfile.checksum(data, 22)) + data + whole[22:]
-        )
+        exported.write_bytes(whole[:22] + _framed(record, 22) + whole[22:])
         refused(exported)
 
 

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "_cache": {"_engine", "_storage"},
     "_checkpoint": {"_engine", "_storage"},
     "_store": {"_engine", "_storage"},
-    "_migrate": {"_client", "_engine", "_storage", "_checkpoint"},
+    "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store"},
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
     "_cli": {
         "_client",
@@ -24,12 +24,12 @@ MAY_IMPORT = {
         "_serde",
         "_storage",
         "_checkpoint",
-        "_migrate",
         "_store",
+        "_migrate",
         "_tiered",
         "telemetry",
         "__init__",
-    },  # fmt: skip
+    },
     "telemetry": {"_tiered"},
     "agent_server": {"_checkpoint", "_store"},
     "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered"},

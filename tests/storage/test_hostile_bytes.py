@@ -44,7 +44,8 @@ from redis_saver._common import names
 from redis_saver._checkpoint import delta
 from redis_saver.errors import FileDamaged
 from redis_saver._common.limits import Allowance
-from redis_saver._migrate.dumpfile import FIRST_LINE, FRAME, checksum
+from redis_saver._migrate.dumpfile import FIRST_LINE
+from redis_saver._migrate.framed_file import FRAME, checksum
 from redis_saver._migrate.engine import migrate
 from redis_saver._migrate.opening import opened
 from redis_saver._common.names import Keyspace

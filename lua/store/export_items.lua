@@ -1,0 +1,37 @@
+-- Reads items of one partition by their fields, with their deadlines, as an export or a comparison needs them: about a megabyte at a time.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1..]           fields, each once
+--
+-- Returns a record and a deadline in milliseconds ('0': none) of each item, in the order of the fields, until they are about a megabyte: '' as the record of
+-- an item that is not there. An empty list where there is no such partition. Or a code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MORE = 1
+local BYTES = 1000000
+
+local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+if problem then return problem end
+if not state then return {} end
+local _, now = clock()
+local more = sweep(items, order, expiring, namespaces, retired, state, now)
+if more then return MORE end
+if state.count == 0 then return {} end
+
+local page, bytes = {}, 0
+for _, field in ipairs(ARGV) do
+  local record = redis.call('HGET', items, field) or ''
+  local deadline = record ~= '' and redis.call('ZSCORE', expiring, field) or '0'
+  page[#page + 1], page[#page + 2] = record, deadline
+  bytes = bytes + #record
+  if bytes > BYTES then break end
+end
+return page

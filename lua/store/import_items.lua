@@ -1,0 +1,120 @@
+-- Stores items of one partition as another store had them: with their own moments, and what is left of their TTLs.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1] token       of an announcement of the partition in the directory, greater than the partition's; or ''
+-- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
+-- ARGV[3..]           eight for each item, each item once: its field; the version it has to have ('0': none); when it was created, and when it was
+--                     put last, in microseconds; its TTL in milliseconds ('0': none); when it expires, in milliseconds ('0': never); 16 hex digits that
+--                     name this put; its value (a frame of the type, then the bytes)
+--
+-- The version of an item is when it was put last; one microsecond or more later where another item has that version, and never later than the server's
+-- clock says, as later puts are to have greater ones. An item that has another version than the given one is left as it is, and so is one that this very
+-- put has stored: a request may be sent twice. The partition takes the new token, so that no process believes what it remembers of it: that is checked by
+-- sums of versions, and no put brings an old one.
+-- Returns 0, or a list that begins with a code
+--   MORE           1  more has expired than one call removes: call again
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; nothing was stored
+--   CONFLICT       3  (position of each) these items have another version; all others were stored
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+--- @include lib/refresh
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MORE, NOT_ANNOUNCED, CONFLICT = 1, 2, 3
+local token, announced = ARGV[1], ARGV[2]
+local FIRST, EACH = 3, 8
+
+-- The first version from this one on that no item has. `next_free` has what was found for the versions of this call.
+local function free_version(order, next_free, version)
+  local free = next_free[version] or version
+  while redis.call('ZCOUNT', order, string.format('%.0f', free), string.format('%.0f', free)) > 0 do
+    local some = redis.call('ZRANGEBYSCORE', order, string.format('%.0f', free), '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
+    for i = 2, #some, 2 do
+      if tonumber(some[i]) == free then free = free + 1 end
+    end
+  end
+  next_free[version] = free + 1
+  return free
+end
+
+local fields = {}
+for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
+local found = redis.call('HMGET', items, '@state', unpack(fields))
+local state, problem = open_partition(items, order, expiring, namespaces, found[1])
+if problem then return problem end
+local micros, now = clock()
+if state then
+  local more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+  if more then return { MORE } end
+  if state.count == 0 then state = nil end
+  if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
+end
+
+-- Check, before anything is written.
+local chosen, conflicts, longest = {}, { CONFLICT }, 0
+for i = 1, #fields do
+  local at = FIRST + (i - 1) * EACH
+  local expected, ttl, deadline, put = ARGV[at + 1], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local _, version, _, made_by = head_of(found[i + 1] or '')
+  if found[i + 1] and not version then return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read') end
+  if made_by ~= put then
+    if (version or '0') ~= expected then
+      conflicts[#conflicts + 1] = i
+    else
+      chosen[#chosen + 1] = i
+      if ttl == '0' then longest = math.huge else longest = math.max(longest, deadline - now, 1) end
+    end
+  end
+end
+if not chosen[1] then return conflicts[2] and conflicts or 0 end
+local wanted = longest == math.huge and '0' or string.format('%.0f', longest)
+if not state then
+  local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
+  if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
+  if token == '' or tonumber(token) <= tonumber(last_token) then return { NOT_ANNOUNCED, last_token, wanted } end
+  state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
+    spaces = 0, deep = 0 }
+end
+local is_new = token ~= '' and tonumber(token) > state.token
+take_announcement(state, token, announced)
+if not is_new or state.announced > 0 and now + longest + SKEW > state.announced then
+  return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted }
+end
+
+-- Build and commit.
+local changed, next_free = {}, {}
+for _, i in ipairs(chosen) do
+  local at = FIRST + (i - 1) * EACH
+  local field, created, updated, ttl = ARGV[at], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
+  local deadline, put, value, old = math.max(ARGV[at + 5], now + 1), ARGV[at + 6], ARGV[at + 7], found[i + 1]
+  local _, old_version, old_ttl = head_of(old or '')
+  local version = free_version(order, next_free, math.min(updated, micros))
+  local new = string.format('%.0f', version)
+  redis.call('ZADD', order, new, field)
+  changed[#changed + 1] = field
+  changed[#changed + 1] = string.format('%.0f', math.min(created, version)) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
+  state.last = math.max(state.last, version)
+  state.checksum = (state.checksum - (old_version or 0) + version) % CHECKSUM
+  if not old then
+    state.count = state.count + 1
+    count_namespace(namespaces, state, field, 1)
+  end
+  if ttl ~= '0' then
+    redis.call('ZADD', expiring, string.format('%.0f', deadline), field)
+    if state.first == 0 or deadline < state.first then state.first = deadline end
+    if not old or old_ttl == '0' then
+      state.ttls = state.ttls + 1
+      if state.ttls == 1 then state.deadline = -1 end -- the key is new
+    end
+  elseif old and old_ttl ~= '0' then
+    redis.call('ZREM', expiring, field)
+    state.ttls = state.ttls - 1
+  end
+end
+commit(items, order, expiring, namespaces, retired, state, changed)
+return conflicts[2] and conflicts or 0

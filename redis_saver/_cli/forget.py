@@ -1,0 +1,235 @@
+"""The command `forget`: deletes what is kept of a user, threads and items of the store."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redis_saver._checkpoint.saver import context_of, driver_of
+from redis_saver._cli.arguments import add_namespace, add_prefix, labels_of, refuse_embedded
+from redis_saver._common.display import printable, shown
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._migrate.item_opening import opened_cold, opened_store
+from redis_saver._migrate.opening import opened
+from redis_saver._storage.context import Context
+from redis_saver._tiered.sync import TieredSaver
+from redis_saver.errors import EndpointError, RedisSaverError, StoreDamaged, ThreadDamaged
+
+_SHOWN = 5
+"""The most parts that are named when the command ends early."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to a parser's."""
+    about = (
+        "Delete what is kept of a user: threads, and all items of the store under namespaces. Without --yes it deletes nothing, and says what it "
+        "would delete. What is gone already is no error: run it again after one that ended early."
+    )
+    code = (
+        "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew meanwhile; 2, a URL, a login or a "
+        "missing package is at fault. Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
+    )
+    forget = commands.add_parser(
+        "forget", allow_abbrev=False, help="delete the threads and items of a user", description=about, epilog=code
+    )
+    forget.add_argument(
+        "--thread", metavar="ID", dest="threads", nargs="+", action="extend", default=[], help="threads by their names"
+    )
+    forget.add_argument(
+        "--thread-prefix",
+        metavar="TEXT",
+        dest="thread_prefixes",
+        action="append",
+        default=[],
+        help="all threads whose names begin with TEXT; may be repeated",
+    )
+    said = "all items of the namespace with these labels, and of those below it, such as --namespace memories user-1; may be repeated"
+    add_namespace(forget, said=said, action="append")
+    forget.add_argument(
+        "--redis",
+        metavar="URL",
+        dest="url",
+        default=os.environ.get("REDIS_URL"),
+        help="the server, such as redis://host:6379 (default: REDIS_URL of the environment)",
+    )
+    forget.add_argument(
+        "--postgres",
+        metavar="URL",
+        help="the cold tier behind it: its threads and items are deleted, too, which otherwise would come back (default: none)",
+    )
+    add_prefix(forget)
+    forget.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
+    forget.set_defaults(run=_run, parser=forget)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Something that is to be deleted."""
+
+    name: str
+    """As the user is told of it."""
+    unit: str
+    """What is counted of it."""
+    count: Callable[[], int]
+    """How much of it there is."""
+    delete: Callable[[], int | None]
+    """Deletes it. Returns how much went; None: it was damaged, and cannot be counted."""
+
+
+def _run(given: argparse.Namespace) -> int:
+    namespaces = [labels_of(words) for words in given.namespace or ()]
+    if not (given.threads or given.thread_prefixes or namespaces):
+        given.parser.error("say what to delete: --thread, --thread-prefix or --namespace")
+    if "" in given.thread_prefixes:
+        raise EndpointError(
+            "--thread-prefix '': every thread's name begins so. Write what the names of this user's threads begin with"
+        )
+    if not given.url:
+        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+    refuse_embedded(given.url)
+    with ExitStack() as stack:
+        parts: list[_Part] = []
+        if given.threads or given.thread_prefixes:
+            parts += _Threads(given, stack).parts()
+        if namespaces:
+            stores = _stores(given, stack)
+            parts += [_of_namespace(store, labels) for labels in dict.fromkeys(namespaces) for store in stores]
+        return _delete(parts) if given.yes else _count(parts)
+
+
+class _Threads:
+    """The threads that are named, in Redis, or in both tiers."""
+
+    def __init__(self, given: argparse.Namespace, stack: ExitStack) -> None:
+        self._names: Sequence[str] = given.threads
+        self._prefixes: tuple[str, ...] = tuple(given.thread_prefixes)
+        hot = stack.enter_context(opened(given.url, target=False, prefix=given.prefix))
+        self._hot, self._endpoints, self._saver = hot.saver, [hot], hot.saver
+        self._failures: tuple[type[Exception], ...] = ()
+        if given.postgres:
+            cold = stack.enter_context(opened(given.postgres, target=False))
+            self._endpoints.append(cold)
+            self._saver, self._failures = TieredSaver(hot.saver, cold.saver), cold.failures
+
+    def parts(self) -> list[_Part]:
+        """Each thread once.
+
+        Raises:
+            EndpointError: One is in a cold tier, too, and none was named.
+        """
+        found = dict.fromkeys(self._names)
+        for endpoint in self._endpoints if self._prefixes else ():
+            names = {name for name in endpoint.threads() if name.startswith(self._prefixes)}
+            found.update(dict.fromkeys(sorted(names)))
+        if self._saver is self._hot:
+            self._refuse_cold_backed(found)
+        return [
+            _Part(f"thread {shown(name)}", "checkpoints", partial(self._count, name), partial(self._delete, name))
+            for name in found
+        ]
+
+    def _refuse_cold_backed(self, names: Iterable[str]) -> None:
+        for name in names:
+            if driver_of(self._hot).run(_is_cold_backed(context_of(self._hot), name)):
+                raise EndpointError(
+                    f"thread {shown(name)} is in a cold tier, too, and what is deleted in Redis alone comes back from there. Nothing was deleted. Name it with "
+                    "--postgres URL. If there is none any more, or it is another saver, delete the thread in Python, with delete_thread()"
+                )
+
+    def _count(self, name: str) -> int:
+        with self._asking_cold():
+            found = self._saver.get_thread(name)
+        return found.checkpoints if found else 0
+
+    def _delete(self, name: str) -> int | None:
+        try:
+            count: int | None = self._count(name)
+        except ThreadDamaged:
+            count = None  # it goes all the same
+        with self._asking_cold():
+            self._saver.delete_thread(name)
+        return count
+
+    @contextmanager
+    def _asking_cold(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            raise EndpointError(f"--postgres: {printable(str(error))}") from error
+
+
+def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
+    (found,) = yield Command(("HMGET", context.keyspace.keys(name).data_key, "@cold_backed"))
+    return found is not None
+
+
+def _stores(given: argparse.Namespace, stack: ExitStack) -> list[Any]:
+    """The stores: that in Postgres first, as Redis may be filled from there."""
+    stores = []
+    if given.postgres:
+        stores += opened_cold(given.postgres, stack)
+    return [*stores, stack.enter_context(opened_store(given.url, target=False, prefix=given.prefix))]
+
+
+def _of_namespace(store: Any, labels: tuple[str, ...]) -> _Part:
+    name = f"namespace {shown(labels)} in {store.name}"
+    return _Part(name, "items", partial(store.count, labels), partial(store.delete_namespace, labels))
+
+
+def _count(parts: Sequence[_Part]) -> int:
+    """Say what would be deleted."""
+    told: Counter[str] = Counter()
+    for part in parts:
+        try:
+            count: int | None = part.count()
+        except (ThreadDamaged, StoreDamaged):
+            count = None
+        _add(told, part, count)
+        said = f"damaged, so its {part.unit} cannot be counted" if count is None else f"{count:,} {part.unit}"
+        sys.stdout.write(f"{part.name}: {said}\n")
+    sys.stdout.write(f"Nothing was deleted. --yes deletes {_sums(told)}\n")
+    return 0
+
+
+def _delete(parts: Sequence[_Part]) -> int:
+    """Delete all parts, and look whether they are gone."""
+    told: Counter[str] = Counter()
+    left, deleted = list(parts), list[_Part]()
+    try:
+        for part in parts:
+            try:
+                _add(told, part, part.delete())
+                deleted.append(part)
+            except EndpointError:
+                raise
+            except RedisSaverError as error:
+                sys.stderr.write(f"not deleted: {part.name}: {printable(str(error))}\n")
+            left.pop(0)
+        again = [part for part in deleted if part.count()]
+    finally:
+        if left:
+            some = ", ".join(part.name for part in left[:_SHOWN])
+            more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
+            sys.stderr.write(f"still to be deleted: {some}{more}. Run it again\n")
+    for part in again:
+        sys.stderr.write(
+            f"not deleted: {part.name}: something was put there meanwhile. Run it again when nobody uses it\n"
+        )
+    sys.stdout.write(f"Deleted {_sums(told)}\n")
+    return 1 if again or len(deleted) < len(parts) else 0
+
+
+def _add(told: Counter[str], part: _Part, count: int | None) -> None:
+    told[part.unit] += count or 0
+    told["threads"] += part.unit == "checkpoints" and count != 0
+
+
+def _sums(told: Counter[str]) -> str:
+    return f"{told['threads']:,} threads with {told['checkpoints']:,} checkpoints, and {told['items']:,} items"

@@ -1,0 +1,52 @@
+"""What `migrate`, `export` and `import` do with the items of a store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from redis_saver._cli.arguments import labels_of
+from redis_saver._cli.show import progress_bar, tell_problems
+from redis_saver._common.display import shown
+from redis_saver._migrate.item_engine import ItemsReport, migrate_items
+from redis_saver._migrate.item_opening import is_file_of_items, opened_store
+
+
+def is_file(url: str) -> bool:
+    """Whether this is the URL of a file that begins as those of items do."""
+    scheme, _, path = url.partition(":")
+    return scheme == "file" and is_file_of_items(Path(path.removeprefix("//")))
+
+
+def run(given: argparse.Namespace) -> int:
+    """Copy items. Returns the exit code."""
+    labels = labels_of(given.namespace or ())
+    with (
+        opened_store(given.source, target=False, prefix=given.source_prefix) as source,
+        opened_store(given.target, target=True, prefix=given.target_prefix) as target,
+        progress_bar("items") as show,
+    ):
+        report = migrate_items(
+            source,
+            target,
+            namespace=labels,
+            replace=given.replace,
+            ttl=given.ttl,
+            dry_run=given.dry_run,
+            progress=lambda report: show(report.items, None, f"{report.written + report.replaced:,} written"),
+        )
+    _tell(report, dry_run=given.dry_run)
+    if labels and not report.items:
+        sys.stderr.write(f"no item's namespace begins with {shown(labels)}\n")
+    return 1 if report.conflicts or report.failed else 0
+
+
+def _tell(report: ItemsReport, *, dry_run: bool) -> None:
+    would = "to be " if dry_run else ""
+    sys.stdout.write(
+        f"{report.items:,} items: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, {report.unchanged:,} there already, "
+        f"{report.expired:,} expired, {report.conflicts:,} conflicts, {report.failed:,} failed, {report.seconds:.1f} s\n"
+    )
+    for kind, count in (("conflict", report.conflicts), ("failed", report.failed)):
+        tell_problems([said for said in report.problems if said.startswith(f"{kind}: ")], count, kind)

@@ -1,0 +1,132 @@
+"""Items as they are moved between stores: with their own moments, and what is left of their TTLs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Argument, Operation
+from redis_saver._store.calling import ask
+from redis_saver._store.context import StoreContext
+from redis_saver._store.items import Entry, dump_value
+from redis_saver._store.places import namespace_and_key
+from redis_saver.errors import DecodeError, decoding_item, reading_store
+
+FIELDS_PER_CALL = 500
+_LATEST = 7_258_118_400_000
+"""The year 2200, in milliseconds: no moment that is stored is later, so that all sums of them stay exact in scripts."""
+
+
+class StoredItem(NamedTuple):
+    """An item, as one store has it and another is to get it."""
+
+    namespace: tuple[str, ...]
+    key: str
+    value: Any
+    """As the serializer decodes it: a dict, or what stays packed (`OpaqueSerializer`)."""
+    created_at: int
+    """Microseconds since 1970."""
+    updated_at: int
+    """Microseconds since 1970: when it was put last."""
+    ttl: int
+    """Milliseconds that it lives after each put, or read; 0: it does not expire."""
+    expires_at: int
+    """Milliseconds since 1970; 0: never."""
+    size: int
+    """Bytes of its value, about."""
+
+
+def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
+    """The fields of the items whose namespaces begin with these labels, in order. One round trip for four thousand items of the partition."""
+    prefix = member(labels[PARTITION_LABELS:])
+    found: set[bytes] = set()
+    above, is_last = b"0", 0
+    while not is_last:
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions"))
+        if not reply:
+            break
+        _, _, _, is_last, *flat = reply
+        found.update(field for field in flat[::2] if field.startswith(prefix))
+        above = flat[-1] if flat else above
+    return sorted(found)
+
+
+def read_items(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes]
+) -> Operation[list[StoredItem | DecodeError | None]]:
+    """Some items by their fields: as many of the first ones as one reply holds, at least one. None: it is gone. An error: it cannot be decoded."""
+    reply = yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])
+    if not reply:
+        return [None] * len(fields)
+    answered = zip(fields, reply[::2], reply[1::2], strict=False)
+    return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
+
+
+def _stored(
+    context: StoreContext, partition: Partition, field: bytes, record: bytes, deadline: bytes
+) -> StoredItem | DecodeError | None:
+    if not record:
+        return None
+    with reading_store(partition.keys[0]):
+        namespace, key = namespace_and_key(partition, field)
+    try:
+        with decoding_item("item {!r} of namespace {!r}", key, namespace):
+            entry = Entry(field, record)
+            value = entry.loaded(context.values)
+            moments = entry.created, entry.version, int(record.split(b" ", 3)[2]), int(float(deadline))
+    except DecodeError as error:
+        return error
+    return StoredItem(namespace, key, value, *moments, len(entry.data))
+
+
+class ItemPlace(NamedTuple):
+    """Where an item is, or would be."""
+
+    partition: Partition
+    field: bytes
+
+
+def find_place(context: StoreContext, item: StoredItem) -> ItemPlace:
+    """Where an item belongs.
+
+    Raises:
+        InvalidNamespaceError, LimitExceeded: It cannot be stored.
+    """
+    place = context.places.to_put(item.namespace)
+    return ItemPlace(place.partition, place.field(context.places.key(item.key)))
+
+
+class Import(NamedTuple):
+    """An item that is to be stored, checked and encoded."""
+
+    item: StoredItem
+    expected: int
+    """The version that is to be there; 0: none."""
+    partition: Partition
+    field: bytes
+    value: bytes
+
+
+def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
+    """Check and encode an item.
+
+    Raises:
+        InvalidNamespaceError, LimitExceeded, EncodeError: It cannot be stored.
+    """
+    partition, field = find_place(context, item)
+    return Import(item, expected, partition, field, dump_value(context.values, item.namespace, item.key, item.value))
+
+
+def import_items(context: StoreContext, partition: Partition, some: Sequence[Import]) -> Operation[list[Import]]:
+    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected."""
+    made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
+    arguments: list[Argument] = []
+    for item, expected, _, field, value in some:
+        created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
+        ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
+        arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
+    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments)
+    return [some[position - 1] for position in reply[1:]] if reply else []

@@ -1,0 +1,323 @@
+"""A request for erasure, as an operator carries it out: nothing of one user is left, all of others is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from factories import chain
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.store.postgres import PostgresStore
+from servers import Server
+from uniform import Target, Uniform
+
+from redis_saver import RedisSaver, RedisStore, TieredSaver
+from redis_saver._checkpoint.sync import RedisSaver as SyncSaver
+from redis_saver._cli.main import main
+from redis_saver._store.sync import RedisStore as SyncStore
+
+_numbers = itertools.count()
+THREADS = ["user-1:a", "user-1:b", "user-1*%\n", "user-10:a", "user-2:a"]
+MINE = [
+    "--thread-prefix",
+    "user-1:",
+    "--thread",
+    "user-1*%\n",
+    "--namespace",
+    "memories",
+    "user-1",
+    "--namespace",
+    "notes",
+    "user-1",
+    "private",
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server("--databases", "100")
+    yield made
+    made.stop()
+
+
+class Place:
+    """Threads and memories of three users."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.stack = ExitStack()
+        self.saver = self.stack.enter_context(RedisSaver.from_conn_string(url))
+        self.store = self.stack.enter_context(RedisStore.from_conn_string(url))
+
+    async def live(self, saver: Any = None) -> None:
+        for number, thread in enumerate(THREADS, 1):
+            await chain(Uniform(saver or self.saver), thread, number)
+        self.remember(self.store)
+
+    @staticmethod
+    def remember(store: Any) -> None:
+        for user in ("user-1", "user-10", "user-2"):
+            for key in "abc":
+                store.put(("memories", user), key, {"n": key})
+            store.put(("memories", user, "deep", "er"), "d", {})
+            store.put(("notes", user, "private"), "e", {})
+            store.put(("notes", user), "kept", {})
+
+    def forget(self, *more: str) -> int:
+        return main(["forget", "--redis", self.url, *more])
+
+    def left(self) -> tuple[set[str], dict[tuple[str, ...], int]]:
+        threads = {one.thread_id for one in self.saver.threads()}
+        namespaces = self.store.list_namespaces(limit=1000)
+        return threads, {labels: len(self.store.search(labels, limit=100)) for labels in namespaces}
+
+
+OTHERS = (
+    {"user-10:a", "user-2:a"},
+    {
+        ("memories", "user-10"): 4,
+        ("memories", "user-10", "deep", "er"): 1,
+        ("memories", "user-2"): 4,
+        ("memories", "user-2", "deep", "er"): 1,
+        ("notes", "user-1"): 1,
+        ("notes", "user-10"): 2,
+        ("notes", "user-10", "private"): 1,
+        ("notes", "user-2"): 2,
+        ("notes", "user-2", "private"): 1,
+    },
+)
+
+
+@pytest.fixture
+async def place(server: Server) -> Any:
+    made = Place(f"{server.url}/{next(_numbers)}")
+    await made.live()
+    yield made
+    made.stack.close()
+
+
+async def test_a_user_is_forgotten_and_no_other(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.forget(*MINE, "--yes") == 0
+    said = capsys.readouterr()
+    assert said.out == "Deleted 3 threads with 6 checkpoints, and 5 items\n" and said.err == ""
+    assert place.left() == OTHERS
+    assert place.forget(*MINE, "--yes") == 0
+    assert capsys.readouterr().out == "Deleted 0 threads with 0 checkpoints, and 0 items\n"
+    assert place.left() == OTHERS
+    raw = redis.Redis.from_url(place.url)
+    assert not [
+        key for key in raw.keys() if b"user-1:" in key or b"memories/user-1}" in key and not key.endswith(b"retired")
+    ]
+
+
+async def test_without_yes_nothing_is_deleted_and_all_is_counted(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = place.left()
+    assert place.forget(*MINE) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "thread 'user-1*%\\n': 3 checkpoints",
+        "thread 'user-1:a': 1 checkpoints",
+        "thread 'user-1:b': 2 checkpoints",
+        f"namespace ('memories', 'user-1') in {place.url}: 4 items",
+        f"namespace ('notes', 'user-1', 'private') in {place.url}: 1 items",
+        "Nothing was deleted. --yes deletes 3 threads with 6 checkpoints, and 5 items",
+    ]
+    assert place.left() == before and said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "say what to delete"),
+        (("--thread-prefix", ""), "every thread's name begins so"),
+        (("--thread-prefix", "x", "--thread-prefix", ""), "every thread's name begins so"),
+        (("--namespace", ""), "is empty"),
+        (("--namespace", "memories", "a.b"), "has a period"),
+        (("--namespace",), "expected at least one argument"),
+        (("--thread", "x", "--redis", "memory://x"), "an embedded server"),
+        (("--thread", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),
+        (("--namespace", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),
+        (("--thread", "x", "--postgres", "postgresql://u:secret@127.0.0.1:1/x"), "127.0.0.1"),
+        (("--namespace", "x", "--postgres", "postgresql://u:secret@127.0.0.1:1/x"), "127.0.0.1"),
+    ],
+)
+async def test_mistakes_delete_nothing(
+    place: Place, given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = place.left()
+    try:
+        code = place.forget(*given, "--yes")
+    except SystemExit as end:
+        code = end.code  # type: ignore[assignment]
+    err = capsys.readouterr().err
+    assert code == 2 and said in err and "secret" not in err, err
+    assert place.left() == before
+
+
+async def test_no_redis_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert main(["forget", "--thread", "x", "--yes"]) == 2
+    assert "--redis URL is missing" in capsys.readouterr().err
+
+
+async def test_what_is_left_after_an_error_is_said_and_another_run_finishes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server goes away in the middle."""
+    delete, left = SyncSaver.delete_thread, itertools.count()
+
+    def fails(self: Any, thread: str) -> None:
+        if next(left) == 1:
+            raise redis.ConnectionError("gone away")
+        delete(self, thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SyncSaver, "delete_thread", fails)
+        assert place.forget(*MINE, "--yes") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(
+        "still to be deleted: thread 'user-1:a', thread 'user-1:b', namespace ('memories', 'user-1')"
+    )
+    assert lines[0].endswith("Run it again") and "gone away" in lines[1] and len(lines) == 2
+    assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
+
+
+async def test_what_cannot_be_deleted_is_named_and_all_else_goes(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread, and a partition, of a newer release."""
+    raw = redis.Redis.from_url(place.url)
+    items = place.store._context.places.of(("memories", "user-1")).partition.keys[0]
+    data = place.saver._context.keyspace.keys("user-1:a").data_key
+    kept = raw.hget(items, "@state"), raw.hgetall(data)[b"@format"] if b"@format" in raw.hgetall(data) else None
+    raw.hset(items, "@state", b"9" + kept[0][1:])
+    assert place.forget(*MINE, "--yes") == 1
+    said = capsys.readouterr()
+    assert said.err.count("not deleted: ") == 1 and "namespace ('memories', 'user-1')" in said.err
+    assert said.out == "Deleted 3 threads with 6 checkpoints, and 1 items\n"
+    raw.hset(items, "@state", kept[0])
+    assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
+
+
+async def test_what_is_damaged_goes_all_the_same(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = redis.Redis.from_url(place.url)
+    raw.unlink(place.store._context.places.of(("memories", "user-1")).partition.keys[1])
+    raw.unlink(place.saver._context.keyspace.keys("user-1:a").index_key)
+    assert place.forget(*MINE) == 0
+    said = capsys.readouterr().out
+    assert "thread 'user-1:a': damaged, so its checkpoints cannot be counted" in said
+    assert "user-1') in " in said and "damaged, so its items cannot be counted" in said
+    assert place.forget(*MINE, "--yes") == 0
+    assert capsys.readouterr().out.startswith("Deleted 3 threads with 5 checkpoints")
+    assert place.left() == OTHERS
+
+
+async def test_what_is_put_meanwhile_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent of the user still runs."""
+    delete = SyncStore.delete_namespace
+
+    def late(self: Any, labels: Any) -> int:
+        gone = delete(self, labels)
+        place.store.put(("memories", "user-1"), "late", {})
+        return gone
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SyncStore, "delete_namespace", late)
+        assert place.forget(*MINE, "--yes") == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "namespace ('memories', 'user-1')" in err and "meanwhile" in err
+    assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_on_every_server(target: Target) -> None:
+    if target.name == "fakeredis":
+        pytest.skip("an embedded server is refused")
+    saver, store = target.uniform(), target.store()
+    for thread in ("u1-a", "u1-b", "u2"):
+        await chain(saver, thread, 2)
+    await store.put(("memories", "u1"), "a", {})
+    await store.put(("memories", "u2"), "a", {})
+    given = ["--redis", target.url, "--prefix", target.prefix, "--thread-prefix", "u1", "--namespace", "memories", "u1"]
+    assert main(["forget", *given, "--yes"]) == 0
+    assert [one.thread_id for one in await saver.threads()] == ["u2"]
+    assert await store.list_namespaces() == [("memories", "u2")]
+
+
+# -- two tiers
+
+
+@pytest.fixture
+def cold(postgres: str) -> Any:
+    name = f"forget{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    url = f"{postgres.rpartition('/')[0]}/{name}"
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+    return url
+
+
+@pytest.mark.parametrize("write", ["through", "behind"])
+async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what has not been flushed yet, and what only cold has; nothing comes back."""
+    place = Place(f"{server.url}/{next(_numbers)}")
+    with place.stack, PostgresSaver.from_conn_string(cold) as saver, PostgresStore.from_conn_string(cold) as store:
+        store.setup()
+        place.remember(store)
+        await chain(Uniform(saver), "user-1:cold", 3)
+        await chain(Uniform(saver), "user-2:cold", 3)
+        tiers = TieredSaver(
+            place.saver, saver, mode=f"write-{write}", **({"flusher": False} if write == "behind" else {})
+        )
+        await place.live(tiers)
+        assert tiers.get_tuple({"configurable": {"thread_id": "user-1:b"}})  # now hot has it
+        for more in ([], ["--yes"]):
+            assert main(["forget", "--redis", place.url, *MINE, *more]) == 2
+            err = capsys.readouterr().err
+            assert "is in a cold tier, too" in err and "Nothing was deleted" in err and "--postgres URL" in err
+        assert main(["forget", "--redis", place.url, "--postgres", cold, *MINE, "--yes"]) == 0
+        assert capsys.readouterr().out == "Deleted 4 threads with 9 checkpoints, and 10 items\n"
+        if write == "behind":
+            flushing = TieredSaver(place.saver, saver, mode="write-behind")
+            flushing.flush()
+            flushing.close()
+        found = {one.config["configurable"]["thread_id"] for one in saver.list(None)}
+        assert found == {*OTHERS[0], "user-2:cold"}
+        assert not any(
+            tiers.get_tuple({"configurable": {"thread_id": thread}}) for thread in ("user-1:a", "user-1:cold")
+        )
+        assert place.left()[1] == OTHERS[1]
+        assert {labels: len(store.search(labels, limit=100)) for labels in store.list_namespaces()} == OTHERS[1]
+
+
+async def test_a_cold_tier_without_a_store(server: Server, cold: str) -> None:
+    place = Place(f"{server.url}/{next(_numbers)}")
+    with place.stack:
+        await place.live()
+        assert main(["forget", "--redis", place.url, "--postgres", cold, *MINE, "--yes"]) == 0
+        assert place.left() == OTHERS
+
+
+async def test_as_a_process(place: Place) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "redis_saver", "forget", "--namespace", "memories", "user-1", "--yes"]
+    environment = {**os.environ, "PYTHONPATH": str(root), "REDIS_URL": place.url}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        0,
+        "",
+    ) and done.stdout == "Deleted 0 threads with 0 checkpoints, and 4 items\n"

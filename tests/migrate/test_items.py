@@ -1,0 +1,707 @@
+"""Items of stores, moved between Redis, Postgres and files, by the command line as operators run it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from langchain_core.documents import Document
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.store.postgres import PostgresStore
+from servers import Server
+from wrappers import Around
+
+from redis_saver import FastSerializer, RedisStore
+from redis_saver._cli.main import main
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._migrate import framed_file, item_engine, itemfile
+from redis_saver._store import directory
+from redis_saver.migrate import ItemsReport, migrate_items, opened_store
+
+MEMORIES, OTHERS, ALIKE = ("memories", "user-1"), ("memories", "user-2"), ("memories", "user-10")
+DEEP = ("memories", "user-1", "notes", "%_\\")
+HOSTILE = "*%_'\"{a}|\\ü\n\u202e"
+_numbers = itertools.count()
+
+
+class Ran:
+    """A command in this process, as if piped."""
+
+    def __init__(self, *arguments: str) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            self.code = main(arguments)
+        self.out, self.err = out.getvalue(), err.getvalue()
+
+    @property
+    def all_well(self) -> bool:
+        assert (self.code, self.err) == (0, ""), self.err
+        return True
+
+
+class Places:
+    """Makes empty stores of each kind."""
+
+    def __init__(self, postgres: str, folder: Path) -> None:
+        self.redis = Server("--databases", "500")
+        self.postgres, self.folder = postgres, folder
+
+    def url(self, kind: str) -> str:
+        if kind == "ours":
+            return f"{self.redis.url}/{next(_numbers)}"
+        name = f"items{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(self.postgres, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        url = f"{self.postgres.rpartition('/')[0]}/{name}"
+        with PostgresStore.from_conn_string(url) as store:
+            store.setup()
+        return url
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Any]:
+    """A store as users have it."""
+    kind = RedisStore if url.startswith("redis") else PostgresStore
+    with kind.from_conn_string(url) as store:  # type: ignore[attr-defined]
+        yield store
+
+
+@pytest.fixture(scope="module")
+def places(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    made = Places(postgres, tmp_path_factory.mktemp("places"))
+    yield made
+    made.redis.stop()
+
+
+def live(store: Any) -> None:
+    for number in range(7):
+        store.put(
+            MEMORIES, f"{number}", {"text": f"memory {number}", "n": number, "nested": {"list": [1.5, None, True]}}
+        )
+    store.put(MEMORIES, "0", {"text": "changed"})
+    store.put(DEEP, HOSTILE, {"": HOSTILE})
+    store.put(OTHERS, "a", {"big": 2**53 + 1, "small": -1e-300})
+    store.put(ALIKE, "a", {})
+    store.put(("one",), "x", {"a": []})
+    store.put(MEMORIES, "short", {"n": 1}, ttl=60)
+
+
+@pytest.fixture(scope="module")
+def lived(places: Places) -> dict[str, str]:
+    """A store of each kind; not to be changed."""
+    urls = {kind: places.url(kind) for kind in ("ours", "postgres")}
+    for url in urls.values():
+        with opened(url) as store:
+            live(store)
+    return urls
+
+
+def all_of(url: str, prefix: tuple[str, ...] = ()) -> list[Any]:
+    with opened(url) as store:
+        found = store.search(prefix, limit=10_000, refresh_ttl=False)
+    return sorted(((*one.namespace, "/", one.key), one.value, one.created_at, one.updated_at) for one in found)
+
+
+def put(url: str, key: str, value: Any, namespace: tuple[str, ...] = MEMORIES, **more: Any) -> None:
+    with opened(url) as store:
+        store.put(namespace, key, value, **more)
+
+
+def value_of(url: str, key: str, namespace: tuple[str, ...] = MEMORIES) -> Any:
+    with opened(url) as store:
+        found = store.get(namespace, key, refresh_ttl=False)
+    return found and found.value
+
+
+@pytest.fixture
+def here(places: Places) -> str:
+    return places.url("ours")
+
+
+@pytest.fixture
+def exported(lived: dict[str, str], tmp_path: Path) -> Path:
+    file = tmp_path / "items"
+    assert Ran("export", lived["ours"], str(file), "--store").all_well
+    return file
+
+
+# -- from everywhere to everywhere
+
+
+@pytest.mark.parametrize("target", ["ours", "postgres"])
+@pytest.mark.parametrize("source", ["ours", "postgres"])
+def test_everything_arrives_with_its_moments(
+    places: Places, lived: dict[str, str], source: str, target: str, tmp_path: Path
+) -> None:
+    file, there = tmp_path / "items", places.url(target)
+    assert Ran("export", lived[source], str(file), "--store").out.startswith("12 items: 12 copied")
+    assert (ran := Ran("import", str(file), there)).all_well
+    assert ran.out.startswith("12 items: 12 copied, 0 replaced, 0 there already, 0 expired, 0 conflicts, 0 failed")
+    assert all_of(lived[source]) == all_of(there)
+    assert (again := Ran("import", str(file), there)).all_well
+    assert again.out.startswith("12 items: 0 copied, 0 replaced, 12 there already")
+    assert all_of(lived[source]) == all_of(there)
+    straight = places.url(target)
+    assert Ran("migrate", lived[source], straight, "--store").all_well
+    assert all_of(lived[source]) == all_of(straight)
+    assert oct(file.stat().st_mode & 0o777) == "0o600" and [path.name for path in tmp_path.iterdir()] == ["items"]
+
+
+def test_an_export_of_the_same_is_the_same(lived: dict[str, str], exported: Path, tmp_path: Path) -> None:
+    assert Ran("export", lived["ours"], str(tmp_path / "again"), "--store").all_well
+    assert (tmp_path / "again").read_bytes() == exported.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["ours", "postgres"])
+def test_a_namespace_alone(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "items"
+    assert Ran("export", lived[kind], str(file), "--store", "--namespace", *MEMORIES).out.startswith("9 items")
+    with opened_store(f"file:{file}", target=False) as source:
+        assert {item.namespace for item in source.items(())} == {MEMORIES, DEEP}
+        assert {item.namespace for item in source.items(DEEP[:3])} == {DEEP}
+    there = places.url(kind)
+    assert Ran("migrate", lived[kind], there, "--store", "--namespace", "one").out.startswith("1 items: 1 copied")
+    assert Ran("import", str(file), there, "--namespace", *DEEP).out.startswith("1 items: 1 copied")
+    none = Ran("import", str(file), there, "--namespace", "nobody")
+    assert none.code == 0 and none.err == "no item's namespace begins with ('nobody',)\n"
+    assert len(all_of(there)) == 2
+
+
+def test_what_is_left_of_a_ttl_arrives(places: Places, tmp_path: Path) -> None:
+    """And each read begins it anew, as it did where it came from."""
+    for kind, other in (("ours", "postgres"), ("postgres", "ours"), ("ours", "ours")):
+        there, here = places.url(kind), places.url(other)
+        put(there, "hour", {}, ttl=60)
+        time.sleep(0.05)
+        assert Ran("migrate", there, here, "--store").all_well
+        with opened_store(there, target=False) as old, opened_store(here, target=False) as new:
+            (before,), (after,) = old.items(()), new.items(())
+        assert before.expires_at == after.expires_at and after.ttl == before.ttl == 3_600_000
+        assert 3_590_000 < after.expires_at - time.time() * 1000 < 3_600_000
+
+
+def test_what_has_expired_is_left(places: Places, here: str, tmp_path: Path) -> None:
+    there = places.url("ours")
+    put(there, "soon", {"n": 1}, ttl=0.005)
+    put(there, "stays", {"n": 2})
+    assert Ran("export", there, str(tmp_path / "items"), "--store").out.startswith("2 items: 2 copied")
+    time.sleep(0.35)
+    ran = Ran("import", str(tmp_path / "items"), here)
+    assert ran.code == 0 and ran.out.startswith("2 items: 1 copied, 0 replaced, 0 there already, 1 expired")
+    again = Ran("import", str(tmp_path / "items"), here, "--ttl", "7d")
+    assert again.out.startswith("2 items: 1 copied, 0 replaced, 1 there already, 0 expired")
+    assert value_of(here, "soon") == {"n": 1}
+
+
+def test_rows_of_postgres_that_expired_and_were_not_swept(places: Places, here: str) -> None:
+    there, back = places.url("postgres"), places.url("postgres")
+    for url in (there, back):
+        put(url, "gone", {"at": url}, ttl=1)
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE store SET expires_at = now() - interval '1 second'")
+    assert Ran("migrate", there, here, "--store").out.startswith(
+        "1 items: 0 copied, 0 replaced, 0 there already, 1 expired"
+    )
+    put(here, "gone", {"at": "here"})
+    assert Ran("migrate", here, back, "--store").out.startswith("1 items: 1 copied")
+    assert value_of(back, "gone") == {"at": "here"}
+
+
+# -- what the target has
+
+
+@pytest.mark.parametrize("target", ["ours", "postgres"])
+def test_an_item_that_differs_is_left_and_named_or_replaced(places: Places, target: str) -> None:
+    there, here = places.url("ours"), places.url(target)
+    put(here, "older", {"from": "here"})
+    put(there, "older", {"from": "there"})
+    put(there, "newer", {"from": "there"})
+    put(here, "newer", {"from": "here"})
+    put(there, "same", {"a": 1, "b": [2.0]})
+    put(here, "same", {"b": [2.0], "a": 1})
+    before = all_of(here)
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1 and ran.out.startswith(
+        "3 items: 0 copied, 0 replaced, 1 there already, 0 expired, 2 conflicts, 0 failed"
+    )
+    lines = ran.err.splitlines()
+    assert len(lines) == 2 and all(
+        line.startswith("conflict: item '") and "has another value, put at 20" in line for line in lines
+    )
+    assert all_of(here) == before
+    dry = Ran("migrate", there, here, "--store", "--replace", "all", "--dry-run")
+    assert dry.code == 0 and "0 to be copied, 2 to be replaced" in dry.out and all_of(here) == before
+    assert Ran("migrate", there, here, "--store", "--replace", "older").code == 1
+    assert (value_of(here, "older"), value_of(here, "newer")) == ({"from": "there"}, {"from": "here"})
+    assert Ran("migrate", there, here, "--store", "--replace", "all").all_well
+    assert value_of(here, "newer") == {"from": "there"}
+    assert [one for one in all_of(here) if one[0][-1] != "same"] == [
+        one for one in all_of(there) if one[0][-1] != "same"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 1}, {"a": 1.0}, True),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, False),
+        ({"a": [1]}, {"a": [1, 2]}, False),
+        ({"a": None}, {}, False),
+        ({"a": "1"}, {"a": 1}, False),
+        ({"a": float("nan")}, {"a": float("nan")}, True),
+        ({"a": b"x"}, {"a": "x"}, False),
+    ],
+)
+def test_values_that_are_the_same(places: Places, one: Any, other: Any, equal: bool) -> None:
+    there, here = places.url("ours"), places.url("ours")
+    put(there, "a", one)
+    put(here, "a", other)
+    assert Ran("migrate", there, here, "--store").code == (0 if equal else 1)
+
+
+@pytest.mark.parametrize("target", ["ours", "postgres"])
+def test_who_writes_meanwhile_is_not_overwritten(places: Places, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the target and the write."""
+    there, here = places.url("ours"), places.url(target)
+    put(there, "a", {"n": "there"})
+    put(there, "b", {"n": "there"})
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+        write = place.write
+
+        def late(wanted: Any) -> Any:
+            put(here, "a", {"n": "here"})
+            return write(wanted)
+
+        monkeypatch.setattr(place, "write", late)
+        report = migrate_items(source, place)
+    assert (report.written, report.conflicts, report.failed) == (1, 1, 0)
+    assert (value_of(here, "a"), value_of(here, "b")) == ({"n": "here"}, {"n": "there"})
+
+
+def test_who_writes_all_the_time_is_named(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = places.url("ours")
+    put(there, "a", {"n": -1})
+    numbers = itertools.count()
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+        write = place.write
+
+        def late(wanted: Any) -> Any:
+            put(here, "a", {"n": next(numbers)})
+            return write(wanted)
+
+        monkeypatch.setattr(place, "write", late)
+        report = migrate_items(source, place, replace="all")
+    assert (report.written, report.replaced, report.failed) == (0, 0, 1) and "all the time" in report.problems[0]
+    assert value_of(here, "a") == {"n": item_engine.ROUNDS - 1}
+
+
+def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = places.url("ours")
+    with opened(there) as store:
+        for user in range(30):
+            for number in range(10):
+                store.put(("memories", f"u{user}"), f"{number}", {"n": number})
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+        imports = itertools.count()
+
+        def dies(request: Any) -> Any:
+            reply = yield request
+            if isinstance(request, Call) and request.script is scripts.IMPORT_ITEMS and next(imports) == 3:
+                raise KeyboardInterrupt
+            return reply
+
+        monkeypatch.setattr(item_engine, "ITEMS_PER_BATCH", 10)
+        Around(place.store, dies)
+        with pytest.raises(KeyboardInterrupt):
+            migrate_items(source, place)
+    assert len(all_of(here)) == 20, "each batch is announced, and then stored"
+    assert Ran("migrate", there, here, "--store").out.startswith("300 items: 280 copied, 0 replaced, 20 there already")
+    assert all_of(there) == all_of(here)
+
+
+def test_an_import_that_was_killed_goes_on(places: Places, here: str, tmp_path: Path) -> None:
+    file = tmp_path / "items"
+    data = framed_file.ormsgpack.packb({"n": 1})
+    items = [
+        ["item", ["memories", f"u{n % 50}"], f"{n}", "msgpack", data, 10**15 + n, 10**15 + n, 0, 0]
+        for n in range(10_000)
+    ]
+    file.write_bytes(sealed(*items, ["end", len(items)]))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "redis_saver", "import", str(file), here]
+    with opened(here) as store:
+        running = subprocess.Popen(
+            command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE
+        )
+        while not store.count():
+            assert running.poll() is None
+        running.kill()
+        running.communicate()
+        arrived = store.count()
+        assert 0 < arrived < len(items)
+        ran = Ran("import", str(file), here)
+        assert ran.all_well and ran.out.startswith(
+            f"10,000 items: {len(items) - arrived:,} copied, 0 replaced, {arrived:,} there already"
+        )
+        assert store.count() == len(items)
+
+
+def test_few_round_trips_and_little_memory(places: Places, here: str) -> None:
+    """Forty partitions of five items are two batches; a batch is looked up, announced and written together."""
+    there = places.url("ours")
+    with opened(there) as store:
+        for user in range(40):
+            for number in range(5):
+                store.put(("memories", f"u{user}"), f"{number}", {"n": number})
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+        asked = {"source": 0, "target": 0}
+
+        def counting(name: str) -> Any:
+            def count(request: Any) -> Any:
+                asked[name] += 1
+                return (yield request)
+
+            return count
+
+        Around(source.store, counting("source"))
+        Around(place.store, counting("target"))
+        assert migrate_items(source, place).written == 200
+    assert asked == {"source": 1 + 2 * 40, "target": 4}
+
+
+def test_the_directory_is_read_in_pages(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = places.url("ours")
+    with opened(there) as store:
+        for user in range(25):
+            store.put(("memories", f"u{user}"), "k", {})
+    for size in (24, 25, 26, 5, 1):
+        monkeypatch.setattr(directory, "PARTITIONS_PER_CALL", size)
+        with opened_store(there, target=False) as source:
+            found = [item.namespace for item in source.items(())]
+            assert len(found) == len(set(found)) == 25 == source.count(("memories",))
+
+
+def test_items_that_go_and_come_while_they_are_read(places: Places, here: str) -> None:
+    there = places.url("ours")
+    for key in "abc":
+        put(there, key, {"n": 1})
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+
+        def changing(request: Any) -> Any:
+            if isinstance(request, Call) and request.script is scripts.EXPORT_ITEMS:
+                put(there, "a", {"n": 2})
+                put(there, "new", {"n": 2})
+                with opened(there) as store:
+                    store.delete(MEMORIES, "b")
+            return (yield request)
+
+        Around(source.store, changing)
+        report = migrate_items(source, place)
+    assert (report.written, report.failed) == (2, 0)
+    assert (value_of(here, "a"), value_of(here, "b"), value_of(here, "c")) == ({"n": 2}, None, {"n": 1})
+
+
+# -- values
+
+
+class Order:
+    """A class that a process which moves items does not know."""
+
+
+def test_classes_need_not_be_known_and_bytes_stay(places: Places, here: str, tmp_path: Path) -> None:
+    """As a process, as installed."""
+    there, file = places.url("ours"), tmp_path / "items"
+    put(
+        there,
+        "doc",
+        {"at": datetime.now(timezone.utc), "doc": Document("text", id="7"), "raw": b"\0\xff", "tags": {1, 2}},
+    )
+    root = Path(__file__).parents[2]
+    for arguments in (("export", there, str(file), "--store"), ("import", str(file), here)):
+        command = [sys.executable, "-m", "redis_saver", *arguments]
+        done = subprocess.run(
+            command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout.startswith("1 items: 1 copied")
+    assert all_of(there) == all_of(here)
+    with opened(there) as old, opened(here) as new:
+        records = [
+            store._driver.client.hget(
+                store._context.places.of(MEMORIES).partition.keys[0], store._context.places.of(MEMORIES).field("doc")
+            )
+            for store in (old, new)
+        ]
+    assert records[0].split(b" ", 4)[4] == records[1].split(b" ", 4)[4]
+
+
+def test_postgres_takes_json_alone_and_others_are_moved_all_the_same(places: Places) -> None:
+    there, here = places.url("ours"), places.url("postgres")
+    refused: dict[str, Any] = {
+        "bytes": {"a": b"x"},
+        "moment": {"a": datetime.now(timezone.utc)},
+        "nan": {"a": float("nan")},
+        "nul": {"a": "\0"},
+        "number as key": {"a": {1: 2}},
+    }
+    for key, value in {
+        **refused,
+        "good": {"a": 1},
+        "nul\0": {"a": 1},
+        "k" * 4000: {"a": 1},
+        "great": {"a": 10**18},
+    }.items():
+        put(there, key, value)
+    put(there, "key", {"text": os.urandom(4000).hex()}, namespace=("n" * 3000, "x" * 3000))
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1, ran.out
+    failed = {line.partition("item '")[2].partition("'")[0] for line in ran.err.splitlines()}
+    assert set(refused) <= failed and "nul\\x00" in failed and not failed & {"good", "great"}
+    assert {one[0][-1] for one in all_of(here)} >= {"good", "great"}
+    assert ran.err.count("\n") == len(ran.err.splitlines()) and "failed: " in ran.err
+
+
+def test_what_is_no_item_of_ours_is_named(places: Places, here: str) -> None:
+    there = places.url("postgres")
+    put(there, "good", {"a": 1})
+    with psycopg.connect(there) as connection:
+        for prefix, key, value in (
+            ("langgraph.x", "k", "{}"),
+            ("a..b", "k", "{}"),
+            ("a.b", "list", "[1]"),
+            ("a.b", "big", '{"a": 1e400}'),
+        ):
+            connection.execute("INSERT INTO store (prefix, key, value) VALUES (%s, %s, %s)", (prefix, key, value))
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1 and [one[0][-1] for one in all_of(here)] == ["good"]
+    assert ran.out.startswith("5 items: 1 copied") and ran.err.count("failed: ") == 4
+
+
+def test_vectors_of_what_was_replaced_in_postgres_go(places: Places) -> None:
+    """A search would find the new value by the old one's."""
+    there, here = places.url("ours"), places.url("postgres")
+    put(here, "a", {"n": "old"})
+    put(here, "b", {"n": "same"})
+    with psycopg.connect(here) as connection:
+        connection.execute(
+            "CREATE TABLE store_vectors (prefix text, key text, field_name text, FOREIGN KEY (prefix, key) REFERENCES store (prefix, key) ON DELETE CASCADE)"
+        )
+        connection.execute("INSERT INTO store_vectors SELECT prefix, key, 'n' FROM store")
+    put(there, "a", {"n": "new"})
+    put(there, "b", {"n": "same"})
+    assert Ran("migrate", there, here, "--store", "--replace", "all").all_well
+    with psycopg.connect(here) as connection:
+        assert connection.execute("SELECT key FROM store_vectors").fetchall() == [("b",)]
+
+
+def test_encrypted_values(places: Places, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, there, file = b"0123456789abcdef", places.url("ours"), tmp_path / "items"
+    serde = EncryptedSerializer.from_pycryptodome_aes(FastSerializer(), key=key)
+    with RedisStore.from_conn_string(there, serde=serde) as store:
+        store.put(MEMORIES, "a", {"secret": "words"})
+    put(there, "plain", {"n": 1})
+    blind = Ran("export", there, str(tmp_path / "blind"), "--store")
+    assert blind.code == 1 and "LANGGRAPH_AES_KEY" in blind.err and blind.out.startswith("2 items: 1 copied")
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", key.decode())
+    assert Ran("export", there, str(file), "--store").all_well
+    assert b"words" not in file.read_bytes() and b"msgpack+aes" in file.read_bytes()
+    assert Ran("import", str(file), here).all_well
+    assert Ran("import", str(file), here).out.startswith("2 items: 0 copied, 0 replaced, 2 there already")
+    plain = Ran("import", str(file), places.url("postgres"))
+    assert plain.code == 2 and "keeps plain JSON" in plain.err
+    with RedisStore.from_conn_string(here, serde=serde) as store:
+        assert {one.key: one.value for one in store.search(MEMORIES)} == {"a": {"secret": "words"}, "plain": {"n": 1}}
+
+
+def test_a_damaged_partition_is_named_and_others_are_moved(places: Places, here: str) -> None:
+    there = places.url("ours")
+    put(there, "a", {}, namespace=("memories", "bad"))
+    put(there, "a", {}, namespace=("memories", "good"))
+    with opened(there) as store:
+        store._driver.client.unlink(store._context.places.of(("memories", "bad")).partition.keys[1])
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1 and ran.err.startswith("failed: ") and ":order is gone" in ran.err
+    assert [one[0] for one in all_of(here)] == [("memories", "good", "/", "a")]
+
+
+# -- files
+
+
+def sealed(*records: Any) -> bytes:
+    """A file of these records."""
+    whole = bytearray(itemfile.FIRST_LINE)
+    for record in records:
+        data = framed_file.ormsgpack.packb(record)
+        whole += framed_file.FRAME.pack(len(data), framed_file.checksum(data, len(whole))) + data
+    return bytes(whole)
+
+
+def refused(file: Path, here: str) -> str:
+    ran = Ran("import", str(file), here)
+    assert ran.code == 2 and ran.err.count("\n") == 1 and "Nothing was read from it" in ran.err, ran.err
+    return ran.err
+
+
+def test_a_file_that_is_not_whole_or_was_changed_is_refused(exported: Path, here: str) -> None:
+    whole = exported.read_bytes()
+    numbers = random.Random(1)
+    for length in [20, 21, 25, len(whole) - 1, *numbers.sample(range(26, len(whole) - 1), 15)]:
+        exported.write_bytes(whole[:length])
+        assert "cut off" in refused(exported, here)
+    for place in numbers.sample(range(20, len(whole)), 20):
+        exported.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        refused(exported, here)
+    exported.write_bytes(whole + b"x")
+    refused(exported, here)
+    assert all_of(here) == []
+
+
+def test_records_that_are_not_known_are_refused(tmp_path: Path, here: str) -> None:
+    file, good = tmp_path / "items", ["item", ["a", "b"], "k", "msgpack", b"\x80", 1, 1, 0, 0]
+    for wrong in (
+        [*good, 1], good[:-1], [*good[:1], [], *good[2:]], [*good[:1], ["a", 1], *good[2:]], [*good[:-1], -1], [*good[:-1], True],
+        ["news", 1], ["item"], 7, ["end", "1"], ["thread", "t"],
+    ):  # fmt: skip
+        file.write_bytes(sealed(good, wrong, ["end", 1]))
+        assert "does not know" in refused(file, here), wrong
+    for records in (
+        [good],
+        [good, ["end", 2]],
+        [good, ["end", 1], ["end", 1]],
+        [good, good, ["end", 1]],
+        [["end", 0], good],
+    ):
+        file.write_bytes(sealed(*records))
+        assert "is not whole" in refused(file, here)
+    file.write_bytes(sealed(good, ["end", 1]))
+    assert Ran("import", str(file), here).all_well
+    exported_by_newer = file.read_bytes().replace(b"items 1", b"items 2")
+    file.write_bytes(exported_by_newer)
+    assert "does not begin with" in refused(file, here)
+
+
+def test_a_file_that_somebody_made_does_no_harm(tmp_path: Path, here: str) -> None:
+    """Wild moments, labels that are none, an item twice, values that are no dict or nested without end."""
+    file, put_at = tmp_path / "items", 1_700_000_000_000_000
+    good = ["item", ["a", "b"], "k", "msgpack", b"\x81\xa1n\x01", put_at, put_at, 0, 0]
+    other = [*good[:4], b"\x81\xa1n\x02", *good[5:]]
+    records = [
+        good,
+        other,
+        ["item", ["a", "b"], "wild", "msgpack", b"\x80", 2**63 - 1, 2**63 - 1, 2**62, 2**63 - 1],
+        ["item", ["a", "b"], "first", "msgpack", b"\x80", 0, 0, 0, 0],
+        ["item", ["a.b"], "period", "msgpack", b"\x80", 1, 1, 0, 0],
+        ["item", ["langgraph", "b"], "theirs", "msgpack", b"\x80", 1, 1, 0, 0],
+        ["item", ["a", "b"], "nested", "msgpack", b"\x91" * 5000 + b"\x80", 1, 1, 0, 0],
+        ["item", ["a", "b"], "junk", "msgpack", b"\xc1", 1, 1, 0, 0],
+        ["item", ["a", "b"], "k" * 20_000, "msgpack", b"\x80", 1, 1, 0, 0],
+    ]
+    file.write_bytes(sealed(*records, ["end", len(records)]))
+    ran = Ran("import", str(file), here)
+    assert ran.code == 1 and ran.out.startswith(
+        "9 items: 3 copied, 0 replaced, 0 there already, 0 expired, 1 conflicts, 5 failed"
+    )
+    found = {one[0][-1]: one[1:] for one in all_of(here)}
+    assert found.keys() == {"k", "wild", "first"} and found["k"][0] == {"n": 1}
+    assert abs(found["wild"][2].timestamp() - time.time()) < 60
+    with opened(here) as store:
+        store.put(("a", "b"), "later", {})
+        assert store.search(("a",))[0].key == "later"
+
+
+def test_an_export_replaces_nothing_and_leaves_nothing(exported: Path, lived: dict[str, str]) -> None:
+    before = exported.read_bytes()
+    ran = Ran("export", lived["ours"], str(exported), "--store")
+    assert ran.code == 2 and "exists already" in ran.err and exported.read_bytes() == before
+    assert [path.name for path in exported.parent.iterdir()] == ["items"]
+
+
+def test_items_without_an_order_of_their_own_come_in_pages(
+    places: Places, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Postgres, more than one page; some of one moment."""
+    there = places.url("postgres")
+    with psycopg.connect(there) as connection:
+        connection.execute("INSERT INTO store SELECT 'memories.u', n::text, '{}' FROM generate_series(1, 450) AS n")
+    assert Ran("migrate", there, here, "--store").out.startswith("450 items: 450 copied")
+    with opened(here) as store:
+        versions = [one.version for one in store.search(("memories",), limit=1000)]
+    assert len(set(versions)) == 450 and max(versions) - min(versions) == 449
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("export", "{ours}", "{file}", "--store", "--thread-prefix", "x"), "about threads"),
+        (("export", "{ours}", "{file}", "--namespace", "x"), "say --store, too"),
+        (("import", "{threads}", "{ours}", "--replace", "all"), "say --store, too"),
+        (("export", "sqlite:x.db", "{file}", "--store"), "is not the URL of a store"),
+        (("export", "memory://x", "{file}", "--store"), "an embedded server"),
+        (("export", "{ours}", "{file}", "--store", "--namespace", "a.b"), "has a period"),
+        (("export", "{ours}", "{file}", "--store", "--namespace", ""), "is empty"),
+        (("export", "{empty}", "{file}", "--store"), "no table of LangGraph's PostgresStore"),
+        (("export", "postgresql://user:secret@127.0.0.1:1/x", "{file}", "--store"), "127.0.0.1"),
+        (("export", "redis://:secret@127.0.0.1:1", "{file}", "--store"), "127.0.0.1"),
+        (("migrate", "{threads}", "{ours}", "--store"), "does not begin with 'redis-saver items 1'"),
+        (("migrate", "file:{missing}", "{ours}", "--store"), "No such file"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_written(
+    places: Places, postgres: str, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    threads = tmp_path / "threads"
+    threads.write_bytes(b"redis-saver threads 1\n")
+    names = {
+        "ours": places.url("ours"),
+        "file": tmp_path / "new",
+        "threads": threads,
+        "empty": postgres,
+        "missing": tmp_path / "missing",
+    }
+    prefix = "file:" if arguments[0] == "migrate" and "{threads}" in arguments else ""
+    given = [f"{prefix if one == '{threads}' else ''}{one.format(**names)}" for one in arguments]
+    ran = Ran(*given)
+    assert ran.code == 2 and ran.err.count("\n") == 1 and said in ran.err and "secret" not in ran.err, ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["threads"]
+
+
+def test_many_conflicts_are_counted_and_some_are_named(places: Places, here: str) -> None:
+    there = places.url("ours")
+    for url, value in ((there, 1), (here, 2)):
+        with opened(url) as store:
+            for number in range(30):
+                store.put(MEMORIES, f"{number}", {"n": value})
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1 and "30 conflicts" in ran.out
+    assert len(ran.err.splitlines()) == 21 and ran.err.endswith("conflict: and 10 more\n")
+
+
+def test_progress_is_told(lived: dict[str, str], here: str) -> None:
+    seen: list[int] = []
+    with ExitStack() as stack:
+        source = stack.enter_context(opened_store(lived["ours"], target=False))
+        place = stack.enter_context(opened_store(here, target=True))
+        report = migrate_items(source, place, progress=lambda now: seen.append(now.items), ttl=timedelta(days=1))
+        with pytest.raises(ValueError, match="write 'older', 'all', or None"):
+            migrate_items(source, place, replace="newer")  # type: ignore[arg-type]
+    assert isinstance(report, ItemsReport) and seen[-1] == report.items == 12
+    assert report.problems == []
+    with opened_store(here, target=False) as now:
+        assert {item.ttl for item in now.items(())} == {86_400_000}

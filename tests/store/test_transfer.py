@@ -1,0 +1,240 @@
+"""Items that arrive with their own moments: what the server then holds, and what processes that knew the partition see."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from stores import check_sound, later, members, state_of
+from uniform import Target, Uniform
+from wrappers import Around, ran
+
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._store import transfer
+from redis_saver._store.transfer import Import, StoredItem
+
+NS = ("memories", "user")
+DAY = 86_400_000_000
+
+
+def now() -> int:
+    return int(time.time() * 1_000_000)
+
+
+def item(key: str, value: Any = 1, *, namespace: Any = NS, age: int = DAY, ttl: int = 0, left: int = 0) -> StoredItem:
+    put = now() - age
+    return StoredItem(namespace, key, {"n": value}, put - DAY, put, ttl, now() // 1000 + left if ttl else 0, 10)
+
+
+async def bring(store: Uniform, items: list[StoredItem], expected: int | list[int] = 0) -> list[Import]:
+    """Import items of one partition."""
+    context = store.saver._context
+    versions = expected if isinstance(expected, list) else [expected] * len(items)
+    some = [transfer.as_import(context, one, version) for one, version in zip(items, versions, strict=True)]
+    return await ran(store, transfer.import_items(context, some[0].partition, some))
+
+
+async def read_back(store: Uniform, items: list[StoredItem]) -> Any:
+    context = store.saver._context
+    places = [transfer.find_place(context, one) for one in items]
+    return await ran(store, transfer.read_items(context, places[0].partition, [place.field for place in places]))
+
+
+async def test_moments_and_deadlines_arrive_as_they_were(target: Target, store: Uniform) -> None:
+    some = [
+        item("a"),
+        item("b", age=2 * DAY, ttl=3_600_000, left=60_000),
+        item("c", namespace=(*NS, "deep\1er", "%*"), ttl=60_000, left=90),
+    ]
+    assert await bring(store, some) == []
+    check_sound(target)
+    assert await read_back(store, some) == [
+        one._replace(size=found.size) for one, found in zip(some, await read_back(store, some), strict=True)
+    ]
+    found = await store.get(NS, "a", refresh_ttl=False)
+    assert (found.value, found.version) == ({"n": 1}, some[0].updated_at)
+    assert found.created_at.timestamp() * 1e6 == pytest.approx(some[0].created_at, abs=1)
+    later(target, 100)
+    assert [one.key for one in await store.search(NS, refresh_ttl=False)] == ["a", "b"]
+    check_sound(target)
+
+
+async def test_a_partition_of_which_all_expires_goes_by_itself(target: Target, store: Uniform) -> None:
+    await bring(store, [item("a", ttl=60_000, left=1_000), item("b", ttl=60_000, left=500)])
+    check_sound(target)
+    (member,) = members(target)
+    assert 0 < state_of(target, member)["deadline"] < now() // 1000 + 70_000
+    later(target, 1_100)
+    assert await store.count(NS) == 0
+    check_sound(target)
+
+
+async def test_what_has_expired_on_its_way_is_gone_at_once(target: Target, store: Uniform) -> None:
+    await store.put(NS, "stays", {})
+    await bring(store, [item("late", ttl=60_000, left=-3_600_000)])
+    time.sleep(0.005)
+    assert await store.get(NS, "late") is None and await store.count(()) == 1
+    check_sound(target)
+
+
+async def test_a_request_that_is_sent_twice_stores_once(target: Target, store: Uniform) -> None:
+    some = [item("a"), item("b", ttl=60_000, left=60_000)]
+    await bring(store, some)
+
+    def twice(request: Any) -> Any:
+        first = yield request
+        if isinstance(request, Call) and request.script is scripts.IMPORT_ITEMS and first in (0, []):
+            before = state_of(target, members(target)[0])
+            assert (yield request) == first and state_of(target, members(target)[0]) == before
+        return first
+
+    Around(store.saver, twice)
+    replaced = [one._replace(value={"n": 2}, updated_at=one.updated_at + 1_000_000) for one in some]
+    assert await bring(store, replaced, [one.updated_at for one in some]) == []
+    assert [(one.value, one.updated_at) for one in await read_back(store, some)] == [
+        ({"n": 2}, one.updated_at) for one in replaced
+    ]
+    check_sound(target)
+
+
+async def test_an_item_that_is_another_one_is_left_and_the_others_are_stored(target: Target, store: Uniform) -> None:
+    await store.put(NS, "mine", {"n": "mine"})
+    left = await bring(store, [item("a"), item("mine"), item("b"), item("gone")], [0, 0, 0, 7])
+    assert [one.item.key for one in left] == ["mine", "gone"]
+    assert (await store.get(NS, "mine")).value == {"n": "mine"} and await store.count(NS) == 3
+    assert [one.item.key for one in await bring(store, [item("gone")], 7)] == ["gone"]
+    check_sound(target)
+
+
+async def test_nothing_is_announced_where_nothing_is_stored(target: Target, store: Uniform) -> None:
+    assert len(await bring(store, [item("a")], 7)) == 1
+    assert target.keys() == []
+
+
+async def test_moments_that_are_the_same_become_versions_that_differ(target: Target, store: Uniform) -> None:
+    """A transaction of Postgres has one moment for all its rows."""
+    same = item("0")
+    first = [same._replace(key=f"{number}") for number in range(1500)]
+    await bring(store, first)
+    await bring(store, [same._replace(key="x"), same._replace(key="y")])
+    versions = sorted(one.version for one in await store.search(NS, limit=2000))
+    assert versions == list(range(same.updated_at, same.updated_at + 1502))
+    check_sound(target)
+
+
+async def test_a_moment_in_the_future_counts_as_now(target: Target, store: Uniform) -> None:
+    """So that puts that follow are newer."""
+    await bring(store, [item("future", age=-3650 * DAY), item("wild")._replace(updated_at=2**62, created_at=2**62)])
+    await store.put(NS, "later", {})
+    found = await store.search(NS)
+    assert found[0].key == "later" and {one.key for one in found[1:]} == {"future", "wild"}
+    assert all(one.updated_at.timestamp() < time.time() + 5 for one in found)
+    check_sound(target)
+
+
+async def test_a_value_that_takes_a_place_gets_another_version_than_the_one_before(
+    target: Target, store: Uniform
+) -> None:
+    """Else processes that know the item by its version would not see that it is another one."""
+    old = item("a", "old")
+    await bring(store, [old])
+    assert [one.value for one in await store.search(NS)] == [{"n": "old"}]
+    await bring(store, [old._replace(value={"n": "new"})], old.updated_at)
+    assert [one.value for one in await store.search(NS)] == [{"n": "new"}]
+    assert [one.value for one in await store.search(NS, filter={"n": "new"})] == [{"n": "new"}]
+
+
+async def test_processes_that_know_the_partition_see_older_items_that_come(target: Target, store: Uniform) -> None:
+    for number in range(5):
+        await store.put(NS, f"{number}", {"n": number, "kind": "x"})
+    seen = [await store.search(NS, limit=3), await store.search(NS, filter={"kind": "x"}, limit=100)]
+    assert [len(found) for found in seen] == [3, 5]
+    other = target.store()
+    await bring(
+        other, [item("old")._replace(value={"kind": "x"}), item("older", age=9 * DAY)._replace(value={"kind": "y"})]
+    )
+    assert [one.key for one in await store.search(NS, limit=100)] == ["4", "3", "2", "1", "0", "old", "older"]
+    assert [one.key for one in await store.search(NS, filter={"kind": "x"}, limit=100)] == [
+        "4",
+        "3",
+        "2",
+        "1",
+        "0",
+        "old",
+    ]
+    assert [one.key for one in await store.search(NS, limit=3)] == ["4", "3", "2"]
+
+
+async def test_what_processes_remember_is_void_behind_an_import(target: Target, store: Uniform) -> None:
+    """Also if number, sum and bounds of the versions are what they were: a page and a mirror know no more of them."""
+    base = now() - DAY
+    some = [item(f"{shift}")._replace(updated_at=base + shift) for shift in (0, 10, 20, 30)]
+    await bring(store, some)
+    keys = ["30", "20", "10", "0"]
+    assert [one.key for one in await store.search(NS)] == keys
+    assert [one.key for one in await store.search(NS, filter={"n": 1})] == keys
+    other = target.store()
+    for key in ("10", "20"):
+        await other.delete(NS, key)
+    await bring(other, [item("a")._replace(updated_at=base + 12), item("b")._replace(updated_at=base + 18)])
+    assert [one.key for one in await store.search(NS)] == ["30", "b", "a", "0"]
+    assert [one.key for one in await store.search(NS, filter={"n": 1})] == ["30", "b", "a", "0"]
+
+
+async def test_a_ttl_is_given_and_taken(target: Target, store: Uniform) -> None:
+    await store.put(NS, "a", {}, ttl=10)
+    await store.put(NS, "b", {})
+    versions = [(await store.get(NS, key)).version for key in "ab"]
+    await bring(store, [item("a"), item("b", ttl=60_000, left=60_000)], versions)
+    check_sound(target)
+    assert state_of(target, members(target)[0])["ttls"] == 1
+    later(target, 61_000)
+    assert [one.key for one in await store.search(NS)] == ["a"]
+    check_sound(target)
+
+
+async def test_an_import_announces_what_is_to_live_longer(target: Target, store: Uniform) -> None:
+    """The directory keeps a partition as long as its items live."""
+    await bring(store, [item("short", ttl=60_000, left=1_000)])
+    await bring(store, [item("long", ttl=60_000, left=86_400_000)])
+    check_sound(target)
+    later(target, 3_600_000)
+    assert await store.list_namespaces() == [NS]
+    await bring(store, [item("ever")])
+    later(target, 1_000 * 86_400_000)
+    assert await store.list_namespaces() == [NS]
+
+
+async def test_reading_goes_on_where_a_reply_was_full(target: Target, store: Uniform) -> None:
+    some = [item(f"{number}", "x" * 400_000) for number in range(4)]
+    await bring(store, some)
+    first = await read_back(store, some)
+    assert len(first) == 3 and [one.key for one in first] == ["0", "1", "2"]
+    missing = item("missing")
+    assert await read_back(store, [missing]) == [None]
+    await store.delete_namespace(NS)
+    assert await read_back(store, some) == [None] * 4
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_an_import_is_three_round_trips(target: Target, store: Uniform) -> None:
+    await store.put(NS, "there", {})
+    counted = 0
+
+    def count(request: Any) -> Any:
+        nonlocal counted
+        counted += 1
+        return (yield request)
+
+    Around(store.saver, count)
+    await bring(store, [item(f"{number}") for number in range(200)])
+    assert counted == 3, "asked, announced, stored"
+
+
+async def test_scripts_that_were_flushed_are_sent_again(target: Target, store: Uniform) -> None:
+    target.raw.script_flush()
+    await bring(store, [item("a")])
+    target.raw.script_flush()
+    assert (await read_back(store, [item("a")]))[0].key == "a"
