@@ -1,4 +1,4 @@
-"""LangGraph checkpoints on plain Redis or Valkey."""
+"""LangGraph checkpoints and memory on plain Redis or Valkey."""
 
 from importlib.metadata import version as _version
 
@@ -12,6 +12,9 @@ from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
+from redis_saver._store.aio import AsyncRedisStore
+from redis_saver._store.items import VersionedItem, VersionedSearchItem
+from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
@@ -21,6 +24,7 @@ from redis_saver.errors import (
     BacklogWarning,
     CalledOnEventLoop,
     ClusterMoving,
+    Conflict,
     DecodeError,
     EncodeError,
     EndpointError,
@@ -32,6 +36,8 @@ from redis_saver.errors import (
     PlainValueRefused,
     RedisSaverError,
     ReplicationTimeout,
+    StoreBusy,
+    StoreDamaged,
     ThreadBusy,
     ThreadDamaged,
     ThreadMigrationError,
@@ -45,12 +51,14 @@ __version__ = _version("redis-saver")
 __all__ = [
     "TTL",
     "AsyncRedisSaver",
+    "AsyncRedisStore",
     "AsyncTieredSaver",
     "BacklogFull",
     "BacklogWarning",
     "CalledOnEventLoop",
     "CheckReport",
     "ClusterMoving",
+    "Conflict",
     "DecodeError",
     "EncodeError",
     "EndpointError",
@@ -67,8 +75,11 @@ __all__ = [
     "Pruned",
     "RedisSaver",
     "RedisSaverError",
+    "RedisStore",
     "ReplicationTimeout",
     "Stats",
+    "StoreBusy",
+    "StoreDamaged",
     "StrictSerializer",
     "ThreadBusy",
     "ThreadDamaged",
@@ -79,5 +90,7 @@ __all__ = [
     "TieredThreadInfo",
     "UnsupportedFormat",
     "UnsupportedServer",
+    "VersionedItem",
+    "VersionedSearchItem",
     "__version__",
 ]

@@ -4,12 +4,15 @@
     ├── ThreadDamaged            a part of the thread is gone, or its bytes cannot be read
     │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
     │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
-    ├── UnsupportedFormat        a newer release stored the thread; nothing was changed
+    ├── StoreDamaged             a part of a partition of the store, or of its directory, is gone or cannot be read
+    ├── Conflict                 an item of the store has another version than `if_version`; nothing was written
+    ├── UnsupportedFormat        a newer release stored the thread or the items; nothing was changed
     ├── KeyConflict              another program wrote to a key with the name of one of ours
     ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
     ├── LimitExceeded            a write, or what a read would become, is larger than `Limits`    (also a ValueError)
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
     ├── ThreadBusy               others wrote or flushed the thread all the time
+    ├── StoreBusy                a partition could not be announced in the store's directory; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
@@ -42,6 +45,7 @@ __all__ = [
     "BacklogWarning",
     "CalledOnEventLoop",
     "ClusterMoving",
+    "Conflict",
     "DecodeError",
     "EncodeError",
     "EndpointError",
@@ -53,6 +57,8 @@ __all__ = [
     "PlainValueRefused",
     "RedisSaverError",
     "ReplicationTimeout",
+    "StoreBusy",
+    "StoreDamaged",
     "ThreadBusy",
     "ThreadDamaged",
     "ThreadMigrationError",
@@ -74,7 +80,7 @@ class ThreadDamaged(RedisSaverError):
 
 
 class DecodeError(ThreadDamaged, ValueError):
-    """The serializer cannot turn stored bytes back into a value."""
+    """The serializer cannot turn stored bytes back into a value, of a thread or of an item of a store."""
 
 
 class PlainValueRefused(DecodeError):
@@ -86,6 +92,26 @@ class PlainValueRefused(DecodeError):
 
 class NotEncrypted(ValueError):
     """The reason why a plain value was refused. `decoding` adds where the value is, and makes it a `PlainValueRefused`."""
+
+
+class StoreDamaged(RedisSaverError):
+    """A key of a store is missing or unreadable: it was evicted, deleted by hand, or overwritten.
+
+    The message names it: a key of a partition (its items are not answered in part), or of the directory of all partitions. What is left is not changed.
+    """
+
+
+class Conflict(RedisSaverError):
+    """An item has another version than the caller of `put(..., if_version=...)` expects. Nothing was written."""
+
+    def __init__(self, message: str, version: int) -> None:
+        """Say what was found."""
+        super().__init__(message)
+        self.version: int = version
+        """The version that the item has; 0: there is no such item."""
+
+    def __reduce__(self) -> tuple[type[Conflict], tuple[str, int]]:
+        return type(self), (str(self), self.version)
 
 
 class UnsupportedFormat(RedisSaverError):
@@ -113,6 +139,10 @@ class ThreadNotFound(RedisSaverError, LookupError):
 
 class ThreadBusy(RedisSaverError):
     """Others changed a thread, or flushed it to cold, during every attempt. Trying again later is safe."""
+
+
+class StoreBusy(RedisSaverError):
+    """The items of a namespace could not be announced in the directory of the store, in many attempts. Nothing was written."""
 
 
 class BacklogFull(RedisSaverError):
@@ -164,6 +194,16 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
         ThreadDamaged,
         "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or give the "
         "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
+    ),
+    "PARTITION": (
+        StoreDamaged,
+        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or give all items of the "
+        "partition up with delete_namespace(), of its first two labels; to prevent eviction, run the server with maxmemory-policy noeviction",
+    ),
+    "DIRECTORY": (
+        StoreDamaged,
+        "it was evicted, or another program removed or overwrote it. Nothing was changed. The items are still there: rebuild_directory() finds "
+        "them again; to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "KEYCONFLICT": (
         KeyConflict,
@@ -249,6 +289,12 @@ def decoding(what: str, *named: object) -> _Wrapping:
         "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or give the "
         "thread up with delete_thread()."
     )
+    return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
+
+
+def decoding_item(what: str, *named: object) -> _Wrapping:
+    """`decoding` for the value of an item of a store."""
+    remedy = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or delete() the item."
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 

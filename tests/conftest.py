@@ -81,6 +81,12 @@ def saver(target: Target) -> Uniform:
     return target.uniform()
 
 
+@pytest.fixture
+def store(target: Target) -> Uniform:
+    """A store on each kind of server, in each flavour."""
+    return target.store()
+
+
 UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "max_wal_size=4GB")
 """Settings of a Postgres that need not outlive its machine: it writes no more to the disk than it has to."""
 

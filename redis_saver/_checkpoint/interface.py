@@ -16,10 +16,9 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from redis_saver._checkpoint import keywords
 from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver._common import config as configs
-from redis_saver._common import versions
+from redis_saver._common import keywords, versions
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 

@@ -9,11 +9,11 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver._checkpoint import keywords
 from redis_saver._checkpoint.saver import Saver
 from redis_saver._client import clients, clusters
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
+from redis_saver._common import keywords
 from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL

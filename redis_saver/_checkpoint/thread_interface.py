@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from redis_saver._checkpoint import keywords
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import retention
 from redis_saver._common import config as configs
+from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import T

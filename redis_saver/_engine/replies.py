@@ -83,3 +83,18 @@ class AckReply(IntEnum):
 
     FENCED = -1
     """Another flusher has taken over the claim. Nothing was struck off."""
+
+
+class StoreReply(IntEnum):
+    """The scripts of the store, `lua/store/`; each answers some of these."""
+
+    MORE = 1
+    """More items have expired than one call removes. Nothing else was done: call again."""
+    NOT_ANNOUNCED = 2
+    """Nothing was done: the directory has to know the partition first, or to keep it for longer."""
+    CONFLICT = 3
+    """Nothing was done: an item has another version than the caller expects."""
+    EMPTIED = 4
+    """The partition has no item left."""
+    SAME = 5
+    """The page is what the caller knows."""

@@ -89,6 +89,15 @@ PROMOTE = load("checkpoint/promote")
 CHECK = load("checkpoint/check")
 THREAD_INFO = load("checkpoint/thread_info")
 SET_TTL = load("checkpoint/set_ttl")
+PUT_ITEMS = load("store/put_items")
+GET_ITEMS = load("store/get_items")
+SEARCH_ITEMS = load("store/search_items")
+LIST_ITEMS = load("store/list_items")
+COUNT_NAMESPACES = load("store/count_namespaces")
+SWEEP_ITEMS = load("store/sweep_items")
+ANNOUNCE = load("store/announce")
+WITHDRAW = load("store/withdraw")
+LIST_PARTITIONS = load("store/list_partitions")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
@@ -111,11 +120,30 @@ _READING = (
     THREAD_INFO,
     SET_TTL,
     BACKLOG_STATS,
+    GET_ITEMS,
+    SEARCH_ITEMS,
+    LIST_ITEMS,
+    COUNT_NAMESPACES,
+    SWEEP_ITEMS,
+    WITHDRAW,
+    LIST_PARTITIONS,
 )
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
 ACKNOWLEDGED = frozenset(
-    (PUT, PUT_WRITES, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, DELETE_THREAD, PROMOTE, SET_TTL)
+    (
+        PUT,
+        PUT_WRITES,
+        PUT_BEHIND,
+        PUT_WRITES_BEHIND,
+        PUT_TOMBSTONE,
+        DELETE_THREAD,
+        PROMOTE,
+        SET_TTL,
+        PUT_ITEMS,
+        SWEEP_ITEMS,
+        ANNOUNCE,
+    )
 )
 """The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,
 and what cold has can be written again."""

@@ -14,9 +14,10 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
 
 import redis_saver
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver import AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, RedisSaver, RedisStore, TieredSaver
 
 MODULES = {"agent_server", "errors", "migrate", "sentinels", "serde", "telemetry"}
 THREADS = {"copy_thread", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
@@ -81,6 +82,16 @@ def test_what_is_exported_is_what_the_page_names() -> None:
 @pytest.mark.parametrize("kind", OWN)
 def test_a_saver_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
     assert shown(kind) == shown(BaseCheckpointSaver) | OF_SAVERS | OWN[kind]
+
+
+OF_STORES = {"setup", "count", "delete_namespace", "sweep_ttl", "rebuild_directory"}
+
+
+@pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
+def test_a_store_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
+    assert shown(kind) == shown(BaseStore) | OF_STORES | {f"a{name}" for name in OF_STORES} | {"from_conn_string"}
+    client = fakeredis.FakeRedis() if kind is RedisStore else FakeAsyncRedis()
+    assert {name for name in vars(kind(client)) if name[0] != "_"} == {"ttl_config"}
 
 
 def test_an_instance_has_no_more_than_its_class_but_what_it_was_given() -> None:

@@ -14,18 +14,23 @@ MAY_IMPORT = {
     "_serde": set[str](),
     "_storage": {"_serde"},
     "_checkpoint": {"_engine", "_storage"},
+    "_store": {"_engine", "_storage"},
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint"},
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
     "_cli": {"_client", "_engine", "_serde", "_storage", "_checkpoint", "_migrate", "_tiered", "telemetry", "__init__"},
     "telemetry": {"_tiered"},
     "agent_server": {"_checkpoint"},
-    "__init__": {"_checkpoint", "_serde", "_tiered"},
+    "__init__": {"_checkpoint", "_serde", "_store", "_tiered"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
     "serde": {"_serde"},
 }
 """Beside the leaves, which import only one another."""
-JOINTS = {"_checkpoint": {"saver", "sync", "aio"}, "_tiered": {"drivers", "flush.workers", "cold_connections"}}
+JOINTS = {
+    "_checkpoint": {"saver", "sync", "aio"},
+    "_store": {"store", "sync", "aio"},
+    "_tiered": {"drivers", "flush.workers", "cold_connections"},
+}
 """Where operations and a client, or a value and its bytes, are joined: these may also import `client` and `serde`."""
 
 

@@ -1,11 +1,11 @@
-"""One interface to both flavours of savers, so that each behaviour test is written once: its methods are all awaited."""
+"""One interface to both flavours of savers and stores, so that each behaviour test is written once: its methods are all awaited."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver import AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, RedisSaver, RedisStore, TieredSaver
 from redis_saver._client.clients import connect
 
 
@@ -15,9 +15,11 @@ class Uniform:
     `list` and `threads` answer lists.
     """
 
-    def __init__(self, saver: RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver) -> None:
+    def __init__(
+        self, saver: RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver | RedisStore | AsyncRedisStore
+    ) -> None:
         self.saver = saver
-        self.native_async = isinstance(saver, (AsyncRedisSaver, AsyncTieredSaver))
+        self.native_async = isinstance(saver, (AsyncRedisSaver, AsyncTieredSaver, AsyncRedisStore))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -64,6 +66,11 @@ class Target:
     def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
         """A saver; each one has a client of its own, as if it were in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
+        return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
+
+    def store(self, *, client: Any = None, **options: Any) -> Uniform:
+        """A store; each one has a client and a memory of its own, as if it were in another process."""
+        kind = AsyncRedisStore if self.flavour == "async" else RedisStore
         return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
 
     def keys(self) -> list[bytes]:

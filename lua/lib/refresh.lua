@@ -1,0 +1,32 @@
+-- Shared by the store's scripts (included, after lib/partition): reads that move the deadlines of what they answer.
+
+-- Takes an announcement over: the directory's token, and how long it keeps the partition ('0': for ever).
+local function take_announcement(state, token, announced)
+  if token == '' or tonumber(token) <= state.token then return end
+  state.token = tonumber(token)
+  if tonumber(announced) == 0 then
+    state.announced = 0
+  elseif state.announced > 0 then
+    state.announced = math.max(state.announced, tonumber(announced))
+  end
+end
+
+-- Begins the TTLs of items anew. Returns nil, or the TTL for which the partition has to be announced first; then nothing was done.
+local function refresh(items, order, expiring, namespaces, retired, state, now, token, announced, fields, records)
+  local scores, longest = {}, 0
+  for i = 1, #fields do
+    local _, _, ttl = head_of(records[i] or '')
+    if ttl and ttl ~= '0' then
+      scores[#scores + 1] = string.format('%.0f', now + ttl)
+      scores[#scores + 1] = fields[i]
+      longest = math.max(longest, tonumber(ttl))
+    end
+  end
+  if not scores[1] then return nil end
+  take_announcement(state, token, announced)
+  if state.announced > 0 and now + longest + SKEW > state.announced then return string.format('%.0f', longest) end
+  redis.call('HDEL', items, '') -- removes nothing; behind it a full server takes the other writes, as reads are to go on there
+  redis.call('ZADD', expiring, unpack(scores))
+  commit(items, order, expiring, namespaces, retired, state, {})
+  return nil
+end

@@ -1,0 +1,34 @@
+-- Counts the items of each namespace of a partition.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1] cursor      where to go on; '0' to begin
+--
+-- Returns {cursor, count of the partition's own namespace, then the labels below it and the count of each other one}; '0' as the cursor at the end. A
+-- namespace may come twice. An empty list where there is no such partition. Or a code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MORE = 1
+local cursor = ARGV[1]
+
+local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+if problem then return problem end
+if not state then return {} end
+local _, now = clock()
+local more = sweep(items, order, expiring, namespaces, retired, state, now)
+if more then return MORE end
+if state.count == 0 then return {} end
+local answer = { '0', state.count - state.deep }
+if state.spaces > 0 then
+  local page = redis.call('HSCAN', namespaces, cursor, 'COUNT', 1000)
+  answer[1] = page[1]
+  for i = 1, #page[2] do answer[i + 2] = page[2][i] end
+end
+return answer

@@ -1,0 +1,42 @@
+-- Reads items of one partition by their fields.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1] token       of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
+-- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
+-- ARGV[4..]           fields, each once
+--
+-- Returns the records (nil for an item that is not there); an empty list where none is, or where none is asked for; or a code, alone or first in a list
+--   MORE           1  more has expired than one call removes: call again
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MORE, NOT_ANNOUNCED = 1, 2
+local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
+local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
+local text = table.remove(found, 1)
+if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or found end -- the common case: nothing in it has a TTL
+
+--- @include lib/refresh
+
+local state, problem = open_partition(items, order, expiring, namespaces, text)
+if problem then return problem end
+if not state then return {} end
+local _, now = clock()
+local more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+if more then return MORE end
+if state.count == 0 then return {} end
+if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
+if moves ~= '0' then
+  local fields = { unpack(ARGV, 4) }
+  local wanted = refresh(items, order, expiring, namespaces, retired, state, now, token, announced, fields, found)
+  if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
+end
+return moves == '2' and {} or found

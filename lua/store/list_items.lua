@@ -1,0 +1,49 @@
+-- Lists a partition's items above a version, oldest first: what a mirror of it lacks.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1] above       a version; '0' for all
+-- ARGV[2] what        records, or versions: without their records
+--
+-- Returns {token, count, checksum, is_last, then a field and a record (or version) of each item}: how many items the partition has, and the sum of all
+-- versions modulo 2^50; 1 if nothing is left above. An empty list where there is no such partition. Or a code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MORE = 1
+local above, is_whole = ARGV[1], ARGV[2] == 'records'
+local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- a call answers so many items, and about so many bytes
+
+local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+if problem then return problem end
+if not state then return {} end
+local _, now = clock()
+local more = sweep(items, order, expiring, namespaces, retired, state, now)
+if more then return MORE end
+if state.count == 0 then return {} end
+
+local page = { string.format('%.0f', state.token), state.count, string.format('%.0f', state.checksum), 1 }
+local some = redis.call('ZRANGEBYSCORE', order, '(' .. above, '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
+if #some == 2 * PAGE then page[4] = 0 end
+if not is_whole then
+  for i = 1, #some do page[i + 4] = some[i] end
+  return page
+end
+local bytes = 0
+for i = 1, #some, 2 do
+  local record = redis.call('HGET', items, some[i])
+  if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  page[#page + 1], page[#page + 2] = some[i], record
+  bytes = bytes + #some[i] + #record
+  if bytes > BYTES and i + 1 < #some then
+    page[4] = 0
+    break
+  end
+end
+return page

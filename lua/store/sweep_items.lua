@@ -1,0 +1,38 @@
+-- Removes what has expired in a partition, or all of it. If nothing is left, a token of the directory is refused from then on.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1] token       what the directory has, '0' for none
+-- ARGV[2] what        expired, or all: also a partition of which a part is gone
+--
+-- Returns {more, how many items went, how many are left, token}: more is 1 if more has expired than one call removes; if nothing is left, tokens up to
+-- this one are refused, and may leave the directory.
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+
+local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, gone, more = tonumber(ARGV[1]), 0, false
+
+local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+if ARGV[2] == 'all' and (state or problem and not string.find(problem.err, '^%-?UNSUPPORTED ')) then
+  local _, now = clock()
+  gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', string.format('%.0f', now))
+  state = state or { last = 0, token = token }
+  state.count = 0
+  commit(items, order, expiring, namespaces, retired, state, {})
+elseif problem then
+  return problem
+elseif state then
+  local _, now = clock()
+  more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+end
+if state and state.count > 0 then return { more and 1 or 0, gone, state.count, '0' } end
+local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
+if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
+local refused = string.format('%.0f', math.max(token, tonumber(last_token)))
+if refused ~= '0' then redis.call('SET', retired, refused .. ' ' .. last_version, 'PX', RETIRED) end
+return { 0, gone, 0, refused }

@@ -1,0 +1,21 @@
+-- Takes a partition that is empty out of the directory, unless somebody announced it again.
+--
+-- KEYS[1] partitions  sorted set  <prefix>:store:{%}:partitions
+-- KEYS[2] deadlines   sorted set  <prefix>:store:{%}:deadlines
+-- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
+-- ARGV[1] partition   its labels
+-- ARGV[2] token       the partition refuses those up to this one
+--
+-- Returns 1 if it went, else 0.
+-- Errors: DIRECTORY.
+
+--- @include lib/directory
+
+local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+local last, lasting = open_directory(partitions, deadlines, tokens)
+if not last then return lasting end
+local token = redis.call('HGET', tokens, ARGV[1])
+if not token or tonumber(token) > tonumber(ARGV[2]) then return 0 end
+lasting = lasting - take_out(partitions, deadlines, tokens, ARGV[1])
+close_directory(partitions, deadlines, tokens, last, lasting)
+return 1

@@ -1,0 +1,81 @@
+"""`AsyncRedisStore`: the store over an asyncio client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import TTLConfig
+from typing_extensions import Self
+
+from redis_saver._client import clients, clusters
+from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.protocols import AsyncClient
+from redis_saver._common import keywords
+from redis_saver._common.limits import Limits
+from redis_saver._common.ttl import TTL
+from redis_saver._engine.requests import Request
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._storage.chunk_cache import CACHE_BYTES
+from redis_saver._storage.compression import Compression
+from redis_saver._store.store import Store
+
+
+class AsyncRedisStore(Store[AsyncClient]):
+    """LangGraph's long-term store on plain Redis or Valkey, over an asyncio client.
+
+    Calls that tasks make at the same time share their round trips. Any number of event loops and OS threads may share a store, before and after a fork. Its
+    methods without an `a` work on any OS thread that runs no event loop. On the OS thread of a running loop they raise `CalledOnEventLoop`.
+    """
+
+    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver_class = AsyncDriver
+    _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
+
+    @classmethod
+    @keywords.checked
+    @asynccontextmanager
+    async def from_conn_string(
+        cls,
+        url: str,
+        *,
+        serde: SerializerProtocol | None = None,
+        prefix: str = "langgraph",
+        ttl: TTL | TTLConfig = None,
+        compression: Compression | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        require_encryption: bool | None = None,
+        strict: bool = False,
+        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        require_primary: bool = False,
+        min_replicas: int = 0,
+        replica_timeout: float = 1.0,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Self]:
+        """A store with a client of its own, which is closed at the end of the `async with`.
+
+        The arguments are those of `RedisStore.from_conn_string`.
+        """
+        client = clients.connect(url, asynchronous=True, **(client_options or {}))
+        store = cls(
+            client,
+            serde=serde,
+            prefix=prefix,
+            ttl=ttl,
+            compression=compression,
+            cache_bytes=cache_bytes,
+            limits=limits,
+            require_encryption=require_encryption,
+            strict=strict,
+            cluster_timeout=cluster_timeout,
+            require_primary=require_primary,
+            min_replicas=min_replicas,
+            replica_timeout=replica_timeout,
+        )
+        try:
+            yield store
+        finally:
+            await store._driver.aclose()

@@ -1,0 +1,104 @@
+"""How operations ask for a partition: until nothing that has expired is in the way, and the directory leads to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis_saver._common.display import shown
+from redis_saver._common.store_names import Partition
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import StoreReply
+from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
+from redis_saver._engine.scripts import Script
+from redis_saver._store.context import StoreContext
+from redis_saver.errors import StoreBusy
+
+NO_ANNOUNCEMENT: tuple[bytes, bytes] = (b"", b"0")
+LATE = 30.0
+"""Seconds after which a token is not relied on: half the time for which a partition that became empty refuses those it gave back (`lib/partition.lua`)."""
+MAX_ANNOUNCED = 20
+"""How often a partition is announced for one call."""
+_ANNOUNCED = frozenset((scripts.PUT_ITEMS, scripts.GET_ITEMS, scripts.SEARCH_ITEMS))
+"""The scripts that take an announcement: their first two arguments."""
+MAX_TOGETHER = 256
+"""Requests that travel together."""
+
+
+def ask(context: StoreContext, partition: Partition, script: Script, arguments: Sequence[Argument]) -> Operation[Any]:
+    """What a script answers about a partition.
+
+    One round trip; two more if the directory has to know the partition first, or for longer than it does; and one more for each thousand items that
+    have expired since anybody asked.
+
+    Raises:
+        StoreBusy: The partition cannot be announced.
+    """
+    announcement: tuple[bytes, ...] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
+    begun, times = 0.0, 0
+    wanted: tuple[Any, Any] = (0, 0)
+    while True:
+        reply = yield Call(script, partition.keys, (*announcement, *arguments))
+        code = reply if isinstance(reply, int) else reply[0] if reply and isinstance(reply[0], int) else 0
+        if code == StoreReply.MORE:
+            continue
+        if code != StoreReply.NOT_ANNOUNCED:
+            if times and time.monotonic() - begun > LATE:
+                # The token may have been given back meanwhile, and the directory's entry be gone.
+                yield Call(scripts.ANNOUNCE, context.keyspace.directory, (partition.member, *wanted))
+            return reply
+        if (times := times + 1) > MAX_ANNOUNCED:
+            raise StoreBusy(
+                f"the items of {shown(partition.labels)} could not be announced in {MAX_ANNOUNCED} attempts. Nothing was written. Either others emptied them each time, "
+                "and trying again later helps; or the clocks of the cluster's nodes differ by more than five minutes: set them"
+            )
+        begun = time.monotonic()
+        _, above, ttl = reply
+        wanted = (ttl, above)
+        announcement = yield Call(scripts.ANNOUNCE, context.keyspace.directory, (partition.member, *wanted))
+
+
+def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
+    """Run operations side by side: what they ask for at the same time travels together. Returns their results."""
+    if len(operations) == 1:
+        return [(yield from operations[0])]
+    results: list[Any] = [None] * len(operations)
+    for start in range(0, len(operations), MAX_TOGETHER):
+        some = dict(enumerate(operations[start : start + MAX_TOGETHER], start))
+        replies: dict[int, Any] = dict.fromkeys(some)
+        while some:
+            requests = []
+            for position, operation in list(some.items()):
+                if (request := _next(operation, replies[position], results, position)) is None:
+                    del some[position]
+                else:
+                    requests.append((position, request))
+            replies = yield from _answers(context, requests)
+    return results
+
+
+def _next(operation: Operation[Any], reply: Any, results: list[Any], position: int) -> Any:
+    """What an operation asks for next; None if it has ended, and its result is in its place."""
+    try:
+        return operation.send(reply)
+    except StopIteration as end:
+        results[position] = end.value
+        return None
+
+
+def _answers(context: StoreContext, requests: Sequence[tuple[int, Any]]) -> Operation[dict[int, Any]]:
+    """The replies to requests, by the positions of who asks. A request may be a batch itself."""
+    replies: dict[int, Any] = {}
+    if context.is_replicated or len(requests) == 1:  # WAIT travels with a single script
+        for position, request in requests:
+            replies[position] = yield request
+        return replies
+    if not requests:
+        return replies
+    flat = [one for _, request in requests for one in (request.requests if isinstance(request, Batch) else (request,))]
+    answers = iter((yield Batch(flat)))
+    for position, request in requests:
+        is_batch = isinstance(request, Batch)
+        replies[position] = [next(answers) for _ in request.requests] if is_batch else next(answers)
+    return replies

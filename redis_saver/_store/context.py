@@ -1,0 +1,23 @@
+"""What every operation needs to know of the store it works for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._storage.context import Context
+from redis_saver._store.places import Places
+from redis_saver._store.remembered import Remembered
+
+
+class StoreContext(NamedTuple):
+    """A store on one server, as its operations see it."""
+
+    values: Context
+    """The settings that it has in common with a saver: of values, limits, encryption."""
+    keyspace: StoreKeyspace
+    places: Places
+    remembered: Remembered
+    """Pages and mirrors."""
+    is_replicated: bool
+    """Whether writes wait for replicas: then each is sent alone."""

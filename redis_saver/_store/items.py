@@ -1,0 +1,127 @@
+"""Items: as callers get them, and as records.
+
+A record is what a script put in front (when the item was created, its version, its TTL, which put made it), then the value: a frame of the serializer's
+type, and the serializer's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from langgraph.store.base import Item, SearchItem
+
+from redis_saver._common import limits, names
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
+from redis_saver._common.store_names import Partition
+from redis_saver._storage import compression, encryption
+from redis_saver._storage.context import Context
+from redis_saver._storage.framing import first
+from redis_saver._store.places import namespace_and_key
+from redis_saver.errors import decoding_item, encoding
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class VersionedItem(Item):
+    """An item of a `RedisStore`, with its version."""
+
+    __slots__ = ("version",)
+    version: int
+    """`updated_at` in microseconds since 1970. Each put of the item gives it a greater one. For `put(..., if_version=)`."""
+
+
+class VersionedSearchItem(SearchItem):
+    """An item that `search` of a `RedisStore` found, with its version."""
+
+    __slots__ = ("version",)
+    version: int
+    """As that of `VersionedItem`."""
+
+
+class Entry:
+    """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
+
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
+
+    def __init__(self, field: bytes, record: bytes) -> None:
+        """Take a record apart."""
+        created, version, ttl, _, self.data = record.split(b" ", 4)
+        self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
+        self.known: dict[str, Any] | None = None
+        """Its value, once a filter has looked at it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about, with its value."""
+        return 400 + len(self.field) + 3 * len(self.data)
+
+    def value(self, context: Context, partition: Partition) -> dict[str, Any]:
+        """Its value, for filters: no caller gets this one."""
+        if self.known is None:
+            self.known = self.decoded(context, *namespace_and_key(partition, self.field))
+        return self.known
+
+    def decoded(self, context: Context, namespace: tuple[str, ...], key: str) -> dict[str, Any]:
+        """Its value, made anew.
+
+        Raises:
+            DecodeError: The serializer does not know the bytes.
+            PlainValueRefused: They are not encrypted, and have to be.
+        """
+        with decoding_item("item {!r} of namespace {!r}", key, namespace):
+            kind, start = first(self.data)
+            encryption.check_read(context, kind)
+            kind, data = compression.original(kind, self.data[start:], Allowance(context.limits, "a store"))
+            value = context.serde.loads_typed((names.decode(kind), data))
+            if not isinstance(value, dict):
+                raise ValueError(f"it is a {type(value).__name__}, and the value of an item is a dict")  # noqa: TRY004 - it becomes a DecodeError
+            return value
+
+    def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
+        """What `get` answers."""
+        item = VersionedItem(
+            value=self.decoded(context, namespace, key),
+            key=key,
+            namespace=namespace,
+            created_at=_moment(self.created),
+            updated_at=_moment(self.version),
+        )
+        item.version = self.version
+        return item
+
+    def search_item(self, context: Context, partition: Partition) -> VersionedSearchItem:
+        """What `search` answers."""
+        namespace, key = namespace_and_key(partition, self.field)
+        value = self.decoded(context, namespace, key)
+        updated = _moment(self.version)
+        created = updated if self.created == self.version else _moment(self.created)
+        item = VersionedSearchItem(namespace, key, value, created, updated)
+        item.version = self.version
+        return item
+
+
+def _moment(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
+    """The value of an item, as a record has it.
+
+    Raises:
+        TypeError: It is no mapping of strings.
+        EncodeError: The serializer does not know something in it.
+        LimitExceeded: It is too long.
+    """
+    if not isinstance(value, (dict, Mapping)) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"value={shown(value)}: the value of an item is a dict whose keys are str")
+    with encoding("item {!r} of namespace {!r}", key, namespace):
+        said, data = context.serde.dumps_typed(value if type(value) is dict else dict(value))
+        encryption.check_written(context, said)
+    limits.check(context.limits, "value_bytes", len(data), "the value of item {!r} has {} bytes", key)
+    kind = names.encode(said)
+    if context.compression is not None:
+        kind, data = compression.smaller(kind, data)
+    return b"%d:%b%b" % (len(kind), kind, data)

@@ -1,0 +1,161 @@
+"""The operations behind a store's methods: `batch`, and `get` and `put` of one item."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
+
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import kind_of, shown
+from redis_saver._common.store_names import PARTITION_LABELS, Partition
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Operation
+from redis_saver._store import searching
+from redis_saver._store.calling import ask, together
+from redis_saver._store.context import StoreContext
+from redis_saver._store.items import Entry, VersionedItem, encode_value
+from redis_saver._store.writing import ANY_VERSION, Write, put
+
+ITEMS_PER_GET = 500
+
+
+def get(context: StoreContext, namespace: tuple[str, ...], key: str, refresh: bool) -> Operation[VersionedItem | None]:
+    """One item; one round trip."""
+    place = context.places.of(namespace)
+    field = place.field(context.places.key(key))
+    return _get(context, place.partition, field, namespace, key, refresh)
+
+
+def _get(
+    context: StoreContext, partition: Partition, field: bytes, namespace: tuple[str, ...], key: str, refresh: bool
+) -> Operation[VersionedItem | None]:
+    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field))
+    if not records or records[0] is None:
+        return None
+    return Entry(field, records[0]).item(context.values, tuple(namespace), key)
+
+
+def put_one(
+    context: StoreContext, namespace: tuple[str, ...], key: str, value: Any, ttl: float | None, if_version: int | None
+) -> Operation[None]:
+    """Store an item, or delete it (the value None); one round trip."""
+    op = PutOp(namespace, key, value, None, ttl)
+    partition, field, write = _as_write(context, op, if_version)
+    return put(context, partition, {field: write})
+
+
+def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
+    """What a put does, checked and encoded."""
+    places = context.places
+    place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
+    key = places.key(op.key)
+    if op.value is None:
+        return place.partition, place.field(key), Write(b"")
+    value = encode_value(context.values, op.namespace, key, op.value)
+    expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
+    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected)
+
+
+def _checked_version(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(
+            f"if_version={shown(given)}: write the version of the item that get() returned, or 0 if there must be none"
+        )
+    if given < 0:
+        raise ValueError(f"if_version={given}: a version is not negative; 0 means that there must be no such item")
+    return given
+
+
+def _milliseconds(minutes: Any) -> int:
+    """The TTL of an item; 0: none.
+
+    Raises:
+        TypeError, ValueError: It is no number of minutes, or out of range.
+    """
+    if minutes is None:
+        return 0
+    if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
+        raise TypeError(f"ttl={shown(minutes)}: the TTL of an item is a number of minutes, or None for none")
+    if not math.isfinite(minutes):
+        raise ValueError(f"ttl={shown(minutes)}: the TTL of an item is a finite number of minutes, or None for none")
+    return ttls.parse({"default_ttl": minutes}).milliseconds or 0
+
+
+def batch(context: StoreContext, ops: Iterable[Op]) -> Operation[list[Result]]:
+    """Many operations. The call itself checks the arguments and encodes the values, before anything is sent.
+
+    Raises:
+        TypeError, ValueError: An operation makes no sense.
+    """
+    given = list(ops)
+    results: list[Result] = [None] * len(given)
+    gets: dict[tuple[Partition, bool], dict[bytes, list[tuple[int, GetOp]]]] = {}
+    writes: dict[Partition, dict[bytes, Write]] = {}
+    reads: list[Operation[None]] = []
+    is_wide = False
+    for position, op in enumerate(given):
+        if isinstance(op, GetOp):
+            place = context.places.of(op.namespace)
+            fields = gets.setdefault((place.partition, bool(op.refresh_ttl)), {})
+            fields.setdefault(place.field(context.places.key(op.key)), []).append((position, op))
+        elif isinstance(op, PutOp):
+            partition, field, write = _as_write(context, op)
+            writes.setdefault(partition, {})[field] = write
+        elif isinstance(op, SearchOp):
+            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter)
+            reads.append(_into(results, position, searching.search(context, op)))
+        elif isinstance(op, ListNamespacesOp):
+            is_wide = True
+            reads.append(_into(results, position, searching.list_namespaces(context, op)))
+        else:
+            raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
+    for (partition, refresh), fields in gets.items():
+        names = list(fields)
+        for start in range(0, len(names), ITEMS_PER_GET):
+            some = {name: fields[name] for name in names[start : start + ITEMS_PER_GET]}
+            reads.append(_get_many(context, results, partition, some, refresh))
+    puts = [put(context, partition, some) for partition, some in writes.items()]
+    read_partitions = {partition for partition, _ in gets} | {
+        context.places.of(op.namespace_prefix).partition
+        for op in given
+        if isinstance(op, SearchOp) and len(op.namespace_prefix) >= PARTITION_LABELS
+    }
+    may_meet = is_wide or not read_partitions.isdisjoint(writes)
+    return _batch(context, results, reads, puts, may_meet)
+
+
+def _batch(
+    context: StoreContext,
+    results: list[Result],
+    reads: Sequence[Operation[None]],
+    puts: Sequence[Operation[None]],
+    may_meet: bool,
+) -> Operation[list[Result]]:
+    """Reads see what was there before the puts. So they go first, or together if they are about other partitions."""
+    if not reads or not puts or not may_meet:
+        yield from together(context, [*reads, *puts])
+        return results
+    yield from together(context, reads)
+    yield from together(context, puts)
+    return results
+
+
+def _into(results: list[Result], position: int, operation: Operation[Any]) -> Operation[None]:
+    results[position] = yield from operation
+
+
+def _get_many(
+    context: StoreContext,
+    results: list[Result],
+    partition: Partition,
+    fields: dict[bytes, list[tuple[int, GetOp]]],
+    refresh: bool,
+) -> Operation[None]:
+    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
+    for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
+        for position, op in asked:
+            if record is not None:
+                results[position] = Entry(field, record).item(context.values, tuple(op.namespace), op.key)

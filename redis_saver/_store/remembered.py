@@ -1,0 +1,58 @@
+"""What a process remembers of a store: pages and mirrors, those used last. A hint, never an answer: the server decides whether it still holds."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+from redis_saver._common import forks
+from redis_saver._common.display import shown
+
+
+class Remembered:
+    """Values under keys, in so many bytes of memory. OS threads share them, so nobody changes one: who learns more puts another in its place."""
+
+    def __init__(self, limit: int) -> None:
+        """Remember so many bytes at the most.
+
+        Raises:
+            ValueError: The limit is no number of bytes.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise ValueError(f"cache_bytes={shown(limit)}: write a number of bytes; 0 remembers nothing")
+        self._limit = limit
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Any:
+        """What is remembered under a key, or None."""
+        with self._lock:
+            if (found := self._values.get(key)) is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: Any, size: int) -> None:
+        """Remember a value of so many bytes; forgets those not used for longest where it becomes too much."""
+        with self._lock:
+            self._drop(key)
+            self._values[key] = value, size
+            self._size += size
+            while self._size > self._limit:
+                self._drop(next(iter(self._values)))
+
+    def forget(self, key: Hashable) -> None:
+        """Forget what is remembered under a key."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        self._size -= self._values.pop(key, (None, 0))[1]

@@ -1,0 +1,225 @@
+"""The operations that look at many items: search, list and count namespaces, delete all of one."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
+
+from redis_saver._common import config as configs
+from redis_saver._common.display import shown
+from redis_saver._common.names import components
+from redis_saver._common.store_names import PARTITION_LABELS, Partition
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Operation
+from redis_saver._store import directory, mirrors, pages
+from redis_saver._store.calling import ask, together
+from redis_saver._store.context import StoreContext
+from redis_saver._store.filters import Matches, compile_filter
+from redis_saver._store.items import Entry, VersionedSearchItem
+from redis_saver._store.places import Place, check_labels, namespace_and_key
+from redis_saver._store.writing import Write, clean, put
+
+Found = tuple[Partition, Entry]
+
+
+def search(context: StoreContext, op: SearchOp) -> Operation[list[VersionedSearchItem]]:
+    """Items of a namespace and of those below it, newest first. The call itself checks the arguments.
+
+    Raises:
+        TypeError, ValueError: An argument makes no sense.
+    """
+    labels = check_labels(op.namespace_prefix, "namespace_prefix")
+    matches = compile_filter(op.filter)
+    for name, given in (("limit", op.limit), ("offset", op.offset)):
+        configs.number(name, given, 0, whole=True)
+    if len(labels) >= PARTITION_LABELS:
+        return _in_partition(context, context.places.of(labels), op, matches)
+    return _in_all(context, labels, op, matches)
+
+
+def _in_partition(
+    context: StoreContext, place: Place, op: SearchOp, matches: Matches | None
+) -> Operation[list[VersionedSearchItem]]:
+    if matches is None:
+        entries, _ = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
+    else:
+        some, _ = yield from _matching(context, place, op.offset + op.limit, matches)
+        entries = some[op.offset :]
+        if op.refresh_ttl:
+            yield from _refresh(context, [(place.partition, entry) for entry in entries])
+    return [entry.search_item(context.values, place.partition) for entry in entries]
+
+
+def _in_all(
+    context: StoreContext, labels: tuple[str, ...], op: SearchOp, matches: Matches | None
+) -> Operation[list[VersionedSearchItem]]:
+    """Search partition after partition, some at a time. The best of each are kept until all were asked."""
+    most = op.offset + op.limit
+    best: list[Found] = []
+    for some in directory.windows((yield from directory.partitions(context, labels))):
+        asked = []
+        for partition, _ in some:
+            place = Place(partition, b"")
+            if matches is None:
+                asked.append(pages.read(context, place, 0, most, refresh=False))
+            else:
+                asked.append(_matching(context, place, most, matches))
+        answers = yield from together(context, asked)
+        for (partition, token), (entries, found_token) in zip(some, answers, strict=True):
+            best += [(partition, entry) for entry in entries]
+            if found_token == b"0":
+                yield from clean(context, partition, token)
+        best = heapq.nsmallest(most, best, key=_order)
+    found = best[op.offset :]
+    if op.refresh_ttl:
+        yield from _refresh(context, found)
+    return [entry.search_item(context.values, partition) for partition, entry in found]
+
+
+def _order(found: Found) -> tuple[int, tuple[str, ...], str]:
+    """Newest first, then by namespace and key: versions may be the same in two partitions."""
+    partition, entry = found
+    return (-entry.version, *namespace_and_key(partition, entry.field))
+
+
+def _matching(context: StoreContext, place: Place, most: int, matches: Matches) -> Operation[tuple[list[Entry], bytes]]:
+    """The newest items that match a filter, and the partition's token."""
+    mirror = yield from mirrors.synced(context, place.partition)
+    entries: Iterable[Entry] = reversed(mirror.entries.values())
+    if place.prefix:
+        entries = (entry for entry in entries if entry.field.startswith(place.prefix))
+    found = (entry for entry in entries if matches(entry.known or entry.value(context.values, place.partition)))
+    return list(islice(found, most)), mirror.token or b"0"
+
+
+def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
+    """Begin the TTLs of items anew. A round trip, if one has a TTL."""
+    fields: dict[Partition, list[bytes]] = {}
+    for partition, entry in found:
+        if entry.has_ttl:
+            fields.setdefault(partition, []).append(entry.field)
+    asked = [
+        ask(context, partition, scripts.GET_ITEMS, (2, *names[start : start + 1000]))
+        for partition, names in fields.items()
+        for start in range(0, len(names), 1000)
+    ]
+    if asked:
+        yield from together(context, asked)
+
+
+# -- namespaces
+
+
+def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[list[tuple[str, ...]]]:
+    """The namespaces that have items, in order. The call itself checks the arguments.
+
+    Raises:
+        TypeError, ValueError: An argument makes no sense.
+    """
+    for name, given, least in (("limit", op.limit, 0), ("offset", op.offset, 0)):
+        configs.number(name, given, least, whole=True)
+    if op.max_depth is not None:
+        configs.number("max_depth", op.max_depth, 1, whole=True)
+    conditions = tuple(op.match_conditions or ())
+    for condition in conditions:
+        check_labels(condition.path, condition.match_type)
+        if condition.match_type not in ("prefix", "suffix"):
+            raise ValueError(f"match_type={shown(condition.match_type)}: write 'prefix' or 'suffix'")
+    return _list_namespaces(context, op, conditions)
+
+
+def _list_namespaces(
+    context: StoreContext, op: ListNamespacesOp, conditions: Sequence[MatchCondition]
+) -> Operation[list[tuple[str, ...]]]:
+    found = set()
+    for namespace, _ in (yield from _counted(context, _literal(conditions))):
+        if all(_fits(namespace, condition) for condition in conditions):
+            found.add(namespace[: op.max_depth])
+    return sorted(found)[op.offset : op.offset + op.limit]
+
+
+def _literal(conditions: Sequence[MatchCondition]) -> tuple[str, ...]:
+    """The labels that all namespaces begin with that fit the conditions, as far as that is easily seen."""
+    longest: tuple[str, ...] = ()
+    for condition in conditions:
+        path = tuple(condition.path)
+        if condition.match_type == "prefix":
+            literal = path[: path.index("*")] if "*" in path else path
+            longest = max(longest, literal, key=len)
+    return longest
+
+
+def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
+    path = tuple(condition.path)
+    if len(namespace) < len(path):
+        return False
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
+    return all(wanted in ("*", label) for label, wanted in zip(part, path, strict=True))
+
+
+def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[tuple[tuple[str, ...], int]]]:
+    """The namespaces that begin with these labels, and how many items each has."""
+    found: list[tuple[tuple[str, ...], int]] = []
+    for some in directory.windows((yield from directory.partitions(context, labels))):
+        answers = yield from together(context, [directory.counts(context, partition) for partition, _ in some])
+        for (partition, token), counts in zip(some, answers, strict=True):
+            if counts is None and len(labels) < PARTITION_LABELS:
+                yield from clean(context, partition, token)
+            for below, count in (counts or {}).items():
+                found.append(((*partition.labels, *components(below)), count))
+    return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
+
+
+def count(context: StoreContext, prefix: Any) -> Operation[int]:
+    """How many items a namespace and those below it have."""
+    labels = check_labels(prefix, "namespace_prefix")
+    return _count(context, labels)
+
+
+def _count(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
+    return sum(number for _, number in (yield from _counted(context, labels)))
+
+
+def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
+    """Delete all items of a namespace and of those below it. Returns how many."""
+    labels = check_labels(prefix, "namespace_prefix")
+    if not labels:
+        raise ValueError(
+            "namespace_prefix=(): that is the whole store; delete the namespaces of list_namespaces(max_depth=1) one by one"
+        )
+    return _delete_namespace(context, labels)
+
+
+def _delete_namespace(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
+    if len(labels) > PARTITION_LABELS:
+        return (yield from _delete_below(context, context.places.of(labels)))
+    removed = 0
+    for some in directory.windows((yield from directory.partitions(context, labels))):
+        removed += sum((yield from together(context, [clean(context, *one, "all") for one in some])))
+    return removed
+
+
+def _delete_below(context: StoreContext, place: Place) -> Operation[int]:
+    """Delete a part of a partition, a thousand items at a time."""
+    removed, above, is_last = 0, b"0", 0
+    while not is_last:
+        reply = yield from ask(context, place.partition, scripts.LIST_ITEMS, (above, "versions"))
+        if not reply:
+            break
+        _, _, _, is_last, *flat = reply
+        fields = [field for field in flat[::2] if field.startswith(place.prefix)]
+        yield from put(context, place.partition, {field: Write(b"") for field in fields})
+        removed, above = removed + len(fields), flat[-1] if flat else above
+    return removed
+
+
+def sweep(context: StoreContext) -> Operation[int]:
+    """Remove what has expired in all partitions. Returns how many items went."""
+    removed = 0
+    for some in directory.windows((yield from directory.partitions(context, ()))):
+        removed += sum((yield from together(context, [clean(context, *one) for one in some])))
+    return removed

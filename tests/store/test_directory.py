@@ -1,0 +1,206 @@
+"""The directory leads to every item, whatever writers, deleters and cleaners do at once, and wherever one of them dies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from stores import check_sound, directory, members
+from uniform import Target, Uniform
+
+from redis_saver import RedisStore, StoreDamaged
+from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._store import calling, operations, searching
+
+NS = ("memories", "user")
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+
+
+class Clock:
+    """Time as writers see it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Turn:
+    """An operation that goes on by a request at a time; it may die before any."""
+
+    def __init__(self, store: RedisStore, make: Callable[[Any], Any]) -> None:
+        self._driver, self._operation = store._driver, make(store._context)
+        self.is_over = False
+        self._next(None)
+
+    def _next(self, reply: Any) -> None:
+        try:
+            self._request = self._operation.send(reply)
+        except StopIteration:
+            self.is_over = True
+
+    def step(self) -> None:
+        self._next(self._driver.request(self._request))
+
+
+def writing(key: str) -> Callable[[Any], Any]:
+    return lambda context: operations.put_one(context, NS, key, {"n": 1}, None, None)
+
+
+def deleting(key: str) -> Callable[[Any], Any]:
+    return lambda context: operations.put_one(context, NS, key, None, None, None)
+
+
+ACTORS: dict[str, Callable[[Any], Any]] = {
+    "writer": writing("a"),
+    "other writer": writing("b"),
+    "deleter": deleting("a"),
+    "cleaner": lambda context: searching.count(context, ()),
+    "wiper": lambda context: searching.delete_namespace(context, NS),
+}
+
+
+def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
+    """Plays again and again, each time with other choices, until all were made."""
+    path: list[list[int]] = []
+    while True:
+        position = 0
+
+        def choose(among: int) -> int:
+            nonlocal position
+            if position == len(path):
+                path.append([0, among])
+            position += 1
+            return path[position - 1][0]
+
+        play(choose)
+        yield
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1][0] += 1
+
+
+def play(target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]) -> None:
+    """One order in which some go on. Between any two steps the directory leads to what is there."""
+    target.raw.unlink(*target.keys(), "none")
+    if before != "nothing":
+        stores[0].put(NS, "a", {"n": 0})
+    if before == "a crash":  # behind the announcement of the first item
+        target.raw.unlink(*StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys)
+    turns = [Turn(store, ACTORS[name]) for store, name in zip(stores, actors, strict=False)]
+    while running := [one for one in turns if not one.is_over]:
+        running[choose(len(running))].step()
+        assert set(members(target)) <= set(directory(target))
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("before", ["nothing", "an item", "a crash"])
+@pytest.mark.parametrize(
+    "actors",
+    [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"], ["writer", "cleaner", "wiper"]],
+    ids=" and ".join,
+)
+async def test_every_order_of_steps(target: Target, actors: list[str], before: str) -> None:
+    stores = [target.store(cache_bytes=0).saver for _ in actors]
+    count = 0
+    for _ in schedules(lambda choose: play(target, stores, actors, before, choose)):  # type: ignore[arg-type]
+        count += 1
+        check_reached(target, stores[0])  # type: ignore[arg-type]
+    assert count > 3
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_some_orders_of_all_at_once(target: Target) -> None:
+    actors = ["writer", "other writer", "deleter", "cleaner", "wiper", "cleaner"]
+    stores = [target.store(cache_bytes=0).saver for _ in actors]
+    for seed in range(150):
+        chance = random.Random(seed)
+        before = chance.choice(["nothing", "an item", "a crash"])
+        play(target, stores, chance.sample(actors, 6), before, chance.randrange)  # type: ignore[arg-type]
+        check_reached(target, stores[0])  # type: ignore[arg-type]
+        check_sound(target)
+
+
+def check_reached(target: Target, store: RedisStore) -> None:
+    there = bool(members(target))
+    assert bool(store.count(())) == there == bool(store.search(("memories",)))
+    assert not there or directory(target) == [b"memories\0user\0"]
+    assert there or directory(target) == [], "who looked at an empty partition has withdrawn it"
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("stops_before", [1, 2])
+async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
+    target: Target, stops_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition was cleaned away meanwhile, and nothing refuses its token any more: it announces again behind its put."""
+    clock = Clock()
+    monkeypatch.setattr(calling, "time", clock)
+    store, other = target.store().saver, target.store().saver
+    turn = Turn(store, writing("a"))  # type: ignore[arg-type]
+    for _ in range(stops_before):
+        turn.step()
+    other.count(())
+    assert directory(target) == []
+    target.raw.unlink(StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys[4])
+    clock.now += 61
+    while not turn.is_over:
+        turn.step()
+    check_sound(target)
+    assert other.count(()) == 1
+
+
+async def test_an_announcement_whose_writer_died_is_withdrawn_by_who_lists(target: Target) -> None:
+    store = target.store()
+    turn = Turn(Target(target.name, "sync", target.url, target.prefix).store().saver, writing("a"))  # type: ignore[arg-type]
+    turn.step()
+    turn.step()
+    assert directory(target) == [b"memories\0user\0"]
+    assert await store.list_namespaces() == []
+    assert directory(target) == []
+    await store.put(NS, "a", {"n": 1})
+    assert await store.list_namespaces() == [NS]
+    check_sound(target)
+
+
+async def test_an_empty_store_leaves_nothing_but_tokens_for_a_minute(target: Target) -> None:
+    store = target.store()
+    for ns in (("one",), ("two", "labels"), ("two", "labels", "deep"), ("some", "other")):
+        for key in ("a", "b"):
+            await store.put(ns, key, {"n": 1}, ttl=5)
+    for ns in (("one",), ("two", "labels"), ("two", "labels", "deep"), ("some", "other")):
+        for key in ("a", "b"):
+            await store.delete(ns, key)
+    left = target.keys()
+    assert left and all(key.endswith(b":retired") and 0 < target.raw.pttl(key) <= 60_000 for key in left)
+
+
+@pytest.mark.parametrize("position", range(3))
+async def test_a_directory_that_lost_a_key_is_an_error_and_can_be_rebuilt(target: Target, position: int) -> None:
+    store = target.store()
+    await store.put(("a", "b"), "k", {"n": 1})
+    await store.put(("c",), "k", {"n": 1}, ttl=100)
+    target.raw.delete(StoreKeyspace(target.prefix).directory[position])
+    for call in (store.search(()), store.list_namespaces(), store.put(("new",), "k", {"n": 1}), store.count(("a",))):
+        with pytest.raises(StoreDamaged, match="rebuild_directory"):
+            await call
+    assert (await store.get(("a", "b"), "k")).value == {"n": 1}, "what it leads to is still there"
+    assert await store.rebuild_directory() == 2
+    assert await store.list_namespaces() == [("a", "b"), ("c",)]
+    await store.put(("new",), "k", {"n": 1})
+    check_sound(target)
+
+
+@pytest.mark.everywhere
+async def test_rebuilding_finds_hostile_names_on_every_node(store: Uniform) -> None:
+    labels = ["a/b", "%", "{x}", "*", "[a]", "é", "%2F", "\ud800"]
+    namespaces = [(one,) for one in labels] + [(one, other) for one in labels[:3] for other in labels[:3]]
+    for ns in namespaces:
+        await store.put(ns, "k", {"n": 1})
+    assert await store.rebuild_directory() == len(namespaces)
+    assert await store.list_namespaces() == sorted(namespaces)

@@ -1,0 +1,31 @@
+"""Random operations of several processes, compared with a model."""
+
+from __future__ import annotations
+
+import pytest
+from seeds import seeds, targets
+from store_model import Play
+from stores import check_sound
+from uniform import Target
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
+@pytest.mark.parametrize("seed", seeds(range(2)))
+async def test_random_operations(target: Target, seed: int) -> None:
+    print("seed", seed)
+    await Play(target, seed).run(250)
+    check_sound(target)
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", targets("redis"))
+@pytest.mark.parametrize("seed", seeds(range(10)))
+async def test_fifty_thousand_operations(target: Target, seed: int) -> None:
+    print("seed", seed)
+    play = Play(target, seed)
+    for _ in range(50):
+        await play.run(100)
+        check_sound(target)
