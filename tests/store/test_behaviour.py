@@ -43,7 +43,16 @@ def keys(items: list[Any]) -> list[str]:
 
 
 async def test_an_item_comes_back_as_it_was_put(store: Uniform) -> None:
-    value = {"text": "tea", "n": 1, "f": 0.5, "b": True, "none": None, "list": [1, [2]], "d": {"e": {}}, "bytes": b"\0\xff"}
+    value = {
+        "text": "tea",
+        "n": 1,
+        "f": 0.5,
+        "b": True,
+        "none": None,
+        "list": [1, [2]],
+        "d": {"e": {}},
+        "bytes": b"\0\xff",
+    }
     before = datetime.now(timezone.utc)
     await store.put(NS, "k", value)
     item = await store.get(NS, "k")
@@ -89,7 +98,15 @@ async def test_delete_is_final_and_may_be_repeated(target: Target, store: Unifor
 
 async def test_no_prefix_leaks(store: Uniform) -> None:
     """A label is a whole label: `1` is not the beginning of `10`, and a label with a slash is one label."""
-    names = [("users", "1"), ("users", "10"), ("users", "1", "2"), ("users", "1/2"), ("users1",), ("users",), ("user", "s")]
+    names = [
+        ("users", "1"),
+        ("users", "10"),
+        ("users", "1", "2"),
+        ("users", "1/2"),
+        ("users1",),
+        ("users",),
+        ("user", "s"),
+    ]
     for ns in names:
         await store.put(ns, "k", {"n": "/".join(ns)})
     for prefix in [*names, ("users", "1", "2", "3"), ("u",), ()]:
@@ -101,7 +118,25 @@ async def test_no_prefix_leaks(store: Uniform) -> None:
             assert await store.list_namespaces(prefix=prefix) == expected
 
 
-HOSTILE = ["", "\0", "\1", "\1\1", "a\0b", "@state", "{k}", "}", "%", "/", ":", "*", "a\nb", "é", "\ud800", "😀", "k" * 300]
+HOSTILE = [
+    "",
+    "\0",
+    "\1",
+    "\1\1",
+    "a\0b",
+    "@state",
+    "{k}",
+    "}",
+    "%",
+    "/",
+    ":",
+    "*",
+    "a\nb",
+    "é",
+    "\ud800",
+    "😀",
+    "k" * 300,
+]
 
 
 async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> None:
@@ -148,7 +183,9 @@ async def test_newest_first_and_pages(store: Uniform) -> None:
         pages = [await store.search(NS, filter=filter, limit=10, offset=offset) for offset in (0, 10, 20, 30)]
         assert [keys(page) for page in pages] == [expected[:10], expected[10:20], expected[20:], []]
         assert keys(await store.search((), filter=filter, limit=7, offset=5)) == expected[5:12]
-    assert all(type(one) is VersionedSearchItem and isinstance(one, SearchItem) and one.score is None for one in pages[0])
+    assert all(
+        type(one) is VersionedSearchItem and isinstance(one, SearchItem) and one.score is None for one in pages[0]
+    )
     assert await store.search(NS, limit=0) == []
     assert keys(await store.search(NS)) == expected[:10], "ten by default"
 
@@ -175,10 +212,18 @@ async def test_a_repeated_page_shows_each_change(store: Uniform, target: Target)
     async def both() -> None:
         pages = []
         for one in (store, other, target.store(cache_bytes=0)):
-            pages.append([[(i.key, i.value, i.version) for i in await one.search(NS, limit=10, offset=o)] for o in (0, 10, 20)])
+            pages.append(
+                [[(i.key, i.value, i.version) for i in await one.search(NS, limit=10, offset=o)] for o in (0, 10, 20)]
+            )
         assert pages[0] == pages[1] == pages[2]
 
-    for change in (other.put(NS, "k5", {"n": 50}), other.delete(NS, "k29"), store.put(NS, "x", {}), other.delete(NS, "k15"), other.put(NS, "k15", {})):
+    for change in (
+        other.put(NS, "k5", {"n": 50}),
+        other.delete(NS, "k29"),
+        store.put(NS, "x", {}),
+        other.delete(NS, "k15"),
+        other.put(NS, "k15", {}),
+    ):
         await both()
         await change
     await both()
@@ -274,12 +319,24 @@ async def test_a_batch_that_makes_no_sense_sends_nothing(store: Uniform, target:
 
 
 async def test_list_namespaces(store: Uniform) -> None:
-    names = [("a", "b", "c"), ("a", "b", "d", "e"), ("a", "b", "d", "i"), ("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f"), ("a",)]
+    names = [
+        ("a", "b", "c"),
+        ("a", "b", "d", "e"),
+        ("a", "b", "d", "i"),
+        ("a", "b", "f"),
+        ("a", "c", "f"),
+        ("b", "a", "f"),
+        ("a",),
+    ]
     for ns in names:
         await store.put(ns, "k", {})
         await store.put(ns, "l", {})
     assert await store.list_namespaces() == sorted(names)
-    assert await store.list_namespaces(prefix=("a", "b"), max_depth=3) == [("a", "b", "c"), ("a", "b", "d"), ("a", "b", "f")]
+    assert await store.list_namespaces(prefix=("a", "b"), max_depth=3) == [
+        ("a", "b", "c"),
+        ("a", "b", "d"),
+        ("a", "b", "f"),
+    ]
     assert await store.list_namespaces(suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
     assert await store.list_namespaces(prefix=("a", "*", "f")) == [("a", "b", "f"), ("a", "c", "f")]
     assert await store.list_namespaces(prefix=("*", "a"), suffix=("*", "f")) == [("b", "a", "f")]
@@ -290,12 +347,19 @@ async def test_list_namespaces(store: Uniform) -> None:
 
 
 async def test_all_namespaces_are_found_however_many(store: Uniform) -> None:
-    names = sorted([("users", f"{number:03}") for number in range(300)] + [("one", "user", f"{number:03}") for number in range(700)])
+    names = sorted(
+        [("users", f"{number:03}") for number in range(300)]
+        + [("one", "user", f"{number:03}") for number in range(700)]
+    )
     await store.batch([PutOp(ns, "k", {}) for ns in names])
     assert await store.list_namespaces(limit=5000) == names
     assert await store.list_namespaces(prefix=("one",), limit=5000) == names[:700]
     assert await store.list_namespaces(suffix=("007",)) == [("one", "user", "007"), ("users", "007")]
-    assert (await store.count(), await store.count(("one", "user")), await store.count(("one", "user", "007"))) == (1000, 700, 1)
+    assert (await store.count(), await store.count(("one", "user")), await store.count(("one", "user", "007"))) == (
+        1000,
+        700,
+        1,
+    )
 
 
 async def test_delete_namespace_takes_all_below_and_nothing_else(store: Uniform, target: Target) -> None:
@@ -386,7 +450,9 @@ async def test_compressed_values_are_read_by_all(target: Target) -> None:
     value = {"text": "tea " * 5000}
     await target.store(compression="zstd").put(NS, "k", value)
     assert (await target.store().get(NS, "k")).value == value
-    assert sum(map(len, target.raw.hgetall(next(key for key in target.keys() if key.endswith(b":items"))).values())) < 1000
+    assert (
+        sum(map(len, target.raw.hgetall(next(key for key in target.keys() if key.endswith(b":items"))).values())) < 1000
+    )
 
 
 async def test_limits_are_kept_before_anything_is_sent(target: Target) -> None:

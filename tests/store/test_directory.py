@@ -85,7 +85,9 @@ def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
         path[-1][0] += 1
 
 
-def play(target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]) -> None:
+def play(
+    target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]
+) -> None:
     """One order in which some go on. Between any two steps the directory leads to what is there."""
     target.raw.unlink(*target.keys(), "none")
     if before != "nothing":

@@ -1,0 +1,159 @@
+"""What each operation of a store costs, where that can be counted: round trips, bytes, keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from counting import Counted
+from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
+from uniform import Target, Uniform
+from wrappers import Around
+
+from redis_saver._engine.requests import Batch, Call
+
+NS = ("memories", "user-1")
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+
+
+@pytest.fixture
+async def counted(target: Target) -> tuple[Uniform, Counted]:
+    """A store whose scripts the server knows, with one item, and its counter."""
+    client = target.client()
+    store = target.store(client=client)
+    await store.put(("warm", "up"), "k", {"n": 1})
+    await store.batch(
+        [GetOp(("warm", "up"), "k"), SearchOp(("warm", "up")), SearchOp(("warm",), {"n": 1}), ListNamespacesOp()]
+    )
+    await store.delete(("warm", "up"), "k")
+    await store.put(NS, "k", {"n": 1})
+    await store.delete_namespace(("none", "there"))
+    return store, Counted(client)
+
+
+async def test_round_trips(counted: tuple[Uniform, Counted]) -> None:
+    store, counter = counted
+
+    async def trips(call: Any) -> int:
+        counter.take()
+        await call
+        return len([one for one in counter.take() if one != "EVAL"])
+
+    assert await trips(store.put(NS, "k", {"n": 2})) == 1
+    assert await trips(store.put(NS, "l", {"n": 2}, ttl=5, if_version=0)) == 1
+    assert await trips(store.get(NS, "k")) == 1
+    assert await trips(store.get(NS, "none")) == 1
+    assert await trips(store.get(("nobody",), "k")) == 1
+    assert await trips(store.delete(NS, "l")) == 1
+    assert await trips(store.search(NS)) == 1
+    assert await trips(store.search((*NS, "deeper"))) == 1
+    assert await trips(store.search(NS, filter={"n": 2})) == 1
+    assert await trips(store.count(NS)) == 1
+    assert await trips(store.list_namespaces(prefix=NS)) == 1
+    assert await trips(store.search(("memories",))) == 2
+    assert await trips(store.search((), filter={"n": 2})) == 2
+    assert await trips(store.list_namespaces()) == 2
+    assert await trips(store.count()) == 2
+    assert await trips(store.put(("memories", "new"), "k", {})) == 3, "refused, announced, put"
+    assert await trips(store.put(("memories", "new"), "l", {})) == 1
+    assert await trips(store.delete_namespace(("memories", "new"))) == 2
+    assert await trips(store.delete(NS, "k")) == 2, "the last item: the directory is told"
+
+
+async def test_round_trips_of_batches(counted: tuple[Uniform, Counted]) -> None:
+    store, counter = counted
+    users = [("memories", f"user-{number}") for number in range(50)]
+    puts = [PutOp(ns, f"k{number}", {"n": number}) for ns in users for number in range(3)]
+    await store.batch(puts)
+
+    async def trips(ops: list[Any]) -> int:
+        counter.take()
+        await store.batch(ops)
+        return len(counter.take())
+
+    assert await trips(puts) == 1
+    assert await trips([GetOp(ns, f"k{number}") for ns in users for number in range(3)]) == 1
+    assert await trips([SearchOp(ns) for ns in users]) == 1
+    assert await trips([GetOp(users[0], "k0"), PutOp(users[1], "k0", {})]) == 1, "about other partitions"
+    assert await trips([GetOp(users[0], "k0"), PutOp(users[0], "k0", {})]) == 2, "reads go first"
+    assert await trips([PutOp((f"new-{number}",), "k", {}) for number in range(50)]) == 3
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_calls_of_many_tasks_share_round_trips(counted: tuple[Uniform, Counted]) -> None:
+    import asyncio
+
+    store, counter = counted
+    counter.take()
+    await asyncio.gather(*(store.get(NS, "k") for _ in range(50)))
+    assert len(counter.take()) == 1
+
+
+class Bytes:
+    """What a store sends and receives: the arguments and replies of its scripts."""
+
+    def __init__(self, store: Uniform) -> None:
+        self.sent = self.received = 0
+
+        def around(request: Any) -> Any:
+            for one in request.requests if isinstance(request, Batch) else (request,):
+                if isinstance(one, Call):
+                    self.sent += sum(
+                        len(part if isinstance(part, bytes) else str(part)) for part in (*one.keys, *one.arguments)
+                    )
+            reply = yield request
+            self.received += size(reply)
+            return reply
+
+        Around(store.saver, around)
+
+    def take(self) -> tuple[int, int]:
+        found, self.sent, self.received = (self.sent, self.received), 0, 0
+        return found
+
+
+def size(reply: Any) -> int:
+    if isinstance(reply, (list, tuple)):
+        return sum(map(size, reply))
+    return len(reply) if isinstance(reply, (bytes, str)) else 8
+
+
+async def test_a_repeated_page_and_a_warm_search_transfer_nothing_but_what_changed(target: Target) -> None:
+    writer, store = target.store(), target.store()
+    await writer.batch([PutOp(NS, f"/file-{number}", {"content": "x" * 1000, "n": number}) for number in range(500)])
+    counted = Bytes(store)
+
+    async def page() -> Any:
+        return await store.search(NS, limit=100, offset=100)
+
+    async def filtered() -> Any:
+        return await store.search(NS, filter={"n": {"$lt": 100}}, limit=100)
+
+    for read, least in ((page, 100_000), (filtered, 500_000)):
+        await read()
+        sent, received = counted.take()
+        assert received > least and sent < 400
+        for _ in range(3):
+            assert len(await read()) == 100
+            sent, received = counted.take()
+            assert sent < 400 and received < 100, (sent, received)
+    await writer.put(NS, "/file-7", {"content": "y" * 1000, "n": 7})
+    assert len(await filtered()) == 100
+    sent, received = counted.take()
+    assert sent < 400 and 1000 < received < 1300
+    assert len(await page()) == 100
+    sent, received = counted.take()
+    assert received < 1300 + 100 * 40, "one item that moved on, and which items there are"
+    await writer.delete(NS, "/file-3")
+    assert len(await filtered()) == 99
+    sent, received = counted.take()
+    assert received < 500 * 40, "what is left, without values"
+
+
+async def test_four_keys_a_partition_at_the_most_and_three_of_the_directory(target: Target, store: Uniform) -> None:
+    for number in range(20):
+        await store.put(NS, f"k{number}", {"n": number})
+    assert len(target.keys()) == 2 + 2
+    await store.put((*NS, "deep"), "k", {}, ttl=10)
+    await store.put(("other",), "k", {}, ttl=10)
+    assert len(target.keys()) == 4 + 3 + 3

@@ -1,0 +1,199 @@
+"""Items that expire: by themselves, never answered afterwards, and nothing left of them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.base import GetOp, PutOp
+from stores import check_sound, directory, later, members, state_of
+from uniform import Target, Uniform
+
+from redis_saver._common.store_names import StoreKeyspace
+
+NS, MINUTE = ("memories", "user-1"), 60_000
+
+
+async def seen(store: Uniform) -> set[Any]:
+    """The keys of all items, which each way of reading has to agree on."""
+    ways = [
+        {item.key for item in await store.search((), limit=100, refresh_ttl=False)},
+        {item.key for item in await store.search(NS, limit=100, refresh_ttl=False)},
+        {item.key for item in await store.search(NS, filter={"n": {"$gte": 0}}, limit=100, refresh_ttl=False)},
+        {item.key for item in await store.batch([GetOp(NS, f"k{n}", False) for n in range(10)]) if item},
+    ]
+    assert all(way == ways[0] for way in ways), ways
+    assert await store.count() == len(ways[0])
+    assert await store.list_namespaces() == ([NS] if ways[0] else [])
+    return ways[0]
+
+
+async def test_what_has_expired_is_gone_in_every_way_of_reading(target: Target) -> None:
+    store, other = target.store(ttl="10m"), target.store()
+    await store.put(NS, "k0", {"n": 0})
+    await store.put(NS, "k1", {"n": 1}, ttl=30)
+    await store.put(NS, "k2", {"n": 2}, ttl=None)
+    await other.put(NS, "k3", {"n": 3})
+    for minutes, left in (
+        (5, {"k0", "k1", "k2", "k3"}),
+        (6, {"k1", "k2", "k3"}),
+        (20, {"k2", "k3"}),
+        (1e6, {"k2", "k3"}),
+    ):
+        later(target, int(minutes * MINUTE))
+        assert await seen(store) == await seen(other) == left
+        check_sound(target)
+
+
+async def test_real_time(store: Uniform, target: Target) -> None:
+    """Without anybody's help, also on servers whose hashes know no deadlines."""
+    await store.put(NS, "k0", {"n": 0}, ttl=0.2 / 60)
+    await store.put(NS, "k1", {"n": 1}, ttl=60)
+    assert await seen(store) == {"k0", "k1"}
+    await asyncio.sleep(0.25)
+    assert await seen(store) == {"k1"}
+
+
+async def test_a_put_and_a_read_begin_the_ttl_anew(target: Target) -> None:
+    store = target.store(ttl={"default_ttl": 10})
+    for key in ("k0", "k1", "k2", "k3", "k4"):
+        await store.put(NS, key, {"n": int(key[1])})
+    later(target, 6 * MINUTE)
+    await store.put(NS, "k0", {"n": 0})
+    assert await store.get(NS, "k1")
+    assert [one.key for one in await store.search(NS, filter={"n": 2})] == ["k2"]
+    assert await store.get(NS, "k3", refresh_ttl=False)
+    await store.search(NS, limit=1, refresh_ttl=True)
+    later(target, 6 * MINUTE)
+    assert await seen(store) == {"k0", "k1", "k2"}
+    assert [one.key for one in await store.search((), limit=2)] == ["k0", "k2"]
+    later(target, 6 * MINUTE)
+    assert await seen(store) == {"k0", "k2"}
+    check_sound(target)
+
+
+async def test_a_repeated_page_that_is_the_same_refreshes_too(target: Target) -> None:
+    store = target.store(ttl="10m")
+    await store.put(NS, "k0", {"n": 0})
+    for _ in range(5):
+        later(target, 6 * MINUTE)
+        assert len(await store.search(NS)) == 1
+
+
+async def test_refresh_on_read_false_is_for_gets_and_searches(target: Target) -> None:
+    store = target.store(
+        ttl={"default_ttl": 10, "refresh_on_read": False, "omit_expired": False, "sweep_interval_minutes": 5}
+    )
+    await store.put(NS, "k0", {"n": 0})
+    await store.put(NS, "k1", {"n": 1})
+    later(target, 6 * MINUTE)
+    assert await store.get(NS, "k0") and await store.search(NS)
+    assert await store.get(NS, "k1", refresh_ttl=True)
+    later(target, 6 * MINUTE)
+    assert await seen(store) == {"k1"}
+
+
+async def test_a_put_decides_anew_whether_an_item_expires(store: Uniform, target: Target) -> None:
+    await store.put(NS, "k0", {"n": 0}, ttl=10)
+    await store.put(NS, "k1", {"n": 1})
+    check_sound(target)
+    await store.put(NS, "k0", {"n": 0})
+    await store.put(NS, "k1", {"n": 1}, ttl=10)
+    check_sound(target)
+    later(target, 11 * MINUTE)
+    assert await seen(store) == {"k0"}
+
+
+@pytest.mark.parametrize("ttl", ["10m", timedelta(minutes=10), {"default_ttl": 10}])
+async def test_where_everything_has_a_ttl_nothing_is_without_a_deadline(target: Target, ttl: Any) -> None:
+    store = target.store(ttl=ttl)
+    for ns in (NS, (*NS, "deep"), ("one",)):
+        for key in ("a", "b"):
+            await store.put(ns, key, {"n": 1})
+            await store.get(ns, key)
+            await store.search(ns[:1])
+            await store.search(ns, filter={"n": 1})
+    await store.delete(("one",), "a")
+    await store.delete_namespace((*NS, "deep"))
+    left = {key: target.raw.pttl(key) for key in target.keys()}
+    assert all(0 < one for one in left.values()), left
+    items = [left[key] for key in left if b"%" not in key and not key.endswith(b":retired")]
+    assert max(items) <= 12 * MINUTE
+    of_directory = {one for key, one in left.items() if b"%" in key}
+    assert max(of_directory) <= 30 * MINUTE
+    check_sound(target)
+
+
+async def test_the_directory_is_told_again_once_in_a_while(target: Target) -> None:
+    """Items that are refreshed live on, and the directory leads to them all the time."""
+    from counting import Counted
+
+    client = target.client()
+    store, counter = target.store(client=client, ttl="60m"), Counted(client)
+    await store.put(NS, "k0", {"n": 0})
+    trips = []
+    for number in range(20):
+        later(target, 30 * MINUTE)
+        counter.take()
+        if number % 3 == 0:
+            assert await store.get(NS, "k0")
+        elif number % 3 == 1:
+            assert await store.search(NS)
+        else:
+            assert await store.search(NS, filter={"n": 0})
+        trips.append(len([one for one in counter.take() if "EVAL" in one or one == "PIPELINE"]))
+        assert directory(target) == [b"memories\0user-1\0"]
+        check_sound(target)
+    assert sum(trips) <= 20 + 7 + 2 * 8, (
+        trips
+    )  # a search with a filter refreshes in a second trip; an announcement takes two more
+
+
+async def test_the_first_item_is_announced_for_as_long_as_it_lives(target: Target, store: Uniform) -> None:
+    await store.put(NS, "k0", {"n": 0}, ttl=10)
+    member = b"memories\0user-1\0"
+    deadlines = StoreKeyspace(target.prefix).directory[1]
+    for ttl in (11, 1000, None, 5):
+        await store.put(NS, "k1", {"n": 1}, ttl=ttl)
+        announced, deadline = state_of(target, member)["announced"], target.raw.zscore(deadlines, member)
+        assert announced == (deadline or 0)
+        check_sound(target)
+    assert announced == 0
+
+
+async def test_many_that_expire_at_once_go_by_a_thousand(target: Target, store: Uniform) -> None:
+    ops = [PutOp(NS, f"x{number}", {"n": number}, None, 10) for number in range(2500)]
+    await store.batch([*ops, PutOp(NS, "k1", {"n": 1})])
+    later(target, 11 * MINUTE)
+    assert await seen(store) == {"k1"}
+    check_sound(target)
+
+
+async def test_sweep_ttl_removes_what_nobody_asks_for(target: Target, store: Uniform) -> None:
+    for user in ("1", "2", "3"):
+        await store.put(("users", user), "short", {}, ttl=10)
+    await store.put(("users", "3"), "long", {}, ttl=100)
+    assert await store.sweep_ttl() == 0
+    later(target, 11 * MINUTE)
+    assert len(members(target)) == 3
+    assert await store.sweep_ttl() == 3
+    assert members(target) == directory(target) == [b"users\x003\0"]
+    check_sound(target)
+
+
+async def test_entries_of_partitions_that_expired_leave_the_directory_when_others_come(
+    target: Target, store: Uniform
+) -> None:
+    """Where nobody lists. The partitions themselves have expired by their keys."""
+    keyspace = StoreKeyspace(target.prefix)
+    for number in range(30):
+        await store.put(("users", f"{number:02}"), "k", {}, ttl=10)
+    for member in members(target):
+        target.raw.unlink(*keyspace.partition(member).keys)
+    later(target, 60 * MINUTE)
+    for number in range(100, 103):
+        await store.put(("users", str(number)), "k", {}, ttl=10)
+    assert len(directory(target)) == 3
+    check_sound(target)

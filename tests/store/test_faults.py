@@ -1,0 +1,266 @@
+"""Faults: evicted and foreign keys, flushed scripts, lost replies, a full server, kills. An error never looks like an empty store."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import redis
+from langgraph.store.base import GetOp, PutOp
+from proxy import Proxy, proxy, retrying
+from servers import TARGETS, Server
+from stores import check_sound, members
+from uniform import Target, Uniform
+
+from redis_saver import KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
+from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._engine import scripts
+
+NS = ("memories", "user-1")
+MEMBER = b"memories\0user-1\0"
+SINGLE = [name for name in TARGETS if name not in ("fakeredis", "cluster")]
+
+
+async def furnish(store: Uniform) -> None:
+    for number in range(3):
+        await store.put(NS, f"k{number}", {"n": number})
+    await store.put((*NS, "deep"), "k", {"n": 1}, ttl=100)
+
+
+def partition(target: Target) -> tuple[bytes, ...]:
+    return StoreKeyspace(target.prefix).partition(MEMBER).keys
+
+
+ALL = {
+    "get": lambda store: store.get(NS, "k0"),
+    "get another": lambda store: store.get((*NS, "deep"), "none"),
+    "batch": lambda store: store.batch([GetOp(NS, "k1"), PutOp(NS, "new", {"n": 1})]),
+    "put": lambda store: store.put(NS, "k0", {"n": 5}),
+    "delete": lambda store: store.delete(NS, "k0"),
+    "search": lambda store: store.search(NS),
+    "search all": lambda store: store.search(()),
+    "filter": lambda store: store.search(NS, filter={"n": 1}),
+    "count": lambda store: store.count(NS),
+    "list": lambda store: store.list_namespaces(),
+    "sweep": lambda store: store.sweep_ttl(),
+    "delete below": lambda store: store.delete_namespace((*NS, "deep")),
+}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("position", range(4))
+@pytest.mark.parametrize("call", ALL)
+async def test_each_key_that_is_gone_is_an_error_in_each_call(target: Target, position: int, call: str) -> None:
+    """Also where pages and mirrors are remembered. What is left is as it was, and the whole partition can be given up."""
+    store = target.store()
+    await furnish(store)
+    await store.search(NS)
+    await store.search(NS, filter={"n": 1})
+    target.raw.delete(partition(target)[position])
+    left = {key: target.raw.dump(key) for key in target.keys()}
+    with pytest.raises(StoreDamaged, match="delete_namespace"):
+        await ALL[call](store)
+    assert {key: target.raw.dump(key) for key in target.keys()} == left
+    await store.delete_namespace(NS)
+    assert await store.list_namespaces() == []
+    await store.put(NS, "k0", {"n": 1})
+    check_sound(target)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_all_keys_that_are_gone_are_an_empty_partition(target: Target, store: Uniform) -> None:
+    await furnish(store)
+    await store.search(NS)
+    await store.search(NS, filter={"n": 1})
+    target.raw.delete(*partition(target))
+    assert await store.get(NS, "k0") is None
+    assert await store.search(NS) == await store.search(NS, filter={"n": 1}) == await store.search(()) == []
+    await store.put(NS, "k0", {"n": 1})
+    assert [one.key for one in await store.search(NS, filter={"n": 1})] == ["k0"]
+    check_sound(target)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_partition_that_began_anew_is_not_taken_for_the_old_one(target: Target, store: Uniform) -> None:
+    """With as many items, of the same names."""
+    other = target.store()
+    await furnish(store)
+    for read in (store.search(NS), store.search(NS, filter={"n": {"$gte": 0}})):
+        assert len(await read) == 4
+    await other.delete_namespace(NS)
+    for number in range(3):
+        await other.put(NS, f"k{number}", {"n": number + 10})
+    await other.put((*NS, "deep"), "k", {"n": 11})
+    for read in (store.search(NS), store.search(NS, filter={"n": {"$gte": 0}})):
+        assert [one.value["n"] for one in await read] == [11, 12, 11, 10]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_failover_that_lost_writes_is_seen_by_what_is_remembered(target: Target, store: Uniform) -> None:
+    """The server is what it was some puts ago, and goes on from there with as many."""
+    await furnish(store)
+    saved = {key: target.raw.dump(key) for key in target.keys()}
+    await store.put(NS, "k1", {"n": 100})
+    await store.put(NS, "lost", {"n": 100})
+    for read in (store.search(NS), store.search(NS, filter={"n": {"$gte": 0}})):
+        assert len(await read) == 5
+    target.raw.unlink(*target.keys())
+    for key, dump in saved.items():
+        target.raw.restore(key, 0, dump)
+    await target.store().put(NS, "won", {"n": 7})
+    for read in (store.search(NS), store.search(NS, filter={"n": {"$gte": 0}})):
+        assert [one.value["n"] for one in await read] == [7, 1, 2, 1, 0]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_keys_of_other_programs_and_newer_formats(target: Target, store: Uniform) -> None:
+    items, order, *_ = partition(target)
+    target.raw.set(items, "x")
+    for call in ("get", "put", "search", "filter", "count"):
+        with pytest.raises(KeyConflict):
+            await ALL[call](store)
+    assert target.raw.get(items) == b"x"
+    target.raw.delete(items)
+    target.raw.hset(items, "theirs", "x")
+    with pytest.raises(StoreDamaged):
+        await store.put(NS, "k", {})
+    target.raw.delete(items)
+    await store.put(NS, "k", {})
+    state = target.raw.hget(items, "@state")
+    target.raw.hset(items, "@state", b"2 " + state[2:] + b" new")
+    for call in ("get", "put", "search", "filter", "count"):
+        with pytest.raises(UnsupportedFormat):
+            await ALL[call](store)
+    with pytest.raises(UnsupportedFormat):
+        await store.delete_namespace(NS)
+    assert target.raw.exists(items, order) == 2
+    for garbage in (b"", b"x", b"1 2 3", b"1 " + b"9" * 400, state.replace(b" ", b"  ")):
+        target.raw.hset(items, "@state", garbage)
+        with pytest.raises(StoreDamaged):
+            await store.search(NS)
+
+
+@pytest.mark.everywhere
+async def test_flushed_scripts_are_sent_again(target: Target, store: Uniform) -> None:
+    for call in ALL.values():
+        await furnish(store)
+        if target.name != "fakeredis":
+            target.raw.script_flush()
+        await call(store)
+    check_sound(target)
+
+
+def through(proxy: Proxy, target: Target, retries: int) -> Uniform:
+    beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
+    return beyond.store(client=beyond.client(retry=retrying(target.flavour, retries)))
+
+
+@pytest.mark.parametrize("target_name", SINGLE[:2])
+@pytest.mark.parametrize("script", ["PUT_ITEMS", "ANNOUNCE"])
+async def test_a_request_that_is_sent_twice_does_one_thing(target: Target, proxy: Proxy, script: str) -> None:
+    """Also a compare-and-set: that its first sending won is no conflict for its second."""
+    store = through(proxy, target, 2)
+    await target.store().put(("other",), "k", {})
+    proxy.lose_reply(getattr(scripts, script).sha.encode())
+    await store.put(NS, "k", {"n": 1}, if_version=0)
+    assert proxy.lost == 1
+    check_sound(target)
+    first = await store.get(NS, "k")
+    assert first.created_at == first.updated_at
+    proxy.lose_reply(scripts.PUT_ITEMS.sha.encode())
+    await store.put(NS, "k", {"n": 2}, if_version=first.version)
+    assert proxy.lost == 1
+    proxy.lose_reply(scripts.PUT_ITEMS.sha.encode())
+    await store.delete(NS, "k")
+    assert await store.list_namespaces() == [("other",)]
+    check_sound(target)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_an_unreachable_server_is_an_error(target: Target, proxy: Proxy) -> None:
+    store = through(proxy, target, 0)
+    await furnish(store)
+    proxy.close()
+    for call in ALL.values():
+        with pytest.raises((redis.ConnectionError, OSError)):
+            await call(store)
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_full_server_refuses_puts_and_answers_reads(target: Target) -> None:
+    server = Server("--maxmemory-policy", "noeviction")
+    full = Target("redis", "sync", server.url, "full")
+    store = full.store(ttl="10m")
+    await furnish(store)
+    await store.put((*NS, "deep"), "l", {"n": 1}, ttl=0.001)
+    await asyncio.sleep(0.1)
+    full.raw.config_set("maxmemory", 1)
+    for call in ("get", "search", "filter", "count", "list"):
+        await ALL[call](store)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        await store.put(NS, "new", {"n": 1})
+    await store.delete((*NS, "deep"), "k")
+    assert await store.delete_namespace(NS) == 3
+    full.raw.config_set("maxmemory", 0)
+    await furnish(store)
+    check_sound(full)
+    server.stop()
+
+
+def write_for_ever(url: str, prefix: str, number: int) -> None:
+    with RedisStore.from_conn_string(url, prefix=prefix) as store:
+        turn = 0
+        while True:
+            turn += 1
+            ns = ("users", f"{number}-{turn % 3}")
+            store.batch([PutOp(ns, key, {"turn": turn}) for key in "abc"])
+            if turn % 2:
+                store.batch([PutOp(ns, key, None) for key in "abc"])
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Target) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_for_ever, args=(target.url, target.prefix, number)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    deadline = time.monotonic() + 20
+    while len(members(target)) < 3 and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)
+    for writer in writers:
+        os.kill(writer.pid or 0, signal.SIGKILL)
+        writer.join()
+    store = target.store()
+    found: dict[Any, list[Any]] = {}
+    for one in await store.search((), limit=1000):
+        found.setdefault(one.namespace, []).append((one.value["turn"], one.key))
+    assert found
+    for items in found.values():
+        assert sorted(items) == [(items[0][0], key) for key in "abc"]
+    check_sound(target)
+    await store.delete_namespace(("users",))
+    assert members(target) == []
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_forked_child_uses_a_store_of_its_own(target: Target) -> None:
+    store = target.store().saver
+    store.put(NS, "k", {"n": 1})
+    assert len(store.search(NS, filter={"n": 1})) == 1
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        store.put(NS, "k", {"n": 2})
+        os.write(write, b"ok" if store.search(NS, filter={"n": 2}) else b"no")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 2) == b"ok"
+    assert store.get(NS, "k").value == {"n": 2}

@@ -1,0 +1,122 @@
+"""Filters: typed, and what `InMemoryStore` says wherever that does not raise or take a bool for a number."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+from uniform import Uniform
+
+from redis_saver._store.filters import compile_filter
+
+MISSING: Any = object()
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "expected"),
+    [
+        (2, 2, True),
+        (2, 2.0, True),
+        (2, "2", False),
+        (True, 1, False),
+        (1, True, False),
+        (False, 0, False),
+        (True, True, True),
+        (None, None, True),
+        (MISSING, None, True),
+        (MISSING, 1, False),
+        (2, {"$eq": 2}, True),
+        (2, {"$ne": 3}, True),
+        (MISSING, {"$ne": 3}, True),
+        (True, {"$ne": 1}, True),
+        (10, {"$gt": 9}, True),  # as texts 10 is less
+        ("10", {"$gt": 9}, False),
+        ("b", {"$gt": "a"}, True),
+        ("2026-11-24", {"$gte": "2026-11-01", "$lt": "2026-12-01"}, True),
+        (4.99, {"$gt": 4.99}, False),
+        (4.99, {"$gte": 4.99}, True),
+        (3, {"$gt": 1, "$lt": 3}, False),
+        (True, {"$gt": 0}, False),
+        (1, {"$gt": False}, False),
+        (None, {"$lt": 5}, False),
+        (MISSING, {"$lte": 5}, False),
+        ([1], {"$lt": 5}, False),
+        (5, {"$lt": [1]}, False),
+        (float("nan"), {"$lte": 1}, False),
+        ({"b": 1, "c": 2}, {"b": 1}, True),
+        ({"b": 1}, {"b": 1, "c": 2}, False),
+        ({"b": {"c": 5}}, {"b": {"c": {"$gte": 5}}}, True),
+        (1, {"b": 1}, False),
+        ({"b": 1, "c": 2}, {"$eq": {"b": 1}}, False),
+        ({"b": 1}, {"$eq": {"b": 1}}, True),
+        ([1, {"b": 2}], [1, {"b": 2}], True),
+        ([1, 2], [1], False),
+        ((1, 2), [1, 2], True),
+        ([True], [1], False),
+        ("abc", ["a", "b", "c"], False),
+        ({}, {}, True),
+    ],
+)
+def test_what_a_filter_matches(value: Any, wanted: Any, expected: bool) -> None:
+    matches = compile_filter({"a": wanted})
+    assert matches is not None
+    assert matches({} if value is MISSING else {"a": value}) is expected
+
+
+def test_no_filter_and_mistakes() -> None:
+    assert compile_filter(None) is compile_filter({}) is None
+    for mistake in ({"a": {"$in": [1]}}, {"a": {"$gt": 1, "b": 2}}, {"a": {"b": {"$like": "x"}}}, {"a": [{"$x": 1}]}):
+        with pytest.raises(ValueError, match=r"unknown operator .*known are \$eq"):
+            compile_filter(mistake)
+    with pytest.raises(TypeError, match="a filter is a dict"):
+        compile_filter([("a", 1)])
+
+
+def some(chance: random.Random, depth: int = 2) -> Any:
+    kinds = [lambda: chance.randrange(4), lambda: chance.choice("xyz"), lambda: None, lambda: chance.random()]
+    if depth:
+        kinds += [
+            lambda: {key: some(chance, depth - 1) for key in chance.sample("abc", chance.randrange(4))},
+            lambda: [some(chance, depth - 1) for _ in range(chance.randrange(3))],
+        ]
+    return chance.choice(kinds)()
+
+
+def some_filter(chance: random.Random, value: Any) -> dict[str, Any]:
+    def wanted(there: Any) -> Any:
+        if isinstance(there, dict) and chance.random() < 0.5:
+            return {key: wanted(one) for key, one in there.items() if chance.random() < 0.7}
+        operand = there if chance.random() < 0.7 else some(chance)
+        is_number = isinstance(there, (int, float))
+        operators = ["$eq", "$ne", *(["$gt", "$gte", "$lt", "$lte"] if is_number else [])]
+        if chance.random() < 0.5:
+            operator = chance.choice(operators)
+            return {operator: operand if operator in ("$eq", "$ne") else chance.randrange(4)}
+        return operand
+
+    return {key: wanted(value.get(key)) for key in chance.sample("abc", chance.randrange(1, 3))}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_as_in_memory(seed: int) -> None:
+    chance, matched = random.Random(seed), 0
+    for _ in range(1000):
+        value = {key: some(chance) for key in chance.sample("abc", chance.randrange(4))}
+        filter = some_filter(chance, value)
+        memory = InMemoryStore()
+        memory.put(("a",), "k", value)
+        matches = compile_filter(filter)
+        found = bool(memory.search(("a",), filter=filter))
+        assert matches is None or matches(value) == found, (value, filter)
+        matched += found
+    assert 100 < matched < 900
+
+
+async def test_filters_apply_before_limit_and_offset(store: Uniform) -> None:
+    for number in range(40):
+        await store.put(("m", "u"), f"k{number}", {"n": number, "even": number % 2 == 0})
+    found = await store.search(("m", "u"), filter={"even": True}, limit=5, offset=2)
+    assert [one.value["n"] for one in found] == [34, 32, 30, 28, 26]
+    assert [one.value["n"] for one in await store.search(("m",), filter={"even": False, "n": {"$lt": 4}})] == [3, 1]
