@@ -92,13 +92,13 @@ class Entry:
         item.version = self.version
         return item
 
-    def search_item(self, context: Context, partition: Partition) -> VersionedSearchItem:
+    def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
         """What `search` answers."""
         namespace, key = namespace_and_key(partition, self.field)
         value = self.decoded(context, namespace, key)
         updated = _moment(self.version)
         created = updated if self.created == self.version else _moment(self.created)
-        item = VersionedSearchItem(namespace, key, value, created, updated)
+        item = VersionedSearchItem(namespace, key, value, created, updated, score)
         item.version = self.version
         return item
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
@@ -17,6 +17,7 @@ from redis_saver._store import searching
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, VersionedItem, encode_value
+from redis_saver._store.texts import Texts
 from redis_saver._store.writing import ANY_VERSION, Write, put
 
 ITEMS_PER_GET = 500
@@ -39,12 +40,20 @@ def _get(
 
 
 def put_one(
-    context: StoreContext, namespace: tuple[str, ...], key: str, value: Any, ttl: float | None, if_version: int | None
+    context: StoreContext,
+    namespace: tuple[str, ...],
+    key: str,
+    value: Any,
+    ttl: float | None,
+    if_version: int | None,
+    index: Literal[False] | list[str] | None = None,
+    texts: Texts | None = None,
 ) -> Operation[None]:
-    """Store an item, or delete it (the value None); one round trip."""
-    op = PutOp(namespace, key, value, None, ttl)
-    partition, field, write = _as_write(context, op, if_version)
-    return put(context, partition, {field: write})
+    """Store an item, or delete it (the value None); one round trip. The call itself notes the texts that have to be embedded first."""
+    partition, field, write = _as_write(context, PutOp(namespace, key, value, index, ttl), if_version)
+    texts = Texts() if texts is None else texts
+    texts.note(write.texts)
+    return put(context, partition, {field: write}, texts)
 
 
 def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
@@ -56,7 +65,8 @@ def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -
         return place.partition, place.field(key), Write(b"")
     value = encode_value(context.values, op.namespace, key, op.value)
     expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
-    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected)
+    texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
+    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected, texts)
 
 
 def _checked_version(given: Any) -> int:
@@ -84,8 +94,8 @@ def _milliseconds(minutes: Any) -> int:
     return ttls.parse({"default_ttl": minutes}).milliseconds or 0
 
 
-def batch(context: StoreContext, ops: Iterable[Op]) -> Operation[list[Result]]:
-    """Many operations. The call itself checks the arguments and encodes the values, before anything is sent.
+def batch(context: StoreContext, ops: Iterable[Op], texts: Texts) -> Operation[list[Result]]:
+    """Many operations. The call itself checks the arguments, encodes the values, and notes the texts that have to be embedded, before anything is sent.
 
     Raises:
         TypeError, ValueError: An operation makes no sense.
@@ -105,8 +115,8 @@ def batch(context: StoreContext, ops: Iterable[Op]) -> Operation[list[Result]]:
             partition, field, write = _as_write(context, op)
             writes.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
-            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter)
-            reads.append(_into(results, position, searching.search(context, op)))
+            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter) or bool(op.query)
+            reads.append(_into(results, position, searching.search(context, op, texts)))
         elif isinstance(op, ListNamespacesOp):
             is_wide = True
             reads.append(_into(results, position, searching.list_namespaces(context, op)))
@@ -117,7 +127,10 @@ def batch(context: StoreContext, ops: Iterable[Op]) -> Operation[list[Result]]:
         for start in range(0, len(names), ITEMS_PER_GET):
             some = {name: fields[name] for name in names[start : start + ITEMS_PER_GET]}
             reads.append(_get_many(context, results, partition, some, refresh))
-    puts = [put(context, partition, some) for partition, some in writes.items()]
+    for some_writes in writes.values():
+        for write in some_writes.values():
+            texts.note(write.texts)
+    puts = [put(context, partition, some_writes, texts) for partition, some_writes in writes.items()]
     read_partitions = {partition for partition, _ in gets} | {
         context.places.of(op.namespace_prefix).partition
         for op in given
