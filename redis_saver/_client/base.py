@@ -28,6 +28,7 @@ class RedisDriver(Driver[Request]):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
+        taker: str = "Saver",
     ) -> None:
         """Use a client. The caller closes it.
 
@@ -38,11 +39,12 @@ class RedisDriver(Driver[Request]):
             require_primary: Whether reads from a replica raise an error.
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
+            taker: Who holds the driver, for messages: a `Saver` or a `Store`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.
         """
-        clients.check(client, asynchronous=self.is_async)
+        clients.check(client, asynchronous=self.is_async, taker=taker)
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)

@@ -205,13 +205,14 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     return client
 
 
-def check(client: Any, *, asynchronous: bool) -> None:
-    """Refuse what is no client, or one of the other flavour (blocking, asyncio).
+def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
+    """Refuse what is no client, or one of the other flavour (blocking, asyncio). The `taker` is what it is for: a Saver, or a Store.
 
     Raises:
         TypeError: The message says what to pass instead.
     """
-    wanted, other = ("AsyncRedisSaver", "RedisSaver") if asynchronous else ("RedisSaver", "AsyncRedisSaver")
+    flavours = (f"Redis{taker}", f"AsyncRedis{taker}")
+    wanted, other = reversed(flavours) if asynchronous else flavours
     package = "redis.asyncio" if asynchronous else "redis"
     if isinstance(client, str):
         raise TypeError(

@@ -110,7 +110,7 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     if running() is not None:
         coroutine.close()
         raise CalledOnEventLoop(
-            "a synchronous method of an async saver was called inside of a running event loop, which it would block. "
+            "a synchronous method of an async saver or store was called inside of a running event loop, which it would block. "
             "Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
             "worker thread (asyncio.to_thread)"
         )

@@ -130,6 +130,7 @@ class Store(BaseStore, Generic[ClientT]):
             require_primary=require_primary,
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
+            taker="Store",
         )
         if strict:
             if serde is not None:

@@ -6,6 +6,7 @@ import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
+import fakeredis
 import pytest
 from langgraph.store.base import (
     GetOp,
@@ -479,4 +480,10 @@ async def test_mistakes_of_settings(target: Target) -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             RedisStore(client, **settings)
+    for wrong, words in (
+        (fakeredis.FakeAsyncRedis(), "there is AsyncRedisStore"),
+        ("redis://h", r"RedisStore\.from_conn_string"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            RedisStore(wrong)  # type: ignore[arg-type]
     assert repr(RedisStore(client, ttl="30d")).endswith("prefix='langgraph', ttl=30d)")

@@ -15,9 +15,11 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore, SearchItem
 
 from redis_saver import (
     AsyncRedisSaver,
+    AsyncRedisStore,
     AsyncTieredSaver,
     FastSerializer,
     History,
@@ -25,9 +27,11 @@ from redis_saver import (
     Pruned,
     RedisSaver,
     RedisSaverError,
+    RedisStore,
     Stats,
     ThreadInfo,
     TieredSaver,
+    VersionedItem,
     __version__,
 )
 
@@ -91,6 +95,22 @@ TieredSaver(saver, cold, flush_seconds=1.0)  # type: ignore[call-arg]
 TieredSaver(async_saver, cold)  # type: ignore[arg-type]
 TieredSaver(saver, "postgresql://localhost")  # type: ignore[arg-type]
 AsyncTieredSaver(saver, cold)  # type: ignore[arg-type]
+
+# -- a store
+
+store = RedisStore(blocking, ttl={"default_ttl": 60, "refresh_on_read": True, "omit_expired": True})
+base: BaseStore = AsyncRedisStore(asyncio, ttl="30d", limits=Limits(value_bytes=1000))
+store.put(("memories", "ada"), "k", {"n": 1}, ttl=5, if_version=0)
+item: VersionedItem | None = store.get(("memories", "ada"), "k")
+found: list[SearchItem] = store.search(("memories",), filter={"n": {"$gt": 1}})
+count: int = store.count(("memories",)) + store.delete_namespace(("memories", "ada"))
+
+RedisStore(asyncio)  # type: ignore[arg-type]
+AsyncRedisStore(blocking)  # type: ignore[arg-type]
+RedisStore(blocking, ttl=60)  # type: ignore[arg-type]
+RedisStore(blocking, history="all")  # type: ignore[call-arg]
+store.put(("memories", "ada"), "k", {"n": 1}, if_version="1")  # type: ignore[arg-type]
+store.get(("memories", "ada"), "k").version  # type: ignore[union-attr]
 
 # -- what is answered
 
