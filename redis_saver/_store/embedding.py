@@ -10,7 +10,7 @@ import numpy as np
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 
 from redis_saver._common import limits, names
-from redis_saver._common.display import kind_of, shown
+from redis_saver._common.display import kind_of, printable
 from redis_saver._storage import encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
@@ -112,15 +112,16 @@ class Embedder:
         if len(given) != count:
             raise ValueError(f"{asked}, and answered {len(given)} vectors. Nothing was written")
         for vector in given:
-            found = len(vector) if hasattr(vector, "__len__") else kind_of(vector)
-            if found != self.dims:
+            if not hasattr(vector, "__len__"):
+                raise ValueError(f"{asked}, and answered a vector of {kind_of(vector)}. Nothing was written")
+            if (found := len(vector)) != self.dims:
                 raise ValueError(
                     f"{asked}, and answered a vector of {found} dimensions, where index['dims'] says {self.dims}. Nothing was written. "
                     "Write the dimensions that the model has"
                 )
         try:
             with np.errstate(over="ignore"):  # what is too large is found as infinity
-                rows: Rows = np.asarray(given, np.float64).astype(np.float32)
+                rows: Rows = np.asarray(given, np.float64).astype(np.float32).reshape(count, self.dims)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{asked}, and answered vectors that are not of numbers: {error}. Nothing was written"
@@ -150,7 +151,7 @@ class Embedder:
         dims, _, framed = stored.partition(b" ")
         if dims != b"%d" % self.dims:
             raise ValueError(
-                f"they have {shown(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says {self.dims}: another model made them. "
+                f"they have {printable(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says {self.dims}: another model made them. "
                 "Put the items again, or give the store another prefix"
             )
         kind, start = first(framed)
@@ -159,6 +160,8 @@ class Embedder:
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError
         rows: Rows = np.frombuffer(data, _STORED).astype(np.float32, copy=False).reshape(-1, self.dims)
+        if not len(rows):
+            raise ValueError("there is none")
         if (wrong := _unusable(rows)) is not None:
             raise ValueError(f"there is one {wrong}")
         return rows
