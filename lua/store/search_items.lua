@@ -32,7 +32,7 @@
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, SAME = 1, 2, 5
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local WALKED, BYTES = 20000, 1000000 -- a call looks at so many items, and answers about so many bytes
+local WALKED, BYTES = 5000, 1000000 -- a call looks at so many items, and answers about so many bytes
 local STEP = math.min(1000, limit + 50) -- it looks at so many at a time
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
@@ -50,7 +50,7 @@ if prefix == '' and below == '' then
   local page = limit > 0 and redis.call('ZREVRANGE', order, ARGV[6], string.format('%.0f', offset + limit - 1), 'WITHSCORES') or {}
   for i = 1, #page, 2 do fields[#fields + 1], versions[#versions + 1] = page[i], page[i + 1] end
   passed = math.min(offset, state.count)
-else
+elseif prefix == '' or state.spaces > 0 then
   local walked, from = 0, below == '' and '+inf' or '(' .. below
   while #fields < limit do
     local some = redis.call('ZREVRANGEBYSCORE', order, from, '-inf', 'WITHSCORES', 'LIMIT', 0, STEP)

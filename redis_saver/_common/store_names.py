@@ -60,7 +60,9 @@ class StoreKeyspace:
         except (UnicodeDecodeError, ValueError):
             return None
         member = b"".join(map(component, labels))
-        is_ours = key.startswith(self._stem) and ending == _ITEMS and self.partition(member).keys[0] == key
+        is_ours = (
+            all(labels) and key.startswith(self._stem) and ending == _ITEMS and self.partition(member).keys[0] == key
+        )
         return member if is_ours else None
 
 

@@ -22,6 +22,7 @@ from redis_saver._storage.framing import first
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
+_PLAIN = b"7:msgpack"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -72,39 +73,41 @@ class Entry:
             PlainValueRefused: They are not encrypted, and have to be.
         """
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
-            kind, start = first(self.data)
-            encryption.check_read(context, kind)
-            kind, data = compression.original(kind, self.data[start:], Allowance(context.limits, "a store"))
-            value = context.serde.loads_typed((names.decode(kind), data))
+            value = context.serde.loads_typed(self._stored(context))
             if not isinstance(value, dict):
                 raise ValueError(f"it is a {type(value).__name__}, and the value of an item is a dict")  # noqa: TRY004 - it becomes a DecodeError
             return value
 
+    def _stored(self, context: Context) -> tuple[str, bytes]:
+        """What the serializer gave."""
+        data = self.data
+        if data.startswith(_PLAIN) and not context.require_encryption:  # most are
+            return "msgpack", data[len(_PLAIN) :]
+        kind, start = first(data)
+        encryption.check_read(context, kind)
+        kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
+        return names.decode(kind), data
+
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
         """What `get` answers."""
-        item = VersionedItem(
-            value=self.decoded(context, namespace, key),
-            key=key,
-            namespace=namespace,
-            created_at=_moment(self.created),
-            updated_at=_moment(self.version),
-        )
+        value, (created, updated) = self.decoded(context, namespace, key), self._moments()
+        item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
 
     def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
         """What `search` answers."""
         namespace, key = namespace_and_key(partition, self.field)
-        value = self.decoded(context, namespace, key)
-        updated = _moment(self.version)
-        created = updated if self.created == self.version else _moment(self.created)
-        item = VersionedSearchItem(namespace, key, value, created, updated, score)
+        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
         item.version = self.version
         return item
 
-
-def _moment(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    def _moments(self) -> tuple[datetime, datetime]:
+        """When it was created and updated."""
+        updated = _EPOCH + timedelta(microseconds=self.version)
+        if self.created == self.version:
+            return updated, updated
+        return _EPOCH + timedelta(microseconds=self.created), updated
 
 
 def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:

@@ -1,0 +1,108 @@
+"""One store that OS threads, tasks and event loops share; and the settings that it has in common with savers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import pytest
+import redis
+from servers import Server
+from stores import check_sound
+from uniform import Target, Uniform
+
+from redis_saver import CalledOnEventLoop, ReplicationTimeout
+
+NS = ("memories", "user")
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+
+
+async def test_many_at_once_see_what_they_wrote(target: Target, store: Uniform) -> None:
+    """Each writes items of its own beside the others, and finds exactly these, in pages and by filters, over one memory of the process."""
+
+    async def work(number: int) -> None:
+        chance, mine = random.Random(number), dict[str, int]()
+        for turn in range(25):
+            key = f"{number}-{chance.randrange(5)}"
+            if chance.random() < 0.7:
+                mine[key] = turn
+                await store.put(NS, key, {"of": number, "turn": turn})
+            elif mine.pop(key, None) is not None:
+                await store.delete(NS, key)
+            found = await store.search(NS, filter={"of": number}, limit=100)
+            assert {one.key: one.value["turn"] for one in found} == mine
+            newest = await store.search(NS, limit=100)
+            assert {one.key: one.value["turn"] for one in newest if one.value["of"] == number} == mine
+
+    if store.native_async:
+        await asyncio.gather(*(work(number) for number in range(6)))
+    else:
+        errors: list[BaseException] = []
+
+        def run(number: int) -> None:
+            try:
+                asyncio.run(work(number))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        assert not errors, errors
+    check_sound(target)
+
+
+async def test_each_flavour_has_the_methods_of_the_other(target: Target, store: Uniform) -> None:
+    made = store.saver
+    await made.aput(NS, "k", {"n": 1})
+    assert (await made.aget(NS, "k")).value == {"n": 1}
+    assert (await asyncio.to_thread(made.get, NS, "k")).value == {"n": 1}
+    assert len(await asyncio.to_thread(made.search, ("memories",))) == len(await made.asearch(())) == 1
+    assert await made.acount() == 1
+    if store.native_async:
+        with pytest.raises(CalledOnEventLoop):
+            made.get(NS, "k")
+
+
+async def test_replicas_that_are_asked_for_and_not_there(target: Target) -> None:
+    store = target.store(min_replicas=1, replica_timeout=0.01)
+    for call in (store.put(NS, "k", {"n": 1}), store.put(("other", "user"), "k", {"n": 1})):
+        with pytest.raises(ReplicationTimeout):
+            await call
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_a_replica_is_refused_where_a_primary_is_required(target: Target) -> None:
+    primary = Server("--repl-diskless-sync-delay", "0")
+    replica = Server("--replicaof", "127.0.0.1", str(primary.port))
+    writer = Target("redis", "sync", primary.url, "replicated").store()
+    await writer.put(NS, "k", {"n": 1})
+    there = Target("redis", "sync", replica.url, "replicated")
+    reader = there.store()
+    for _ in range(200):
+        try:
+            if await reader.get(NS, "k"):
+                break
+        except redis.RedisError:
+            pass
+        await asyncio.sleep(0.05)
+    assert (await reader.get(NS, "k")).value == {"n": 1}
+    assert len(await reader.search(NS, filter={"n": 1})) == len(await reader.search(())) == await reader.count() == 1
+    strict = there.store(require_primary=True)
+    calls: list[Any] = [
+        strict.get(NS, "k"),
+        strict.search(NS),
+        strict.search(()),
+        strict.count(NS),
+        strict.search(NS, filter={"n": 1}),
+    ]
+    for call in calls:
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            await call
+    assert (await Target("redis", "sync", primary.url, "replicated").store(require_primary=True).get(NS, "k")).value
+    replica.stop()
+    primary.stop()
