@@ -299,7 +299,7 @@ async def test_what_is_no_vector_is_refused_before_anything_is_sent(
         await store.put(NS, "k", {"text": "x"})
     with pytest.raises(ValueError, match=said):
         await store.batch([PutOp(NS, "first", {"n": 1}), PutOp(("other", "one"), "k", {"text": "x"})])
-    if wrong and len(wrong) == 1:
+    if isinstance(wrong, list) and len(wrong) == 1:
         with pytest.raises(ValueError, match=said):
             await store.search(NS, query="x")
     assert {key: target.raw.dump(key) for key in target.keys()} == before
