@@ -40,6 +40,8 @@ class Mirror:
     """That of the partition in the directory: one that begins anew has another."""
     checksum: int = 0
     """The sum of the versions."""
+    entry_bytes: int = 0
+    """Bytes of memory of the entries, about."""
     vectors: VectorIndex | None = None
     """The vectors of the items that have some; None if no search has needed them."""
 
@@ -51,7 +53,7 @@ class Mirror:
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        return sum([entry.size for entry in self.entries.values()]) + (self.vectors.size if self.vectors else 0)
+        return self.entry_bytes + (self.vectors.size if self.vectors else 0)
 
 
 NOTHING = Mirror()
@@ -102,19 +104,19 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
             found = _added(context, partition, found, flat)
         if token != found.token:
             found = replace(found, token=token)
-    if found.entries is not before.entries:
-        found = replace(found, checksum=_sum(found.entries))
     return found, len(found.entries) == count and found.checksum == int(checksum)
 
 
 def _added(context: StoreContext, partition: Partition, before: Mirror, flat: list[bytes]) -> Mirror:
     """A mirror with newer items, which come oldest first."""
-    entries, vectors = dict(before.entries), before.vectors
+    entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
     width = 2 if vectors is None else 3
     for position in range(0, len(flat), width):
         entry = Entry(flat[position], flat[position + 1])
-        entries.pop(entry.field, None)
+        if (old := entries.pop(entry.field, None)) is not None:
+            checksum, size = checksum - old.version, size - old.size
         entries[entry.field] = entry
+        checksum, size = checksum + entry.version, size + entry.size
     if vectors is not None and (embedder := context.embedder) is not None:
         given = {}
         for position in range(0, len(flat), width):
@@ -122,11 +124,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, flat: li
             with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
                 given[flat[position]] = embedder.decode(context.values, flat[position + 2])
         vectors = vectors.changed((), given)
-    return replace(before, entries=entries, vectors=vectors)
-
-
-def _sum(entries: dict[bytes, Entry]) -> int:
-    return sum([entry.version for entry in entries.values()]) % _CHECKSUM
+    return Mirror(entries, before.token, checksum % _CHECKSUM, size, vectors)
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
@@ -148,4 +146,5 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
     vectors = before.vectors
     if vectors is not None:
         vectors = vectors.changed([name for name in vectors if name not in entries], {})
-    return Mirror(entries, before.token, _sum(entries), vectors)
+    checksum = sum([entry.version for entry in entries.values()]) % _CHECKSUM
+    return Mirror(entries, before.token, checksum, sum([entry.size for entry in entries.values()]), vectors)

@@ -417,6 +417,20 @@ async def test_vectors_are_encrypted_where_values_are(target: Target, model: Mod
         await target.store(index=model.index(fields=["text"]), serde=serde).search(NS, query="apple")
 
 
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_partition_that_memory_cannot_hold_is_read_each_time_and_logged_once(
+    target: Target, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = target.store(index=model.index(fields=["text"]), cache_bytes=2000)
+    texts = await furnish(store)
+    await store.search(("small", "one"), query="apple")
+    assert caplog.messages == []
+    for _ in range(3):
+        assert found(await store.search(NS, query="apple")) == wanted("cosine", "apple", texts)
+    (message,) = caplog.messages
+    assert "cache_bytes=2,000 cannot hold" in message
+
+
 # -- several processes, OS threads
 
 
