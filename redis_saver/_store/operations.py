@@ -115,7 +115,7 @@ def batch(context: StoreContext, ops: Iterable[Op], texts: Texts) -> Operation[l
             partition, field, write = _as_write(context, op)
             writes.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
-            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter) or bool(op.query)
+            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter)
             reads.append(_into(results, position, searching.search(context, op, texts)))
         elif isinstance(op, ListNamespacesOp):
             is_wide = True

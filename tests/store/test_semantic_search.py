@@ -189,6 +189,28 @@ async def test_vectors_expire_with_their_items(target: Target, store: Uniform) -
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+async def test_the_first_vectors_of_a_partition_get_its_deadline(target: Target, store: Uniform) -> None:
+    await store.put(NS, "a", {"text": "apple"}, index=False, ttl=5)
+    await store.put(NS, "b", {"text": "apple"}, ttl=1)
+    check_sound(target)
+    await store.put(NS, "b", {"text": "apple"}, index=False, ttl=1)
+    await store.put(NS, "a", {"text": "apple"}, ttl=5)
+    check_sound(target)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_failover_that_lost_an_update_is_seen(target: Target, store: Uniform) -> None:
+    """Also where as many items are left: their vectors are those of now."""
+    texts = await furnish(store)
+    left = {key: target.raw.dump(key) for key in target.keys()}
+    await store.put(NS, "plum jam", {"text": "apple pie"})
+    assert len([item for item in await store.search(NS, query="apple pie") if item.score == 1.0]) == 2
+    for key, dumped in left.items():
+        target.raw.restore(key, 0, dumped, replace=True)
+    assert found(await store.search(NS, query="apple pie")) == wanted("cosine", "apple pie", texts)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
 async def test_vectors_that_are_evicted_are_an_error(target: Target, store: Uniform) -> None:
     await furnish(store)
     await store.search(NS, query="apple")
