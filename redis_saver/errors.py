@@ -298,6 +298,15 @@ def decoding_item(what: str, *named: object) -> _Wrapping:
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 
+def reading_store(key: bytes) -> _Wrapping:
+    """A context in which an error means: what a key of a store holds cannot be read."""
+    remedy = (
+        "Another program overwrote it. Nothing was changed. Give the partition up with delete_namespace(), of its first two labels; the directory is made anew "
+        "by rebuild_directory()"
+    )
+    return _Wrapping(StoreDamaged, "what {!r} holds is not what redis_saver stores", (key,), remedy)
+
+
 def moving(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
     return _Wrapping(ThreadMigrationError, what, named, "Other threads are moved all the same.")

@@ -21,7 +21,7 @@ local function open_partition(items, order, expiring, namespaces, vectors, text)
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. STORE_FORMAT)
   end
-  if not indexed or format ~= '1' or #text > 200 or #last > 16 or #token > 16 then
+  if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then -- doubles hold 16 digits, if the first is a small one
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end
   local state = {
@@ -50,23 +50,27 @@ local function clock()
   return now[1] * 1000000 + now[2], now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- What stands in front of a record: when it was created, its version, its TTL ('0' for none), the put that made it.
+-- What stands in front of a record: when it was created, its version, its TTL ('0' for none), the put that made it. Nothing if that cannot be read.
 local function head_of(record)
-  return string.match(record, '^(%d+) (%d+) (%d+) (%x+) ')
+  local created, version, ttl, put = string.match(record, '^(%d+) (%d+) (%d+) (%x+) ')
+  if put and #created <= 16 and #version <= 16 and #ttl <= 15 then return created, version, ttl, put end
 end
 
 -- Counts an item more, or less, in the namespace of a field. Items of the partition's own namespace are not counted.
 local function count_namespace(namespaces, state, field, by)
   local labels = string.match(field, '^(.*%z)[^%z]*%z$')
   if not labels then return end
-  local count = redis.call('HINCRBY', namespaces, labels, by)
+  local before = redis.call('HGET', namespaces, labels)
+  local count = (tonumber(before or 0) or 0) + by -- what is no number counts as none: the numbers are compared elsewhere
   state.deep = state.deep + by
-  if count <= 0 then
-    redis.call('HDEL', namespaces, labels)
-    state.spaces = state.spaces - 1
-  elseif count == by then
+  if count >= 1 then
+    redis.call('HSET', namespaces, labels, string.format('%.0f', count))
+    if before then return end
     state.spaces = state.spaces + 1
     if state.spaces == 1 then state.deadline = -1 end -- the key is new, and has none yet
+  elseif before then
+    redis.call('HDEL', namespaces, labels)
+    state.spaces = state.spaces - 1
   end
 end
 

@@ -97,7 +97,7 @@ for i = 1, #fields do
   local record = ''
   if not is_known or version > newest or version < oldest then
     record = records[i] or redis.call('HGET', items, fields[i])
-    if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+    if not record or record == '' then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
   end
   page[#page + 1], page[#page + 2], page[#page + 3] = fields[i], versions[i], record
   bytes = bytes + #fields[i] + #record

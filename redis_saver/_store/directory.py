@@ -9,6 +9,7 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Command, Operation, Scan
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
+from redis_saver.errors import reading_store
 
 PARTITIONS_PER_CALL = 1000
 
@@ -24,7 +25,8 @@ def partitions(context: StoreContext, labels: Sequence[str]) -> Operation[list[t
     begin, end = bounds(tuple(labels))
     while True:
         flat = yield Call(scripts.LIST_PARTITIONS, context.keyspace.directory, (begin, end, PARTITIONS_PER_CALL))
-        found += [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
+        with reading_store(context.keyspace.directory[0]):
+            found += [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
         if len(flat) < 2 * PARTITIONS_PER_CALL:
             return found
         begin = b"(" + flat[-2]
@@ -66,7 +68,8 @@ def counts(context: StoreContext, partition: Partition) -> Operation[dict[bytes,
         if not reply:
             return found or None
         cursor, own, *flat = reply
+        with reading_store(partition.keys[3]):
+            found.update({flat[each]: int(flat[each + 1]) for each in range(0, len(flat), 2)})
         found[b""] = own
-        found.update((flat[each], int(flat[each + 1])) for each in range(0, len(flat), 2))
         if cursor in (b"0", 0):
             return {labels: count for labels, count in found.items() if count}

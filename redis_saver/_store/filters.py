@@ -29,7 +29,7 @@ def compile_filter(filter: Any) -> Matches | None:
     if len(tests) == 1:
         ((only, test),) = tests
         if type(wanted := filter[only]) is str:  # one call less for what is asked most
-            return lambda value: value.get(only) == wanted
+            return lambda value: type(found := value.get(only)) is str and found == wanted
         return lambda value: test(value.get(only))
     return lambda value: all(test(value.get(key)) for key, test in tests)
 
@@ -62,20 +62,18 @@ def _of_mapping(wanted: Mapping[Any, Any], path: Any) -> Matches:
 
 
 def _equals(wanted: Any) -> Matches:
-    if type(wanted) is str or wanted is None:  # most filters; equal to nothing of another type
-        return lambda value: value == wanted
     return lambda value: equal(value, wanted)
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same, as JSON sees it: a bool is no number, a tuple is a list."""
+    """Whether two values are the same, as JSON sees it: a bool is no number, a tuple is a list. What does not compare to a bool (arrays) is not."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(equal(left, right) for left, right in zip(one, other, strict=True))
-    return bool(one == other)
+    return (one == other) is True
 
 
 def _compares(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Matches]:

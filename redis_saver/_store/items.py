@@ -6,6 +6,7 @@ type, and the serializer's bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -22,6 +23,7 @@ from redis_saver._storage.framing import first
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
+_HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) [0-9a-f]+ ")
 _PLAIN = b"7:msgpack"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -45,19 +47,23 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("created", "data", "field", "has_ttl", "known", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
-        """Take a record apart."""
-        created, version, ttl, _, self.data = record.split(b" ", 4)
+        """Take a record apart.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if (head := _HEAD.match(record)) is None:
+            raise ValueError(f"the record of {shown(field)} begins with {shown(record[:40])}")
+        created, version, ttl = head.groups()
+        self.data = record[head.end() :]
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None
         """Its value, once a filter has looked at it."""
-
-    @property
-    def size(self) -> int:
+        self.size = 400 + len(field) + 3 * len(record)
         """Bytes of memory, about, with its value."""
-        return 400 + len(self.field) + 3 * len(self.data)
 
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
         """Its value, for filters: no caller gets this one."""

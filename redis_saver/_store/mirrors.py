@@ -20,7 +20,7 @@ from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry
 from redis_saver._store.places import namespace_and_key
-from redis_saver.errors import decoding_item
+from redis_saver.errors import decoding_item, reading_store
 
 if TYPE_CHECKING:
     from redis_saver._store.vectors import VectorIndex
@@ -101,7 +101,8 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
             found, is_last = NOTHING if found.vectors is None else _empty(context), 0
             continue
         if flat:
-            found = _added(context, partition, found, flat)
+            with reading_store(partition.keys[0]):
+                found = _added(context, partition, found, flat)
         if token != found.token:
             found = replace(found, token=token)
     return found, len(found.entries) == count and found.checksum == int(checksum)
@@ -136,8 +137,9 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
         if not reply:
             return NOTHING
         _, _, _, is_last, *flat = reply
-        for position in range(0, len(flat), 2):
-            versions[flat[position]] = int(flat[position + 1])
+        with reading_store(partition.keys[1]):
+            for position in range(0, len(flat), 2):
+                versions[flat[position]] = int(flat[position + 1])
         above = flat[-1] if flat else above
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]

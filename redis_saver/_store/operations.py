@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
@@ -19,6 +19,7 @@ from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, VersionedItem, encode_value
 from redis_saver._store.texts import Texts
 from redis_saver._store.writing import ANY_VERSION, Write, put
+from redis_saver.errors import reading_store
 
 ITEMS_PER_GET = 500
 
@@ -36,7 +37,8 @@ def _get(
     records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field))
     if not records or records[0] is None:
         return None
-    return Entry(field, records[0]).item(context.values, tuple(namespace), key)
+    with reading_store(partition.keys[0]):
+        return Entry(field, records[0]).item(context.values, tuple(namespace), key)
 
 
 def put_one(
@@ -101,74 +103,84 @@ def batch(context: StoreContext, ops: Iterable[Op], texts: Texts) -> Operation[l
         TypeError, ValueError: An operation makes no sense.
     """
     given = list(ops)
-    results: list[Result] = [None] * len(given)
-    gets: dict[tuple[Partition, bool], dict[bytes, list[tuple[int, GetOp]]]] = {}
-    writes: dict[Partition, dict[bytes, Write]] = {}
-    reads: list[Operation[None]] = []
-    is_wide = False
+    collected = _Batch(context, len(given), texts)
     for position, op in enumerate(given):
+        collected.add(position, op)
+    collected.note_texts()
+    return collected.run()
+
+
+class _Batch:
+    """Operations, by what they have in common: gets and puts by partition."""
+
+    def __init__(self, context: StoreContext, length: int, texts: Texts) -> None:
+        self._context, self._texts = context, texts
+        self._results: list[Result] = [None] * length
+        self._gets: dict[tuple[Partition, bool], dict[bytes, list[tuple[int, GetOp]]]] = {}
+        self._puts: dict[Partition, dict[bytes, Write]] = {}
+        self._searches: list[Operation[None]] = []
+        self._read: set[Partition] = set()
+        """The partitions that are read in one step each."""
+        self._is_wide = False
+        """Whether others are read, or in several steps."""
+
+    def add(self, position: int, op: Op) -> None:
+        """Take an operation, whose result has this position."""
         if isinstance(op, GetOp):
-            place = context.places.of(op.namespace)
-            fields = gets.setdefault((place.partition, bool(op.refresh_ttl)), {})
-            fields.setdefault(place.field(context.places.key(op.key)), []).append((position, op))
+            place = self._context.places.of(op.namespace)
+            self._read.add(place.partition)
+            fields = self._gets.setdefault((place.partition, bool(op.refresh_ttl)), {})
+            fields.setdefault(place.field(self._context.places.key(op.key)), []).append((position, op))
         elif isinstance(op, PutOp):
-            partition, field, write = _as_write(context, op)
-            writes.setdefault(partition, {})[field] = write
+            partition, field, write = _as_write(self._context, op)
+            self._puts.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
-            is_wide = is_wide or len(op.namespace_prefix) < PARTITION_LABELS or bool(op.filter)
-            reads.append(_into(results, position, searching.search(context, op, texts)))
+            self._searches.append(self._into(position, searching.search(self._context, op, self._texts)))
+            if op.filter or len(op.namespace_prefix) < PARTITION_LABELS:
+                self._is_wide = True
+            else:
+                self._read.add(self._context.places.of(op.namespace_prefix).partition)
         elif isinstance(op, ListNamespacesOp):
-            is_wide = True
-            reads.append(_into(results, position, searching.list_namespaces(context, op)))
+            self._searches.append(self._into(position, searching.list_namespaces(self._context, op)))
+            self._is_wide = True
         else:
             raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
-    for (partition, refresh), fields in gets.items():
-        names = list(fields)
-        for start in range(0, len(names), ITEMS_PER_GET):
-            some = {name: fields[name] for name in names[start : start + ITEMS_PER_GET]}
-            reads.append(_get_many(context, results, partition, some, refresh))
-    for some_writes in writes.values():
-        for write in some_writes.values():
-            texts.note(write.texts)
-    puts = [put(context, partition, some_writes, texts) for partition, some_writes in writes.items()]
-    read_partitions = {partition for partition, _ in gets} | {
-        context.places.of(op.namespace_prefix).partition
-        for op in given
-        if isinstance(op, SearchOp) and len(op.namespace_prefix) >= PARTITION_LABELS
-    }
-    may_meet = is_wide or not read_partitions.isdisjoint(writes)
-    return _batch(context, results, reads, puts, may_meet)
 
+    def note_texts(self) -> None:
+        """Note the texts of those puts that count."""
+        for writes in self._puts.values():
+            for write in writes.values():
+                self._texts.note(write.texts)
 
-def _batch(
-    context: StoreContext,
-    results: list[Result],
-    reads: Sequence[Operation[None]],
-    puts: Sequence[Operation[None]],
-    may_meet: bool,
-) -> Operation[list[Result]]:
-    """Reads see what was there before the puts. So they go first, or together if they are about other partitions."""
-    if not reads or not puts or not may_meet:
-        yield from together(context, [*reads, *puts])
-        return results
-    yield from together(context, reads)
-    yield from together(context, puts)
-    return results
+    def run(self) -> Operation[list[Result]]:
+        """Reads see what was there before the puts: they go first, or beside puts to other partitions."""
+        reads = [*self._searches, *self._all_gets()]
+        puts = [put(self._context, partition, writes, self._texts) for partition, writes in self._puts.items()]
+        if reads and puts and (self._is_wide or not self._read.isdisjoint(self._puts)):
+            yield from together(self._context, reads)
+            yield from together(self._context, puts)
+        else:
+            yield from together(self._context, [*reads, *puts])
+        return self._results
 
+    def _all_gets(self) -> Iterator[Operation[None]]:
+        for (partition, refresh), fields in self._gets.items():
+            names = list(fields)
+            for start in range(0, len(names), ITEMS_PER_GET):
+                some = {name: fields[name] for name in names[start : start + ITEMS_PER_GET]}
+                yield self._get(partition, some, refresh)
 
-def _into(results: list[Result], position: int, operation: Operation[Any]) -> Operation[None]:
-    results[position] = yield from operation
+    def _get(
+        self, partition: Partition, fields: dict[bytes, list[tuple[int, GetOp]]], refresh: bool
+    ) -> Operation[None]:
+        records = yield from ask(self._context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
+        for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
+            if record is None:
+                continue
+            with reading_store(partition.keys[0]):
+                entry = Entry(field, record)
+                for position, op in asked:
+                    self._results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
 
-
-def _get_many(
-    context: StoreContext,
-    results: list[Result],
-    partition: Partition,
-    fields: dict[bytes, list[tuple[int, GetOp]]],
-    refresh: bool,
-) -> Operation[None]:
-    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
-    for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
-        for position, op in asked:
-            if record is not None:
-                results[position] = Entry(field, record).item(context.values, tuple(op.namespace), op.key)
+    def _into(self, position: int, operation: Operation[Any]) -> Operation[None]:
+        self._results[position] = yield from operation

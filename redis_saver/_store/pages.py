@@ -11,6 +11,7 @@ from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry
 from redis_saver._store.places import Place
+from redis_saver.errors import reading_store
 
 ITEMS_PER_CALL = 1000
 _CHECKSUM = 2**50
@@ -57,20 +58,25 @@ def _read(context: StoreContext, place: Place, below: bytes, offset: int, limit:
         if reply == StoreReply.SAME and known:
             return known
         token, next_below, passed, *flat = reply
-        had = {(entry.field, entry.version): entry for entry in known.entries} if known else {}
-        entries = []
-        for position in range(0, len(flat), 3):
-            field, version, record = flat[position : position + 3]
-            entry = Entry(field, record) if record else had.get((field, int(float(version))))
-            if entry is None:
-                break
-            entries.append(entry)
-        else:
-            page = Page(token, next_below, passed, tuple(entries))
+        with reading_store(place.partition.keys[0]):
+            entries = _entries(flat, known)
+            if known is None and None in entries:
+                raise ValueError("the record of an item is empty")
+        if None not in entries:
+            page = Page(token, next_below, passed, tuple(entries))  # type: ignore[arg-type]
             if entries:
-                context.remembered.put(name, page, sum([entry.size for entry in entries]))
+                context.remembered.put(name, page, sum([entry.size for entry in page.entries]))
             return page
         known = None  # the server left out what is not as this process knows it (behind a failover): ask for all of it
+
+
+def _entries(flat: list[bytes], known: Page | None) -> list[Entry | None]:
+    """The items of a reply: fields, versions, and records of those that are not known. None for one that is not known either."""
+    had = {(entry.field, entry.version): entry for entry in known.entries} if known else {}
+    return [
+        Entry(flat[each], flat[each + 2]) if flat[each + 2] else had.get((flat[each], int(float(flat[each + 1]))))
+        for each in range(0, len(flat), 3)
+    ]
 
 
 def _about(page: Page) -> tuple[bytes, int, int, int, int]:

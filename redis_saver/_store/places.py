@@ -106,7 +106,11 @@ def check_labels(namespace: Any, what: str = "namespace") -> tuple[str, ...]:
 
 
 def namespace_and_key(partition: Partition, field: bytes) -> tuple[tuple[str, ...], str]:
-    """The namespace and the key of an item by its field."""
+    """The namespace and the key of an item by its field.
+
+    Raises:
+        ValueError: It is no field of an item.
+    """
     if field.find(b"\0") == len(field) - 1 and b"\1" not in field:  # most are in the partition's own namespace
         return partition.labels, decode(field[:-1])
     *labels, key = components(field)

@@ -25,6 +25,10 @@ from redis_saver._store.mirrors import Mirror
 from redis_saver._store.places import Place, check_labels, namespace_and_key
 from redis_saver._store.texts import Texts
 from redis_saver._store.writing import Write, clean, put
+from redis_saver.errors import reading_store
+
+_MANY = 10**15
+"""More than any store has items; Redis takes no larger numbers than some thousand times that."""
 
 
 class Found(NamedTuple):
@@ -73,6 +77,7 @@ def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[
     matches = compile_filter(op.filter)
     for name, given in (("limit", op.limit), ("offset", op.offset)):
         configs.number(name, given, 0, whole=True)
+    op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))
     query = (op.query or None) if context.embedder else None
     if query is not None:
         if not isinstance(query, str):
@@ -89,9 +94,10 @@ def _in_partition(
 ) -> Operation[list[VersionedSearchItem]]:
     if not wanted.looks_at_all:
         entries, _ = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
-        return [entry.search_item(context.values, place.partition) for entry in entries]
+        with reading_store(place.partition.keys[0]):
+            return [entry.search_item(context.values, place.partition) for entry in entries]
     found, _ = yield from _best(context, place, wanted)
-    return (yield from _answer(context, op, found))
+    return (yield from _answer(context, op, found, place.partition.keys[0]))
 
 
 def _in_all(
@@ -102,19 +108,26 @@ def _in_all(
     for some in directory.windows((yield from directory.partitions(context, labels))):
         asked = [_best(context, Place(partition, b""), wanted) for partition, _ in some]
         answers = yield from together(context, asked)
+        empty = []
         for (partition, token), (found, found_token) in zip(some, answers, strict=True):
             best += found
             if found_token == b"0":
-                yield from clean(context, partition, token)
-        best = heapq.nsmallest(wanted.most, best, key=lambda one: one.order)
-    return (yield from _answer(context, op, best))
+                empty.append(clean(context, partition, token))
+        yield from together(context, empty)
+        with reading_store(context.keyspace.directory[0]):
+            best = heapq.nsmallest(wanted.most, best, key=lambda one: one.order)
+    return (yield from _answer(context, op, best, context.keyspace.directory[0]))
 
 
-def _answer(context: StoreContext, op: SearchOp, best: Sequence[Found]) -> Operation[list[VersionedSearchItem]]:
+def _answer(
+    context: StoreContext, op: SearchOp, best: Sequence[Found], key: bytes
+) -> Operation[list[VersionedSearchItem]]:
+    """The items that were found, behind those that are passed over; they were read by this key."""
     found = best[op.offset :]
     if op.refresh_ttl:
         yield from _refresh(context, found)
-    return [one.entry.search_item(context.values, one.partition, one.score) for one in found]
+    with reading_store(key):
+        return [one.entry.search_item(context.values, one.partition, one.score) for one in found]
 
 
 def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tuple[list[Found], bytes]]:
@@ -129,11 +142,12 @@ def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tupl
         entries = (entry for entry in entries if entry.field.startswith(place.prefix))
     if (matches := wanted.matches) is not None:
         entries = (entry for entry in entries if matches(entry.known or entry.value(context.values, partition)))
-    if wanted.query is None:
-        found = [Found(partition, entry) for entry in islice(entries, wanted.most)]
-    else:
-        is_all = not place.prefix and wanted.matches is None
-        found = _nearest(context, partition, mirror, None if is_all else list(entries), wanted)
+    with reading_store(partition.keys[0]):
+        if wanted.query is None:
+            found = [Found(partition, entry) for entry in islice(entries, wanted.most)]
+        else:
+            is_all = not place.prefix and wanted.matches is None
+            found = _nearest(context, partition, mirror, None if is_all else list(entries), wanted)
     return found, mirror.token or b"0"
 
 
@@ -227,11 +241,13 @@ def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[t
     found: list[tuple[tuple[str, ...], int]] = []
     for some in directory.windows((yield from directory.partitions(context, labels))):
         answers = yield from together(context, [directory.counts(context, partition) for partition, _ in some])
+        empty = []
         for (partition, token), counts in zip(some, answers, strict=True):
             if counts is None and len(labels) < PARTITION_LABELS:
-                yield from clean(context, partition, token)
-            for below, count in (counts or {}).items():
-                found.append(((*partition.labels, *components(below)), count))
+                empty.append(clean(context, partition, token))
+            with reading_store(partition.keys[3]):
+                found += [((*partition.labels, *components(below)), number) for below, number in (counts or {}).items()]
+        yield from together(context, empty)
     return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
 
 

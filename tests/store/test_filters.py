@@ -65,6 +65,14 @@ def test_what_a_filter_matches(value: Any, wanted: Any, expected: bool) -> None:
     assert matches({} if value is MISSING else {"a": value}) is expected
 
 
+def test_values_that_do_not_compare_match_nothing_and_raise_nothing() -> None:
+    import numpy
+
+    for wanted in (1, "x", [1, 2], {"$gt": 1}, {"b": 1}, {"$eq": "x"}):
+        matches = compile_filter({"a": wanted})
+        assert matches is not None and not matches({"a": numpy.array([1, 2])})
+
+
 def test_no_filter_and_mistakes() -> None:
     assert compile_filter(None) is compile_filter({}) is None
     for mistake in ({"a": {"$in": [1]}}, {"a": {"$gt": 1, "b": 2}}, {"a": {"b": {"$like": "x"}}}, {"a": [{"$x": 1}]}):
