@@ -44,6 +44,8 @@ SUITES = {
     "native": "serde/test_native.py",
     "migrate": "migrate/test_migrate.py",
     "failovers": "client/test_failovers.py",
+    "store": "store/test_model.py",
+    "store_bytes": "store/test_hostile_bytes.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")

@@ -21,7 +21,7 @@ local function open_partition(items, order, expiring, namespaces, vectors, text)
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. STORE_FORMAT)
   end
-  if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then -- doubles hold 16 digits, if the first is a small one
+  if not indexed or format ~= '1' or string.find(text, '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') then -- doubles hold 16 digits, if the first is a small one
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end
   local state = {

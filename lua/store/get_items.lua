@@ -16,8 +16,6 @@
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
 
---- @include lib/partition
-
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
@@ -25,6 +23,7 @@ local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
 local text = table.remove(found, 1)
 if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or found end -- the common case: nothing in it has a TTL
 
+--- @include lib/partition
 --- @include lib/refresh
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)

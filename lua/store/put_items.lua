@@ -8,9 +8,13 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
--- ARGV[3..]           six for each item, each item once: its field; the version it has to have ('0': none, '': any); its TTL in milliseconds
---                     ('0': none); 16 hex digits that name this put; its value (a frame of the type, then the bytes), '' to delete it; its vectors
---                     (how many dimensions, a frame of the type, the bytes), '' for none
+-- ARGV[3] field       of an item
+-- ARGV[4] expected    the version it has to have; '0': there must be none; '': any
+-- ARGV[5] ttl         its TTL in milliseconds; '0': none
+-- ARGV[6] put         16 hex digits that name this put
+-- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
+-- ARGV[8] vectors     how many dimensions, a frame of the serializer's type, its bytes; '' for none
+-- ARGV[9..]           the same six for each other item; each item once
 --
 -- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
 -- is, so a request may be sent twice.
@@ -21,9 +25,6 @@
 --   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
 -- Errors: PARTITION, UNSUPPORTED.
 
---- @include lib/partition
---- @include lib/refresh
-
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED = 1, 2, 3, 4
 local token, announced = ARGV[1], ARGV[2]
@@ -32,6 +33,27 @@ local FIRST, EACH = 3, 6
 local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local found = redis.call('HMGET', items, '@state', unpack(fields))
+
+-- The common case: one item without a TTL and vectors, in a partition that is there and where nothing has any. Whatever is not as expected goes on behind.
+local last, count, checksum, rest = string.match(found[1] or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$')
+if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
+  local field, expected, put, old = ARGV[3], ARGV[4], ARGV[6], found[2]
+  local created, version, made_by = string.match(old or '', '^(%d+) (%d+) 0 (%x+) ')
+  local is_known = created and #created <= 16 and #version <= 16 or not old and string.find(field, '%z') == #field
+  if is_known and made_by ~= put and (expected == '' or expected == (version or '0')) and redis.call('ZCARD', order) == tonumber(count) then
+    local now = redis.call('TIME')
+    local new = math.max(now[1] * 1000000 + now[2], last + 1)
+    local text = string.format('%.0f', new)
+    redis.call('ZADD', order, text, field)
+    redis.call('HSET', items, field, (created or text) .. ' ' .. text .. ' 0 ' .. put .. ' ' .. ARGV[7], '@state',
+      string.format('1 0 %.0f %.0f %.0f ', new, count + (old and 0 or 1), (checksum - (version or 0) + new) % 2 ^ 50) .. rest)
+    return 0
+  end
+end
+
+--- @include lib/partition
+--- @include lib/refresh
+
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, found[1])
 if problem then return problem end
 local micros, now = clock()

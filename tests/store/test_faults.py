@@ -73,6 +73,27 @@ async def test_each_key_that_is_gone_is_an_error_in_each_call(target: Target, po
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("position", [0, 1, 3])
+async def test_without_ttls_a_key_that_is_gone_is_an_error_or_not_needed(
+    target: Target, store: Uniform, position: int
+) -> None:
+    """The common case of `get` and `put` looks at fewer keys."""
+    await store.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(3)])
+    await store.put((*NS, "deep"), "k", {"n": 1})
+    target.raw.delete(partition(target)[position])
+    for call in ("search", "filter", "count", "list", "delete"):
+        with pytest.raises(StoreDamaged):
+            await ALL[call](store)
+    for key, number in (("k0", 0), ("k1", 7)):
+        try:
+            if number:
+                await store.put(NS, key, {"n": number})
+            assert (await store.get(NS, key)).value == {"n": number}
+        except StoreDamaged:
+            assert position < 3
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
 async def test_all_keys_that_are_gone_are_an_empty_partition(target: Target, store: Uniform) -> None:
     await furnish(store)
     await store.search(NS)
