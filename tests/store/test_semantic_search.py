@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from embedding import DIMS, Model, best, vector
+from langchain_core.embeddings import Embeddings
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from seeds import seeds, targets
 from stores import check_sound, later
 from uniform import Target, Uniform
+from wrappers import Around
 
 from redis_saver import (
     DecodeError,
@@ -369,6 +371,46 @@ async def test_asynchronous_embedding_functions(target: Target, model: Model) ->
     assert loops == {asyncio.get_running_loop()} and most == 3
     with pytest.raises(ValueError, match="async"):
         await asyncio.to_thread(store.put, NS, "b", {"text": "x"})
+
+
+class Langchains(Embeddings):
+    """A model that embeds queries otherwise than documents."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return vector(text.removeprefix("query: "))
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_langchains_embeddings(target: Target) -> None:
+    store = target.store(index={"dims": DIMS, "embed": Langchains(), "fields": ["text"]})
+    texts = await furnish(store)
+    assert found(await store.search(NS, query="query: pear cake")) == wanted("cosine", "pear cake", texts)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_put_that_is_sent_twice_does_one_thing(target: Target, store: Uniform) -> None:
+    """Also where another put of the item came in between, without vectors."""
+    other = target.store()
+
+    def twice(request: Any) -> Any:
+        yield request
+        return (yield request)
+
+    Around(store.saver, twice)
+    texts = await furnish(store)
+    check_sound(target)
+    versions = {item.key: item.version for item in await store.search(NS, query="apple")}
+    await store.put(NS, "zero", {"text": "plum"})
+    await other.put(NS, "zero", {"text": "zero"})
+    check_sound(target)
+    await store.put(NS, "zero", {"text": "zero"})
+    after = await store.search(NS, query="apple")
+    assert found(after) == wanted("cosine", "apple", texts)
+    assert [item.key for item in after if item.version != versions[item.key]] == ["zero"]
+    check_sound(target)
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
