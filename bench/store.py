@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis
 from langgraph.store.base import BaseStore, GetOp, PutOp
@@ -36,12 +36,14 @@ def value(number: int) -> dict[str, Any]:
     return {"text": text, "n": number, "kind": "abc"[number % 3], "meta": {"score": number / 7, "tags": ["x", "y"]}}
 
 
-def opened(name: str, stack: ExitStack) -> BaseStore:
+def opened(name: str, stack: ExitStack, index: Any = None) -> BaseStore:
     if name == "memory":
-        return InMemoryStore()
+        return InMemoryStore(index=index)
     if name in (OURS, f"{OURS} cold"):
         cache = {"cache_bytes": 0} if name.endswith("cold") else {}
-        return stack.enter_context(RedisStore.from_conn_string(stack.enter_context(redis_server()), **cache))
+        return stack.enter_context(
+            RedisStore.from_conn_string(stack.enter_context(redis_server()), index=index, **cache)
+        )
     if name == "valkey":
         client = import_module("valkey").Valkey.from_url(stack.enter_context(redis_server()))
         stack.callback(client.close)
@@ -49,10 +51,10 @@ def opened(name: str, stack: ExitStack) -> BaseStore:
         return made
     if name == "sqlite":
         kind = import_module("langgraph.store.sqlite").SqliteStore
-        store = stack.enter_context(kind.from_conn_string(f"{stack.enter_context(folder())}/store.sqlite"))
+        store = stack.enter_context(kind.from_conn_string(f"{stack.enter_context(folder())}/store.sqlite", index=index))
     else:
         kind = import_module("langgraph.store.postgres").PostgresStore
-        store = stack.enter_context(kind.from_conn_string(stack.enter_context(postgres_server())))
+        store = stack.enter_context(kind.from_conn_string(stack.enter_context(postgres_server()), index=index))
     store.setup()
     return store  # type: ignore[no-any-return]
 
@@ -86,9 +88,12 @@ def furnish(store: BaseStore) -> None:
             store.batch([PutOp(("m", str(size)), f"k{n}", value(n)) for n in range(start, min(size, start + 500))])
 
 
-def compare(names: list[str]) -> None:
+Calls: TypeAlias = Callable[[BaseStore], Iterator[tuple[str, int, Callable[[], object]]]]
+
+
+def compare(names: list[str], furnish: Callable[[BaseStore], None], calls: Calls, index: Any = None) -> None:
     with ExitStack() as stack:
-        stores = {name: opened(name, stack) for name in names}
+        stores = {name: opened(name, stack, index) for name in names}
         for store in stores.values():
             furnish(store)
         print(f"{'microseconds a call (times ours)':44}", *(f"{name:>22}" for name in names))
@@ -141,7 +146,7 @@ def main() -> None:
     if said.holding:
         hold()
     else:
-        compare(said.stores.split(","))
+        compare(said.stores.split(","), furnish, calls)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._store.aio import AsyncRedisStore
+from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.items import VersionedItem, VersionedSearchItem
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.aio import AsyncTieredSaver
@@ -82,6 +83,7 @@ __all__ = [
     "PlainValueRefused",
     "Pruned",
     "RedisCache",
+    "RedisIndexConfig",
     "RedisLLMCache",
     "RedisSaver",
     "RedisSaverError",

@@ -8,25 +8,26 @@ local SKEW = 300000 -- the directory keeps a partition so many milliseconds long
 local RETIRED = 60000 -- so many milliseconds a token that was given back is refused
 
 -- Reads the state of a partition, text. Returns (state, problem): state is nil where there is no such partition; problem is an error reply.
-local function open_partition(items, order, expiring, namespaces, text)
+local function open_partition(items, order, expiring, namespaces, vectors, text)
   if not text then
-    if redis.call('EXISTS', items, order, expiring, namespaces) > 0 then
+    if redis.call('EXISTS', items, order, expiring, namespaces, vectors) > 0 then
       return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
     end
     return nil
   end
-  local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   format = format or string.match(text, '^(%d+) ')
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. STORE_FORMAT)
   end
-  if not deep or format ~= '1' or string.find(text, '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') then -- doubles hold 16 digits, if the first is a small one
+  if not indexed or format ~= '1' or string.find(text, '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') then -- doubles hold 16 digits, if the first is a small one
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end
   local state = {
     first = tonumber(first), last = tonumber(last), count = tonumber(count), checksum = tonumber(checksum), token = tonumber(token),
     announced = tonumber(announced), ttls = tonumber(ttls), deadline = tonumber(deadline), spaces = tonumber(spaces), deep = tonumber(deep),
+    indexed = tonumber(indexed),
   }
   if redis.call('ZCARD', order) ~= state.count then
     return nil, redis.error_reply('PARTITION the key ' .. order .. ' is gone, or is not what ' .. items .. ' says')
@@ -36,6 +37,9 @@ local function open_partition(items, order, expiring, namespaces, text)
   end
   if state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces then
     return nil, redis.error_reply('PARTITION the key ' .. namespaces .. ' is gone, or is not what ' .. items .. ' says')
+  end
+  if state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed then
+    return nil, redis.error_reply('PARTITION the key ' .. vectors .. ' is gone, or is not what ' .. items .. ' says')
   end
   return state
 end
@@ -71,13 +75,14 @@ local function count_namespace(namespaces, state, field, by)
 end
 
 -- Takes items out, at most some thousands. They have to be there. The first write is one that a full server does not refuse.
-local function remove_items(items, order, expiring, namespaces, state, fields)
+local function remove_items(items, order, expiring, namespaces, vectors, state, fields)
   for i = 1, #fields do
     state.checksum = (state.checksum - (redis.call('ZSCORE', order, fields[i]) or 0)) % CHECKSUM
   end
   redis.call('HDEL', items, unpack(fields))
   state.count = state.count - redis.call('ZREM', order, unpack(fields))
   state.ttls = state.ttls - redis.call('ZREM', expiring, unpack(fields))
+  if state.indexed > 0 then state.indexed = state.indexed - redis.call('HDEL', vectors, unpack(fields)) end
   if state.spaces > 0 then
     for i = 1, #fields do count_namespace(namespaces, state, fields[i], -1) end
   end
@@ -85,9 +90,9 @@ end
 
 -- Stores the state behind other fields (a list of field, value, ...), and moves the deadline of the keys. A partition that has become empty goes, and
 -- its token is refused for a while.
-local function commit(items, order, expiring, namespaces, retired, state, changed)
+local function commit(items, order, expiring, namespaces, vectors, retired, state, changed)
   if state.count == 0 then
-    redis.call('UNLINK', items, order, expiring, namespaces)
+    redis.call('UNLINK', items, order, expiring, namespaces, vectors)
     redis.call('SET', retired, string.format('%.0f %.0f', state.token, state.last), 'PX', RETIRED)
     return
   end
@@ -101,11 +106,11 @@ local function commit(items, order, expiring, namespaces, retired, state, change
   end
   local is_moved = deadline ~= state.deadline
   changed[#changed + 1] = '@state'
-  changed[#changed + 1] = string.format('%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d', STORE_FORMAT, state.first, state.last, state.count,
-    state.checksum, state.token, state.announced, state.ttls, deadline, state.spaces, state.deep)
+  changed[#changed + 1] = string.format('%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d %d', STORE_FORMAT, state.first, state.last, state.count,
+    state.checksum, state.token, state.announced, state.ttls, deadline, state.spaces, state.deep, state.indexed)
   redis.call('HSET', items, unpack(changed))
   if not is_moved then return end
-  for _, key in ipairs({ items, order, expiring, namespaces }) do
+  for _, key in ipairs({ items, order, expiring, namespaces, vectors }) do
     if deadline > 0 then
       redis.call('PEXPIREAT', key, string.format('%.0f', deadline))
     else
@@ -115,16 +120,16 @@ local function commit(items, order, expiring, namespaces, retired, state, change
 end
 
 -- Removes what has expired. Returns (more, gone): whether there may be more of it, and how many items went. state.count is 0 where all went.
-local function sweep(items, order, expiring, namespaces, retired, state, now)
+local function sweep(items, order, expiring, namespaces, vectors, retired, state, now)
   if state.first == 0 or now < state.first then return false, 0 end
   local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', string.format('%.0f', now), 'LIMIT', 0, SWEPT)
   if #fields > 0 then
-    remove_items(items, order, expiring, namespaces, state, fields)
+    remove_items(items, order, expiring, namespaces, vectors, state, fields)
   else
     redis.call('HDEL', items, '') -- removes nothing; behind it a full server takes the other writes, as reads are to go on there
   end
   local first = redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')
   state.first = first[2] and tonumber(first[2]) or 0
-  commit(items, order, expiring, namespaces, retired, state, {})
+  commit(items, order, expiring, namespaces, vectors, retired, state, {})
   return state.first > 0 and state.first <= now, #fields
 end

@@ -12,7 +12,7 @@ local function take_announcement(state, token, announced)
 end
 
 -- Begins the TTLs of items anew. Returns nil, or the TTL for which the partition has to be announced first; then nothing was done.
-local function refresh(items, order, expiring, namespaces, retired, state, now, token, announced, fields, records)
+local function refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, records)
   local scores, longest = {}, 0
   for i = 1, #fields do
     local _, _, ttl = head_of(records[i] or '')
@@ -27,6 +27,6 @@ local function refresh(items, order, expiring, namespaces, retired, state, now, 
   if state.announced > 0 and now + longest + SKEW > state.announced then return string.format('%.0f', longest) end
   redis.call('HDEL', items, '') -- removes nothing; behind it a full server takes the other writes, as reads are to go on there
   redis.call('ZADD', expiring, unpack(scores))
-  commit(items, order, expiring, namespaces, retired, state, {})
+  commit(items, order, expiring, namespaces, vectors, retired, state, {})
   return nil
 end

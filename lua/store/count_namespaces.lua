@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] cursor      where to go on; '0' to begin
 --
 -- Returns {cursor, count of the partition's own namespace, then the labels below it and the count of each other one}; '0' as the cursor at the end. A
@@ -14,15 +15,15 @@
 
 --- @include lib/partition
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
 local cursor = ARGV[1]
 
-local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
 if problem then return problem end
 if not state then return {} end
 local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, retired, state, now)
+local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
 local answer = { '0', state.count - state.deep }

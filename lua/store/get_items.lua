@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
@@ -15,7 +16,7 @@
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
 local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
@@ -25,17 +26,17 @@ if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or 
 --- @include lib/partition
 --- @include lib/refresh
 
-local state, problem = open_partition(items, order, expiring, namespaces, text)
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
 if problem then return problem end
 if not state then return {} end
 local _, now = clock()
-local more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+local more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
 if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if moves ~= '0' then
   local fields = { unpack(ARGV, 4) }
-  local wanted = refresh(items, order, expiring, namespaces, retired, state, now, token, announced, fields, found)
+  local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
 end
 return moves == '2' and {} or found

@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       of an announcement of the partition in the directory, greater than the partition's; or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3..]           eight for each item, each item once: its field; the version it has to have ('0': none); when it was created, and when it was
@@ -13,7 +14,7 @@
 --
 -- The version of an item is when it was put last; one microsecond or more later where another item has that version, and never later than the server's
 -- clock says, as later puts are to have greater ones. An item that has another version than the given one is left as it is, and so is one that this very
--- put has stored: a request may be sent twice. The partition takes the new token, so that no process believes what it remembers of it: that is checked by
+-- put has stored: a request may be sent twice. Its vectors go, as they are of the value that was there. The partition takes the new token, so that no process believes what it remembers of it: that is checked by
 -- sums of versions, and no put brings an old one.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
@@ -24,7 +25,7 @@
 --- @include lib/partition
 --- @include lib/refresh
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, CONFLICT = 1, 2, 3
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH = 3, 8
@@ -45,11 +46,11 @@ end
 local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local found = redis.call('HMGET', items, '@state', unpack(fields))
-local state, problem = open_partition(items, order, expiring, namespaces, found[1])
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, found[1])
 if problem then return problem end
 local micros, now = clock()
 if state then
-  local more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+  local more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
   if more then return { MORE } end
   if state.count == 0 then state = nil end
   if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
@@ -78,7 +79,7 @@ if not state then
   if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
   if token == '' or tonumber(token) <= tonumber(last_token) then return { NOT_ANNOUNCED, last_token, wanted } end
   state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
-    spaces = 0, deep = 0 }
+    spaces = 0, deep = 0, indexed = 0 }
 end
 local is_new = token ~= '' and tonumber(token) > state.token
 take_announcement(state, token, announced)
@@ -103,6 +104,8 @@ for _, i in ipairs(chosen) do
   if not old then
     state.count = state.count + 1
     count_namespace(namespaces, state, field, 1)
+  elseif state.indexed > 0 then
+    state.indexed = state.indexed - redis.call('HDEL', vectors, field) -- they are of the value that was there
   end
   if ttl ~= '0' then
     redis.call('ZADD', expiring, string.format('%.0f', deadline), field)
@@ -116,5 +119,5 @@ for _, i in ipairs(chosen) do
     state.ttls = state.ttls - 1
   end
 end
-commit(items, order, expiring, namespaces, retired, state, changed)
+commit(items, order, expiring, namespaces, vectors, retired, state, changed)
 return conflicts[2] and conflicts or 0

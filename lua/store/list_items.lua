@@ -4,27 +4,29 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
--- ARGV[2] what        records, or versions: without their records
+-- ARGV[2] what        records, vectors (with their records), or versions (without them)
 --
--- Returns {token, count, checksum, is_last, then a field and a record (or version) of each item}: how many items the partition has, and the sum of all
--- versions modulo 2^50; 1 if nothing is left above. An empty list where there is no such partition. Or a code
+-- Returns {token, count, checksum, is_last, then a field and a record (or version) of each item, and its vectors ('' for none) where they are asked for}: how
+-- many items the partition has, and the sum of all versions modulo 2^50; 1 if nothing is left above. An empty list where there is no such partition. Or a
+-- code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 
 --- @include lib/partition
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
-local above, is_whole = ARGV[1], ARGV[2] == 'records'
+local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- a call answers so many items, and about so many bytes
 
-local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
 if problem then return problem end
 if not state then return {} end
 local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, retired, state, now)
+local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
 
@@ -41,6 +43,10 @@ for i = 1, #some, 2 do
   if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
   page[#page + 1], page[#page + 2] = some[i], record
   bytes = bytes + #some[i] + #record
+  if is_indexed then
+    page[#page + 1] = state.indexed > 0 and redis.call('HGET', vectors, some[i]) or ''
+    bytes = bytes + #page[#page]
+  end
   if bytes > BYTES and i + 1 < #some then
     page[4] = 0
     break

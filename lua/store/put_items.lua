@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] field       of an item
@@ -12,7 +13,8 @@
 -- ARGV[5] ttl         its TTL in milliseconds; '0': none
 -- ARGV[6] put         16 hex digits that name this put
 -- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
--- ARGV[8..]           the same five for each other item; each item once
+-- ARGV[8] vectors     how many dimensions, a frame of the serializer's type, its bytes; '' for none
+-- ARGV[9..]           the same six for each other item; each item once
 --
 -- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
 -- is, so a request may be sent twice.
@@ -23,18 +25,18 @@
 --   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
 -- Errors: PARTITION, UNSUPPORTED.
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED = 1, 2, 3, 4
 local token, announced = ARGV[1], ARGV[2]
-local FIRST, EACH = 3, 5
+local FIRST, EACH = 3, 6
 
 local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local found = redis.call('HMGET', items, '@state', unpack(fields))
 
--- The common case: one item without a TTL, in a partition that is there and where nothing has one. Whatever is not as expected goes on behind.
-local last, count, checksum, rest = string.match(found[1] or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+)$')
-if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 7 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' then
+-- The common case: one item without a TTL and vectors, in a partition that is there and where nothing has any. Whatever is not as expected goes on behind.
+local last, count, checksum, rest = string.match(found[1] or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$')
+if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
   local field, expected, put, old = ARGV[3], ARGV[4], ARGV[6], found[2]
   local created, version, made_by = string.match(old or '', '^(%d+) (%d+) 0 (%x+) ')
   local is_known = created and #created <= 16 and #version <= 16 or not old and string.find(field, '%z') == #field
@@ -52,11 +54,11 @@ end
 --- @include lib/partition
 --- @include lib/refresh
 
-local state, problem = open_partition(items, order, expiring, namespaces, found[1])
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, found[1])
 if problem then return problem end
 local micros, now = clock()
 if state then
-  local more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+  local more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
   if more then return { MORE } end
   if state.count == 0 then state = nil end
   if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
@@ -82,7 +84,7 @@ if not state then
   if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
   if token == '' or tonumber(token) <= tonumber(last_token) then return { NOT_ANNOUNCED, last_token, wanted } end
   state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
-    spaces = 0, deep = 0 }
+    spaces = 0, deep = 0, indexed = 0 }
 end
 take_announcement(state, token, announced)
 if is_put and state.announced > 0 and now + longest + SKEW > state.announced then
@@ -90,7 +92,7 @@ if is_put and state.announced > 0 and now + longest + SKEW > state.announced the
 end
 
 -- Build and commit.
-local changed, versions, deadlines, lasting, removed = {}, {}, {}, {}, {}
+local changed, versions, deadlines, lasting, removed, embedded, plain = {}, {}, {}, {}, {}, {}, {}
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
   local ttl, put, value, old = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], found[i + 1]
@@ -104,6 +106,12 @@ for i, field in ipairs(fields) do
     changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
     versions[#versions + 1] = new
     versions[#versions + 1] = field
+    if ARGV[at + 5] ~= '' then
+      embedded[#embedded + 1] = field
+      embedded[#embedded + 1] = ARGV[at + 5]
+    elseif old then
+      plain[#plain + 1] = field
+    end
     state.checksum = (state.checksum - (version or 0) + state.last) % CHECKSUM
     if not old then
       state.count = state.count + 1
@@ -127,7 +135,12 @@ end
 if versions[1] then redis.call('ZADD', order, unpack(versions)) end
 if deadlines[1] then redis.call('ZADD', expiring, unpack(deadlines)) end
 if lasting[1] then redis.call('ZREM', expiring, unpack(lasting)) end
-if removed[1] then remove_items(items, order, expiring, namespaces, state, removed) end
+if plain[1] and state.indexed > 0 then state.indexed = state.indexed - redis.call('HDEL', vectors, unpack(plain)) end
+if embedded[1] then
+  if state.indexed == 0 then state.deadline = -1 end -- the key is new
+  state.indexed = state.indexed + redis.call('HSET', vectors, unpack(embedded))
+end
+if removed[1] then remove_items(items, order, expiring, namespaces, vectors, state, removed) end
 if not changed[1] and not removed[1] then return 0 end
-commit(items, order, expiring, namespaces, retired, state, changed)
+commit(items, order, expiring, namespaces, vectors, retired, state, changed)
 return state.count == 0 and { EMPTIED, string.format('%.0f', state.token) } or 0

@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] refresh     1: begin the TTLs of these items anew; 0: no
@@ -28,17 +29,17 @@
 --- @include lib/partition
 --- @include lib/refresh
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, SAME = 1, 2, 5
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- a call looks at so many items, and answers about so many bytes
 local STEP = math.min(1000, limit + 50) -- it looks at so many at a time
 
-local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
 if problem then return problem end
 if not state then return { '0', '', 0 } end
 local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, retired, state, now)
+local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 if more then return MORE end
 if state.count == 0 then return { '0', '', 0 } end
 local token = string.format('%.0f', state.token)
@@ -75,7 +76,7 @@ end
 local records = {}
 if state.ttls > 0 and ARGV[3] == '1' and fields[1] then
   records = redis.call('HMGET', items, unpack(fields))
-  local wanted = refresh(items, order, expiring, namespaces, retired, state, now, ARGV[1], ARGV[2], fields, records)
+  local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, ARGV[1], ARGV[2], fields, records)
   if wanted then return { NOT_ANNOUNCED, token, wanted } end
 end
 

@@ -4,7 +4,8 @@
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
 -- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       what the directory has, '0' for none
 -- ARGV[2] what        expired, or all: also a partition of which a part is gone
 --
@@ -14,21 +15,21 @@
 
 --- @include lib/partition
 
-local items, order, expiring, namespaces, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, gone, more = tonumber(ARGV[1]), 0, false
 
-local state, problem = open_partition(items, order, expiring, namespaces, redis.call('HGET', items, '@state'))
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
 if ARGV[2] == 'all' and (state or problem and not string.find(problem.err, '^%-?UNSUPPORTED ')) then
   local _, now = clock()
   gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', string.format('%.0f', now))
   state = state or { last = 0, token = token }
   state.count = 0
-  commit(items, order, expiring, namespaces, retired, state, {})
+  commit(items, order, expiring, namespaces, vectors, retired, state, {})
 elseif problem then
   return problem
 elseif state then
   local _, now = clock()
-  more, gone = sweep(items, order, expiring, namespaces, retired, state, now)
+  more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 end
 if state and state.count > 0 then return { more and 1 or 0, gone, state.count, '0' } end
 local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')

@@ -13,7 +13,7 @@ from redis_saver._common.names import Keyspace, after, component, components, de
 PARTITION_LABELS = 2
 """So many labels of a namespace name its partition."""
 _ITEMS = b"items"
-_ENDINGS = (_ITEMS, b"order", b"expiring", b"namespaces", b"retired")
+_ENDINGS = (_ITEMS, b"order", b"expiring", b"namespaces", b"vectors", b"retired")
 _ESCAPED = re.compile(rb"[%{}/]")
 
 
@@ -23,7 +23,7 @@ class Partition(NamedTuple):
     member: bytes
     """Its labels, as the directory names it."""
     keys: tuple[bytes, ...]
-    """Its five keys, as the scripts take them; all in one cluster slot."""
+    """Its six keys, as the scripts take them; all in one cluster slot."""
     labels: tuple[str, ...]
     """Its one or two labels."""
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import TTLConfig
+from langgraph.store.base import IndexConfig, TTLConfig
 from typing_extensions import Self
 
 from redis_saver._client import clients, clusters
@@ -18,8 +18,8 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.chunk_cache import CACHE_BYTES
 from redis_saver._storage.compression import Compression
+from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.store import Store
 
 
@@ -44,8 +44,9 @@ class AsyncRedisStore(Store[AsyncClient]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL | TTLConfig = None,
+        index: RedisIndexConfig | IndexConfig | None = None,
         compression: Compression | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
@@ -65,6 +66,7 @@ class AsyncRedisStore(Store[AsyncClient]):
             serde=serde,
             prefix=prefix,
             ttl=ttl,
+            index=index,
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._storage.context import Context
 from redis_saver._store.places import Places
 from redis_saver._store.remembered import Remembered
+
+if TYPE_CHECKING:
+    from redis_saver._store.embedding import Embedder
 
 
 class StoreContext(NamedTuple):
@@ -21,3 +24,5 @@ class StoreContext(NamedTuple):
     """Pages and mirrors."""
     is_replicated: bool
     """Whether writes wait for replicas: then each is sent alone."""
+    embedder: Embedder | None = None
+    """What is embedded, and how vectors are compared; None: nothing is."""

@@ -105,10 +105,10 @@ class Entry:
         item.version = self.version
         return item
 
-    def search_item(self, context: Context, partition: Partition) -> VersionedSearchItem:
+    def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
         """What `search` answers."""
         namespace, key = namespace_and_key(partition, self.field)
-        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments())
+        item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
         item.version = self.version
         return item
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
@@ -17,6 +17,7 @@ from redis_saver._store import searching
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, VersionedItem, encode_value
+from redis_saver._store.texts import Texts
 from redis_saver._store.writing import ANY_VERSION, Write, put
 from redis_saver.errors import reading_store
 
@@ -41,12 +42,20 @@ def _get(
 
 
 def put_one(
-    context: StoreContext, namespace: tuple[str, ...], key: str, value: Any, ttl: float | None, if_version: int | None
+    context: StoreContext,
+    namespace: tuple[str, ...],
+    key: str,
+    value: Any,
+    ttl: float | None,
+    if_version: int | None,
+    index: Literal[False] | list[str] | None = None,
+    texts: Texts | None = None,
 ) -> Operation[None]:
-    """Store an item, or delete it (the value None); one round trip."""
-    op = PutOp(namespace, key, value, None, ttl)
-    partition, field, write = _as_write(context, op, if_version)
-    return put(context, partition, {field: write})
+    """Store an item, or delete it (the value None); one round trip. The call itself notes the texts that have to be embedded first."""
+    partition, field, write = _as_write(context, PutOp(namespace, key, value, index, ttl), if_version)
+    texts = Texts() if texts is None else texts
+    texts.note(write.texts)
+    return put(context, partition, {field: write}, texts)
 
 
 def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
@@ -58,7 +67,8 @@ def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -
         return place.partition, place.field(key), Write(b"")
     value = encode_value(context.values, op.namespace, key, op.value)
     expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
-    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected)
+    texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
+    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected, texts)
 
 
 def _checked_version(given: Any) -> int:
@@ -86,24 +96,25 @@ def _milliseconds(minutes: Any) -> int:
     return ttls.parse({"default_ttl": minutes}).milliseconds or 0
 
 
-def batch(context: StoreContext, ops: Iterable[Op]) -> Operation[list[Result]]:
-    """Many operations. The call itself checks the arguments and encodes the values, before anything is sent.
+def batch(context: StoreContext, ops: Iterable[Op], texts: Texts) -> Operation[list[Result]]:
+    """Many operations. The call itself checks the arguments, encodes the values, and notes the texts that have to be embedded, before anything is sent.
 
     Raises:
         TypeError, ValueError: An operation makes no sense.
     """
     given = list(ops)
-    collected = _Batch(context, len(given))
+    collected = _Batch(context, len(given), texts)
     for position, op in enumerate(given):
         collected.add(position, op)
+    collected.note_texts()
     return collected.run()
 
 
 class _Batch:
     """Operations, by what they have in common: gets and puts by partition."""
 
-    def __init__(self, context: StoreContext, length: int) -> None:
-        self._context = context
+    def __init__(self, context: StoreContext, length: int, texts: Texts) -> None:
+        self._context, self._texts = context, texts
         self._results: list[Result] = [None] * length
         self._gets: dict[tuple[Partition, bool], dict[bytes, list[tuple[int, GetOp]]]] = {}
         self._puts: dict[Partition, dict[bytes, Write]] = {}
@@ -124,7 +135,7 @@ class _Batch:
             partition, field, write = _as_write(self._context, op)
             self._puts.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
-            self._searches.append(self._into(position, searching.search(self._context, op)))
+            self._searches.append(self._into(position, searching.search(self._context, op, self._texts)))
             if op.filter or len(op.namespace_prefix) < PARTITION_LABELS:
                 self._is_wide = True
             else:
@@ -135,10 +146,16 @@ class _Batch:
         else:
             raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
 
+    def note_texts(self) -> None:
+        """Note the texts of those puts that count."""
+        for writes in self._puts.values():
+            for write in writes.values():
+                self._texts.note(write.texts)
+
     def run(self) -> Operation[list[Result]]:
         """Reads see what was there before the puts: they go first, or beside puts to other partitions."""
         reads = [*self._searches, *self._all_gets()]
-        puts = [put(self._context, partition, writes) for partition, writes in self._puts.items()]
+        puts = [put(self._context, partition, writes, self._texts) for partition, writes in self._puts.items()]
         if reads and puts and (self._is_wide or not self._read.isdisjoint(self._puts)):
             yield from together(self._context, reads)
             yield from together(self._context, puts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,6 +10,8 @@ from typing import Any
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
+
+_LOG = logging.getLogger("redis_saver")
 
 
 class Remembered:
@@ -22,7 +25,7 @@ class Remembered:
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ValueError(f"cache_bytes={shown(limit)}: write a number of bytes; 0 remembers nothing")
-        self._limit = limit
+        self._limit, self._has_warned = limit, False
         self.after_fork()
         forks.watch(self)
 
@@ -41,11 +44,23 @@ class Remembered:
             return found[0]
 
     def put(self, key: Hashable, value: Any, size: int) -> None:
-        """Remember a value of so many bytes; forgets those not used for longest where it becomes too much. One that is too much by itself is not remembered."""
+        """Remember a value of so many bytes; forgets those not used for longest where it becomes too much.
+
+        A value that is larger than all of the memory is not remembered, and logged once: who asks for it again reads all of it.
+        """
+        if size > self._limit:
+            self.forget(key)
+            if self._limit and not self._has_warned:
+                self._has_warned = True
+                _LOG.warning(
+                    "A search of a store read %s bytes of items and vectors that cache_bytes=%s cannot hold: each further one reads them again. Set cache_bytes "
+                    "higher, or search smaller partitions",
+                    f"{size:,}",
+                    f"{self._limit:,}",
+                )
+            return
         with self._lock:
             self._drop(key)
-            if size > self._limit:
-                return
             self._values[key] = value, size
             self._size += size
             while self._size > self._limit:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
@@ -20,17 +21,54 @@ from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.filters import Matches, compile_filter
 from redis_saver._store.items import Entry, VersionedSearchItem
+from redis_saver._store.mirrors import Mirror
 from redis_saver._store.places import Place, check_labels, namespace_and_key
+from redis_saver._store.texts import Texts
 from redis_saver._store.writing import Write, clean, put
 from redis_saver.errors import reading_store
 
-Found = tuple[Partition, Entry]
 _MANY = 10**15
 """More than any store has items; Redis takes no larger numbers than some thousand times that."""
 
 
-def search(context: StoreContext, op: SearchOp) -> Operation[list[VersionedSearchItem]]:
-    """Items of a namespace and of those below it, newest first. The call itself checks the arguments.
+class Found(NamedTuple):
+    """An item that was found, and its score if it was compared with a query."""
+
+    partition: Partition
+    entry: Entry
+    score: float | None = None
+
+    @property
+    def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
+        """By score, then those without one, newest first; then by namespace and key: scores may be the same, and versions in two partitions."""
+        namespace, key = namespace_and_key(self.partition, self.entry.field)
+        if self.score is None:
+            return True, 0.0, -self.entry.version, namespace, key
+        return False, -self.score, 0, namespace, key
+
+
+class Search(NamedTuple):
+    """What is searched for."""
+
+    matches: Matches | None
+    """The filter."""
+    query: str | None
+    """What items are compared with; None if they are not compared."""
+    texts: Texts
+    """Where the query's vector will be."""
+    most: int
+    """How many are found, at the most: with those that are passed over."""
+
+    @property
+    def looks_at_all(self) -> bool:
+        """Whether it needs a mirror."""
+        return self.matches is not None or self.query is not None
+
+
+def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[VersionedSearchItem]]:
+    """Items of a namespace and of those below it, nearest to the query first; without one, newest first.
+
+    The call itself checks the arguments, and notes the query, which has to be embedded before the operation runs.
 
     Raises:
         TypeError, ValueError: An argument makes no sense.
@@ -40,76 +78,103 @@ def search(context: StoreContext, op: SearchOp) -> Operation[list[VersionedSearc
     for name, given in (("limit", op.limit), ("offset", op.offset)):
         configs.number(name, given, 0, whole=True)
     op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))
+    query = (op.query or None) if context.embedder else None
+    if query is not None:
+        if not isinstance(query, str):
+            raise TypeError(f"query={shown(query)}: a query is a text, or None")
+        texts.queries.setdefault(query)
+    wanted = Search(matches, query, texts, op.offset + op.limit)
     if len(labels) >= PARTITION_LABELS:
-        return _in_partition(context, context.places.of(labels), op, matches)
-    return _in_all(context, labels, op, matches)
+        return _in_partition(context, context.places.of(labels), op, wanted)
+    return _in_all(context, labels, op, wanted)
 
 
 def _in_partition(
-    context: StoreContext, place: Place, op: SearchOp, matches: Matches | None
+    context: StoreContext, place: Place, op: SearchOp, wanted: Search
 ) -> Operation[list[VersionedSearchItem]]:
-    if matches is None:
+    if not wanted.looks_at_all:
         entries, _ = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
-    else:
-        some, _ = yield from _matching(context, place, op.offset + op.limit, matches)
-        entries = some[op.offset :]
-        if op.refresh_ttl:
-            yield from _refresh(context, [(place.partition, entry) for entry in entries])
-    with reading_store(place.partition.keys[0]):
-        return [entry.search_item(context.values, place.partition) for entry in entries]
+        with reading_store(place.partition.keys[0]):
+            return [entry.search_item(context.values, place.partition) for entry in entries]
+    found, _ = yield from _best(context, place, wanted)
+    return (yield from _answer(context, op, found, place.partition.keys[0]))
 
 
 def _in_all(
-    context: StoreContext, labels: tuple[str, ...], op: SearchOp, matches: Matches | None
+    context: StoreContext, labels: tuple[str, ...], op: SearchOp, wanted: Search
 ) -> Operation[list[VersionedSearchItem]]:
     """Search partition after partition, some at a time. The best of each are kept until all were asked."""
-    most = op.offset + op.limit
     best: list[Found] = []
     for some in directory.windows((yield from directory.partitions(context, labels))):
-        asked = []
-        for partition, _ in some:
-            place = Place(partition, b"")
-            if matches is None:
-                asked.append(pages.read(context, place, 0, most, refresh=False))
-            else:
-                asked.append(_matching(context, place, most, matches))
+        asked = [_best(context, Place(partition, b""), wanted) for partition, _ in some]
         answers = yield from together(context, asked)
         empty = []
-        for (partition, token), (entries, found_token) in zip(some, answers, strict=True):
-            best += [(partition, entry) for entry in entries]
+        for (partition, token), (found, found_token) in zip(some, answers, strict=True):
+            best += found
             if found_token == b"0":
                 empty.append(clean(context, partition, token))
         yield from together(context, empty)
         with reading_store(context.keyspace.directory[0]):
-            best = heapq.nsmallest(most, best, key=_order)
+            best = heapq.nsmallest(wanted.most, best, key=lambda one: one.order)
+    return (yield from _answer(context, op, best, context.keyspace.directory[0]))
+
+
+def _answer(
+    context: StoreContext, op: SearchOp, best: Sequence[Found], key: bytes
+) -> Operation[list[VersionedSearchItem]]:
+    """The items that were found, behind those that are passed over; they were read by this key."""
     found = best[op.offset :]
     if op.refresh_ttl:
         yield from _refresh(context, found)
-    with reading_store(context.keyspace.directory[0]):
-        return [entry.search_item(context.values, partition) for partition, entry in found]
+    with reading_store(key):
+        return [one.entry.search_item(context.values, one.partition, one.score) for one in found]
 
 
-def _order(found: Found) -> tuple[int, tuple[str, ...], str]:
-    """Newest first, then by namespace and key: versions may be the same in two partitions."""
-    partition, entry = found
-    return (-entry.version, *namespace_and_key(partition, entry.field))
-
-
-def _matching(context: StoreContext, place: Place, most: int, matches: Matches) -> Operation[tuple[list[Entry], bytes]]:
-    """The newest items that match a filter, and the partition's token."""
-    mirror = yield from mirrors.synced(context, place.partition)
+def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tuple[list[Found], bytes]]:
+    """The best items of a namespace and of those below it, and the partition's token, `0` if there is none."""
+    partition = place.partition
+    if not wanted.looks_at_all:
+        page, token = yield from pages.read(context, place, 0, wanted.most, refresh=False)
+        return [Found(partition, entry) for entry in page], token
+    mirror = yield from mirrors.synced(context, partition, with_vectors=wanted.query is not None)
     entries: Iterable[Entry] = reversed(mirror.entries.values())
     if place.prefix:
         entries = (entry for entry in entries if entry.field.startswith(place.prefix))
-    found = (entry for entry in entries if matches(entry.known or entry.value(context.values, place.partition)))
-    with reading_store(place.partition.keys[0]):
-        return list(islice(found, most)), mirror.token or b"0"
+    if (matches := wanted.matches) is not None:
+        entries = (entry for entry in entries if matches(entry.known or entry.value(context.values, partition)))
+    with reading_store(partition.keys[0]):
+        if wanted.query is None:
+            found = [Found(partition, entry) for entry in islice(entries, wanted.most)]
+        else:
+            is_all = not place.prefix and wanted.matches is None
+            found = _nearest(context, partition, mirror, None if is_all else list(entries), wanted)
+    return found, mirror.token or b"0"
+
+
+def _nearest(
+    context: StoreContext, partition: Partition, mirror: Mirror, entries: Sequence[Entry] | None, wanted: Search
+) -> list[Found]:
+    """Of these items (None: of all) those that are nearest to the query; then, newest first, those without vectors."""
+    vectors, query = mirror.vectors, wanted.query
+    if vectors is None or context.embedder is None or query is None:  # there is no such partition
+        return []
+    scored = vectors.search(
+        wanted.texts.vector(query),
+        wanted.most,
+        context.embedder.distance,
+        partial(namespace_and_key, partition),
+        None if entries is None else [entry.field for entry in entries],
+    )
+    found = [Found(partition, mirror.entries[one.field], one.score) for one in scored]
+    others = (reversed(mirror.entries.values()) if entries is None else entries) if len(found) < wanted.most else ()
+    unscored = (Found(partition, entry) for entry in others if entry.field not in vectors)
+    return found + list(islice(unscored, wanted.most - len(found)))
 
 
 def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
     """Begin the TTLs of items anew. A round trip, if one has a TTL."""
     fields: dict[Partition, list[bytes]] = {}
-    for partition, entry in found:
+    for partition, entry, _ in found:
         if entry.has_ttl:
             fields.setdefault(partition, []).append(entry.field)
     asked = [
@@ -224,7 +289,7 @@ def _delete_below(context: StoreContext, place: Place) -> Operation[int]:
             break
         _, _, _, is_last, *flat = reply
         fields = [field for field in flat[::2] if field.startswith(place.prefix)]
-        yield from put(context, place.partition, {field: Write(b"") for field in fields})
+        yield from put(context, place.partition, {field: Write(b"") for field in fields}, Texts())
         removed, above = removed + len(fields), flat[-1] if flat else above
     return removed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -11,6 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
+    IndexConfig,
     ListNamespacesOp,
     MatchCondition,
     NamespacePath,
@@ -39,13 +40,17 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._store import directory, operations, searching
+from redis_saver._store import directory, index_config, operations, searching
 from redis_saver._store.context import StoreContext
+from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.items import VersionedItem
 from redis_saver._store.places import Places
 from redis_saver._store.remembered import Remembered
+from redis_saver._store.texts import Texts
 from redis_saver._store.ttl_config import to_config
 
+INDEXED_CACHE_BYTES = 2**29
+"""Memory for what was read last, where it has vectors: some more than 50,000 vectors of 1,536 dimensions."""
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
@@ -80,8 +85,9 @@ class Store(BaseStore, Generic[ClientT]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL | TTLConfig = None,
+        index: RedisIndexConfig | IndexConfig | None = None,
         compression: Compression | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
@@ -99,8 +105,10 @@ class Store(BaseStore, Generic[ClientT]):
             ttl: How long after it was put, or read, an item expires that is put without a `ttl` of its own: a `timedelta`, a text such as `"30d"`, or LangGraph's
                 `TTLConfig`. `refresh_on_read` is True by default. Expired items are never answered, so `omit_expired` changes nothing. None: items
                 stay until they are deleted.
+            index: What of each item is embedded, and by what, for `search(..., query=)`: LangGraph's `IndexConfig`, or `RedisIndexConfig`. None: nothing.
+                Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0: remember nothing.
+            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
             limits: The longest names and values (`name_bytes`, `value_bytes`). More raises `LimitExceeded`.
             require_encryption: As a saver takes it.
             strict: As a saver takes it.
@@ -110,7 +118,7 @@ class Store(BaseStore, Generic[ClientT]):
             replica_timeout: As a saver takes it.
 
         Raises:
-            ImportError: `compression` without its extra.
+            ImportError: `compression` or `index` without its extra.
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         super().__init__()
@@ -142,8 +150,15 @@ class Store(BaseStore, Generic[ClientT]):
             chunk_cache=ChunkCache(0),
             limits=limits,
         )
+        if cache_bytes is None:
+            cache_bytes = CACHE_BYTES if index is None else INDEXED_CACHE_BYTES
         self._context = StoreContext(
-            values, keyspace, Places(keyspace, limits), Remembered(cache_bytes), min_replicas > 0
+            values,
+            keyspace,
+            Places(keyspace, limits),
+            Remembered(cache_bytes),
+            min_replicas > 0,
+            index_config.load(index),
         )
 
     def __repr__(self) -> str:
@@ -152,11 +167,17 @@ class Store(BaseStore, Generic[ClientT]):
         ttl = "none" if minutes is None else times.shown(timedelta(minutes=minutes))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
-    def _run(self, operation: Operation[T]) -> T:
+    def _run(self, operation: Operation[T], texts: Texts | None = None) -> T:
+        """Run an operation, after what it noted was embedded."""
+        if texts and (embedder := self._context.embedder) is not None:
+            embedder.embed(texts)
         return self._driver.run(operation)
 
-    def _arun(self, operation: Operation[T]) -> Awaitable[T]:
-        return self._driver.arun(operation)
+    async def _arun(self, operation: Operation[T], texts: Texts | None = None) -> T:
+        """`_run` for asyncio. Texts are embedded on the caller's event loop, as that is where an asynchronous client of a model works."""
+        if texts and (embedder := self._context.embedder) is not None:
+            await embedder.aembed(texts)
+        return await self._driver.arun(operation)
 
     def _refresh(self, asked: bool | None) -> bool:
         return bool((self.ttl_config or {}).get("refresh_on_read", True)) if asked is None else bool(asked)
@@ -183,11 +204,13 @@ class Store(BaseStore, Generic[ClientT]):
         Raises:
             InvalidNamespaceError: A namespace is none, as in the methods. Nothing was sent.
         """
-        return self._run(operations.batch(self._context, ops))
+        texts = Texts()
+        return self._run(operations.batch(self._context, ops, texts), texts)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
-        return await self._arun(operations.batch(self._context, ops))
+        texts = Texts()
+        return await self._arun(operations.batch(self._context, ops, texts), texts)
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> VersionedItem | None:
         """Read an item. One round trip.
@@ -224,7 +247,7 @@ class Store(BaseStore, Generic[ClientT]):
             namespace: Its namespace.
             key: Its key.
             value: A dict whose keys are strings, of values that the serializer knows.
-            index: Not used yet: there is no vector search.
+            index: What of it is embedded: None: the `fields` of the store's `index`; False: nothing; or a list of paths. Not used by a store without `index`.
             ttl: Minutes after which it expires; None: never. Not given: as the store's `ttl` says.
             if_version: Store it only if the item has this `version`; 0: only if there is no such item. None: in any case.
 
@@ -232,7 +255,8 @@ class Store(BaseStore, Generic[ClientT]):
             Conflict: It has another version. Nothing was written.
             EncodeError: The serializer does not know a value. Nothing was written.
         """
-        self._run(self._put(namespace, key, value, index, ttl, if_version))
+        texts = Texts()
+        self._run(self._put(namespace, key, value, index, ttl, if_version, texts), texts)
 
     async def aput(
         self,
@@ -245,14 +269,23 @@ class Store(BaseStore, Generic[ClientT]):
         if_version: int | None = None,
     ) -> None:
         """`put` for asyncio."""
-        await self._arun(self._put(namespace, key, value, index, ttl, if_version))
+        texts = Texts()
+        await self._arun(self._put(namespace, key, value, index, ttl, if_version, texts), texts)
 
     def _put(
-        self, namespace: Any, key: Any, value: Any, _index: Any, ttl: float | NotProvided | None, if_version: int | None
+        self,
+        namespace: Any,
+        key: Any,
+        value: Any,
+        index: Any,
+        ttl: float | NotProvided | None,
+        if_version: int | None,
+        texts: Texts,
     ) -> Operation[None]:
         if value is None:
             raise TypeError("value=None: the value of an item is a dict; to delete the item there is delete()")
-        return operations.put_one(self._context, namespace, str(key), value, self._ttl(ttl), if_version)
+        ttl = self._ttl(ttl)
+        return operations.put_one(self._context, namespace, str(key), value, ttl, if_version, index, texts)
 
     def delete(self, namespace: tuple[str, ...], key: str) -> None:
         """Delete an item, if it is there. One round trip, two for the last item of a partition."""
@@ -280,7 +313,8 @@ class Store(BaseStore, Generic[ClientT]):
 
         Args:
             namespace_prefix: What the namespaces begin with, label by label; `()` for all.
-            query: Not used yet: there is no vector search, so the newest items are found.
+            query: A text. The items are those whose vectors are nearest to its own, nearest first, with their `score`; then those without vectors, newest
+                first. Not used by a store without `index`.
             filter: What the value has to have: `{"key": value}`, or operators `{"key": {"$gte": 1, "$lt": 5}}`: `$eq $ne $gt $gte $lt $lte`.
             limit: How many to return, at the most.
             offset: How many to pass over. While others put items, those that were not touched move on by as many as were put.
@@ -293,7 +327,8 @@ class Store(BaseStore, Generic[ClientT]):
             ValueError: An operator is unknown.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query, self._refresh(refresh_ttl))
-        return list(self._run(searching.search(self._context, op)))
+        texts = Texts()
+        return list(self._run(searching.search(self._context, op, texts), texts))
 
     async def asearch(
         self,
@@ -308,7 +343,8 @@ class Store(BaseStore, Generic[ClientT]):
     ) -> list[SearchItem]:
         """`search` for asyncio."""
         op = SearchOp(namespace_prefix, filter, limit, offset, query, self._refresh(refresh_ttl))
-        return list(await self._arun(searching.search(self._context, op)))
+        texts = Texts()
+        return list(await self._arun(searching.search(self._context, op, texts), texts))
 
     def list_namespaces(
         self,

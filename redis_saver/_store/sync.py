@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import TTLConfig
+from langgraph.store.base import IndexConfig, TTLConfig
 from typing_extensions import Self
 
 from redis_saver._client import clients, clusters
@@ -18,8 +18,8 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.chunk_cache import CACHE_BYTES
 from redis_saver._storage.compression import Compression
+from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.store import Store
 
 
@@ -44,8 +44,9 @@ class RedisStore(Store[SyncClient]):
         serde: SerializerProtocol | None = None,
         prefix: str = "langgraph",
         ttl: TTL | TTLConfig = None,
+        index: RedisIndexConfig | IndexConfig | None = None,
         compression: Compression | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
@@ -62,6 +63,7 @@ class RedisStore(Store[SyncClient]):
             serde: As in the constructor.
             prefix: As in the constructor.
             ttl: As in the constructor.
+            index: As in the constructor.
             compression: As in the constructor.
             cache_bytes: As in the constructor.
             limits: As in the constructor.
@@ -79,6 +81,7 @@ class RedisStore(Store[SyncClient]):
             serde=serde,
             prefix=prefix,
             ttl=ttl,
+            index=index,
             compression=compression,
             cache_bytes=cache_bytes,
             limits=limits,

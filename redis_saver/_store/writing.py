@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
@@ -14,7 +14,11 @@ from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.places import namespace_and_key
+from redis_saver._store.texts import Texts
 from redis_saver.errors import Conflict
+
+if TYPE_CHECKING:
+    from redis_saver._store.vectors import Rows
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
 """So many items, and about so many bytes, are stored in one step."""
@@ -30,20 +34,29 @@ class Write(NamedTuple):
     """Milliseconds; 0: none."""
     expected: bytes = ANY_VERSION
     """The version it has to have; `0`: it must not be there."""
+    texts: Sequence[str] = ()
+    """Those whose vectors it has."""
 
 
-def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write]) -> Operation[None]:
+def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
     """Store and delete items of a partition, by their fields. A thousand (8 MB) are one step; more are several.
+
+    Args:
+        context: The store.
+        partition: Where the items are.
+        writes: What is to become of them.
+        texts: What was embedded for these writes.
 
     Raises:
         Conflict: An item has another version than expected.
     """
-    for fields in _steps(writes) if writes else ():
+    for fields in _steps(context, writes) if writes else ():
         arguments: list[Argument] = []
         made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
         for field in fields:
             write = writes[field]
-            arguments += (field, write.expected, write.ttl, made_by, write.value)
+            vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
+            arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
         reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments)
         if not reply:
             continue
@@ -53,14 +66,20 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
 
 
-def _steps(writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
+def _vectors(context: StoreContext, partition: Partition, field: bytes, rows: Rows) -> bytes:
+    assert context.embedder is not None  # noqa: S101 - else nothing is embedded
+    return context.embedder.encode(context.values, *namespace_and_key(partition, field), rows)
+
+
+def _steps(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
     steps: list[list[bytes]] = [[]]
-    size = 0
+    size, of_vector = 0, 4 * context.embedder.dims if context.embedder else 0
     for field, write in writes.items():
-        size += len(field) + len(write.value)
+        own = len(field) + len(write.value) + of_vector * len(write.texts)
+        size += own
         if steps[-1] and (len(steps[-1]) >= MAX_PUTS or size > MAX_BYTES):
             steps.append([])
-            size = len(field) + len(write.value)
+            size = own
         steps[-1].append(field)
     return steps
 

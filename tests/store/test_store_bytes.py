@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from embedding import Model
 from seeds import seeds, targets
 from uniform import Target
 
@@ -51,8 +52,8 @@ def mutated(chance: random.Random, raw: bytes) -> bytes:
 def damage(chance: random.Random, target: Target) -> str:
     """Changes something somewhere; answers what."""
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
-    items, order, expiring, namespaces, retired = keyspace.partition(b"memories\0user\0").keys
-    key = chance.choice([items, items, items, order, expiring, namespaces, *keyspace.directory])
+    items, order, expiring, namespaces, vectors, retired = keyspace.partition(b"memories\0user\0").keys
+    key = chance.choice([items, items, items, order, expiring, namespaces, vectors, vectors, *keyspace.directory])
     kind = raw.type(key)
     if kind == b"hash":
         field = chance.choice(sorted(raw.hkeys(key)))
@@ -81,12 +82,15 @@ async def test_damaged_bytes(target: Target, seed: int) -> None:
     chance = random.Random(seed)
     for turn in range(25):
         target.raw.unlink(*target.keys(), "none")
-        store: Any = target.store().saver
+        index = Model(2).index(fields=["n"])
+        store: Any = target.store(index=index).saver
         for number in range(4):
             store.put(NS, f"k{number}", {"n": number}, ttl=chance.choice([None, 5]))
             store.put((*NS, "deep"), f"k{number}", {"n": number})
         store.search(NS, filter={"n": 1})
         store.search(NS)
+        if chance.random() < 0.5:
+            store.search(NS, query="1")
         said = [damage(chance, target) for _ in range(chance.choice([1, 1, 3]))]
         calls = [
             lambda: store.get(NS, "k1"),
@@ -94,6 +98,9 @@ async def test_damaged_bytes(target: Target, seed: int) -> None:
             lambda: store.search((*NS, "deep")),
             lambda: store.search((), limit=100),
             lambda: store.search(NS, filter={"n": {"$gt": 0}}),
+            lambda: store.search(NS, query="1"),
+            lambda: store.search((), query="1", filter={"n": {"$gt": 0}}),
+            lambda: target.store(index=index).saver.search((*NS, "deep"), query="1"),
             lambda: store.list_namespaces(),
             lambda: store.count(),
             lambda: store.put(NS, "k2", {"n": 5}, ttl=chance.choice([None, 1000])),

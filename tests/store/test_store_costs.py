@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from counting import Counted
+from embedding import Model
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 from uniform import Target, Uniform
 from wrappers import Around
@@ -157,3 +158,69 @@ async def test_four_keys_a_partition_at_the_most_and_three_of_the_directory(targ
     await store.put((*NS, "deep"), "k", {}, ttl=10)
     await store.put(("other",), "k", {}, ttl=10)
     assert len(target.keys()) == 4 + 3 + 3
+
+
+async def test_a_warm_search_by_query_transfers_nothing_but_what_changed(target: Target) -> None:
+    """Of vectors of 1,024 dimensions, 4 KB each; whoever put them, and also with a filter, in a deeper namespace, in many partitions, by a filter alone."""
+    model = Model(1024)
+    writer, store = target.store(index=model.index()), target.store(index=model.index())
+    await writer.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(300)])
+    await writer.put(("memories", "user-2"), "k", {"n": 1})
+    counted = Bytes(store)
+    searches: list[Any] = [
+        lambda: store.search(NS, query="x", limit=20),
+        lambda: store.search(NS, query="x", filter={"n": {"$lt": 9}}, limit=20),
+        lambda: store.search((*NS, "deep"), query="x"),
+        lambda: store.search(NS, filter={"n": 5}),
+    ]
+    await searches[0]()
+    assert counted.take()[1] > 300 * 4096
+    for search in searches:
+        await search()
+        sent, received = counted.take()
+        assert sent < 400 and received < 100, (sent, received)
+    await writer.put(NS, "k7", {"n": -1})
+    await searches[0]()
+    sent, received = counted.take()
+    assert sent < 400 and 4096 < received < 5000, "one item, with its vector"
+    await writer.delete(NS, "k8")
+    await searches[0]()
+    sent, received = counted.take()
+    assert sent < 1000 and received < 300 * 40, "the versions of all, and no vector"
+    await store.search((), query="x")
+    counted.take()
+    await store.search((), query="x")
+    sent, received = counted.take()
+    assert sent < 1000 and received < 300, "the directory, and both partitions"
+
+
+async def test_round_trips_of_searches_by_query(target: Target) -> None:
+    client, model = target.client(), Model()
+    store = target.store(client=client, index=model.index())
+    for namespace in (NS, ("memories", "user-2")):
+        await store.put(namespace, "k", {"n": 1}, ttl=5)
+    await store.search((), query="x")
+    counter = Counted(client)
+
+    async def trips(call: Any) -> int:
+        counter.take()
+        await call
+        return len([one for one in counter.take() if one != "EVAL"])
+
+    assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1
+    assert await trips(store.search(NS, query="x")) == 2, "the TTLs of what was found begin anew"
+    assert await trips(store.search((), query="x", refresh_ttl=False)) == 2
+    assert await trips(store.put(NS, "k", {"n": 2}, ttl=5)) == 1
+    assert await trips(store.put(NS, "l", {"n": 2}, ttl=5)) == 1
+    assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1, "with the new vectors"
+    ops = [SearchOp(NS, query=query, refresh_ttl=False) for query in ("x", "y")]
+    assert await trips(store.batch(ops)) == 1
+    assert await trips(store.batch([*ops, PutOp(NS, "k", {}, ttl=5)])) == 2, "reads go first"
+
+
+async def test_a_store_without_an_index_sends_nothing_for_it(target: Target) -> None:
+    store = target.store()
+    await store.put(NS, "k", {"n": 1})
+    counted = Bytes(store)
+    await store.put(NS, "k", {"n": 1}, index=["n"])
+    assert counted.take()[0] < 330

@@ -25,7 +25,7 @@ async def test_keys_and_bytes(target: Target, store: Uniform) -> None:
     fields = target.raw.hgetall(of_partition + b"items")
     assert fields.keys() == {b"@state", b"k\0", b"deep\1\2\0l\0"}
     state = state_of(target, b"a/b\0{c}\0")
-    assert re.fullmatch(rb"\d+( \d+){10}", fields[b"@state"]) and len(state) == len(STATE)
+    assert re.fullmatch(rb"\d+( \d+){11}", fields[b"@state"]) and len(state) == len(STATE)
     assert (state["format"], state["count"], state["ttls"], state["spaces"], state["deep"]) == (1, 2, 1, 1, 1)
     item = await store.get(("a/b", "{c}"), "k")
     head = rb"%d %d 0 [0-9a-f]{16} 7:msgpack" % (item.version, item.version)

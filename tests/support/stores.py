@@ -10,7 +10,7 @@ from uniform import Target
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._storage import framing
 
-STATE = "format first last count checksum token announced ttls deadline spaces deep".split()
+STATE = "format first last count checksum token announced ttls deadline spaces deep indexed".split()
 CHECKSUM = 2**50
 
 
@@ -76,7 +76,7 @@ def living(target: Target, member: bytes) -> int:
 
 
 def check_partition(target: Target, member: bytes) -> None:
-    items, order, expiring, namespaces, _ = StoreKeyspace(target.prefix).partition(member).keys
+    items, order, expiring, namespaces, vectors, _ = StoreKeyspace(target.prefix).partition(member).keys
     raw, fields = target.raw, target.raw.hgetall(StoreKeyspace(target.prefix).partition(member).keys[0])
     state = state_of(target, member)
     del fields[b"@state"]
@@ -96,12 +96,18 @@ def check_partition(target: Target, member: bytes) -> None:
     assert raw.zcard(expiring) == deadlines == state["ttls"]
     assert {name: int(count) for name, count in raw.hgetall(namespaces).items()} == counts
     assert (len(counts), sum(counts.values())) == (state["spaces"], state["deep"])
+    embedded = raw.hgetall(vectors)
+    assert embedded.keys() <= versions.keys() and len(embedded) == state["indexed"]
+    for stored in embedded.values():
+        dims, _, framed = stored.partition(b" ")
+        _, start = framing.first(framed)
+        assert len(framed) > start and int(dims) > 0
     check_deadline(target, member, state)
 
 
 def check_deadline(target: Target, member: bytes, state: dict[str, int]) -> None:
     """All keys have one deadline if all items have a TTL, a minute or two behind the last item; else none. (Time that passed by `later` is not in it.)"""
-    keys = StoreKeyspace(target.prefix).partition(member).keys[:4]
+    keys = StoreKeyspace(target.prefix).partition(member).keys[:5]
     left = {target.raw.pttl(key) for key in keys if target.raw.exists(key)}
     if state["ttls"] == state["count"]:
         assert max(left) - min(left) < 1000 and min(left) > 0, left

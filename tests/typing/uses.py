@@ -31,6 +31,7 @@ from redis_saver import (
     RedisLLMCache,
     RedisSaver,
     RedisSaverError,
+    RedisIndexConfig,
     RedisStore,
     Stats,
     ThreadInfo,
@@ -103,6 +104,8 @@ AsyncTieredSaver(saver, cold)  # type: ignore[arg-type]
 # -- a store
 
 store = RedisStore(blocking, ttl={"default_ttl": 60, "refresh_on_read": True, "omit_expired": True})
+indexed = RedisStore(blocking, index={"dims": 2, "embed": lambda texts: [[0.0, 1.0]], "distance_type": "l2"})
+index: RedisIndexConfig = {"dims": 1536, "embed": "openai:text-embedding-3-small", "fields": ["text"]}
 base: BaseStore = AsyncRedisStore(asyncio, ttl="30d", limits=Limits(value_bytes=1000))
 store.put(("memories", "ada"), "k", {"n": 1}, ttl=5, if_version=0)
 item: VersionedItem | None = store.get(("memories", "ada"), "k")
@@ -112,6 +115,7 @@ count: int = store.count(("memories",)) + store.delete_namespace(("memories", "a
 RedisStore(asyncio)  # type: ignore[arg-type]
 AsyncRedisStore(blocking)  # type: ignore[arg-type]
 RedisStore(blocking, ttl=60)  # type: ignore[arg-type]
+RedisStore(blocking, index={"dims": 2, "embed": "a:b", "distance_type": "l3"})  # type: ignore[arg-type]
 RedisStore(blocking, history="all")  # type: ignore[call-arg]
 store.put(("memories", "ada"), "k", {"n": 1}, if_version="1")  # type: ignore[arg-type]
 store.get(("memories", "ada"), "k").version  # type: ignore[union-attr]

@@ -1,0 +1,291 @@
+"""The vectors of a partition's items as a process keeps them, and the exact search in them. Needs numpy (extra `vectors`).
+
+A search is two passes. The first one multiplies all rows with the query in float32, as fast as memory is read, and errs by a little, of which a bound is known.
+The second one computes in float64 the scores of all items that may be among the best within that bound. So the result is that of float64 throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redis_saver._store.index_config import Distance
+
+Rows: TypeAlias = NDArray[np.float32]
+"""Vectors, one a row: `(vectors, dims)`."""
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.intp]
+
+MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
+"""Lengths of vectors between which no product of two leaves the range of a float32. Those of embeddings are about 1."""
+BLOCK_BYTES = 2**25
+"""The largest block. So an index that grows never copies or reserves more than that at a time."""
+MIN_ROWS = 8
+"""The rows of the smallest block."""
+SPARSE = 4
+"""Where not even one row in so many may be found, those are copied together and the others are not read."""
+WASTE = 3
+"""Where more than one row in so many is of no item any more, the others are copied into new blocks."""
+_ROUNDING = 2.0**-24
+"""The relative rounding error of a float32."""
+
+
+class Scored(NamedTuple):
+    """An item that was found."""
+
+    score: float
+    """The greater, the nearer: cosine similarity, inner product, or (for l2) the distance times -1. If the item has several vectors: of the nearest one."""
+    field: bytes
+
+
+def lengths(rows: Rows) -> Floats:
+    """The Euclidean length of each row. It does not depend on the other rows."""
+    wide = rows.astype(np.float64)
+    found: Floats = np.sqrt((wide * wide).sum(axis=1))
+    return found
+
+
+class VectorIndex:
+    """Vectors of items at one moment. Nobody changes it: `changed` makes another one, which shares the memory of the rows that stay."""
+
+    def __init__(self, dims: int) -> None:
+        """Begin with none, of so many dimensions."""
+        self.dims = dims
+        self._blocks: list[Rows] = []
+        """The rows, some at a time. All blocks are full, but for the last one."""
+        self._may_append = [True]
+        """Holds something if what is free in the last block may be written: the first index that is made from this one takes it."""
+        self._fields: list[bytes] = []
+        """The items, those that are gone, too."""
+        self._number: dict[bytes, int] = {}
+        """Where in `_fields` each item is that is there."""
+        self._alive = np.zeros(0, np.bool_)
+        """Whether each item of `_fields` is there, with the rows of that place."""
+        self._starts: Integers = np.zeros(1, np.intp)
+        """The first row of each item of `_fields`; then the number of rows."""
+        self._lengths: Floats = np.zeros(0)
+
+    def __len__(self) -> int:
+        """How many items have vectors."""
+        return len(self._number)
+
+    def __contains__(self, field: bytes) -> bool:
+        """Whether an item has vectors."""
+        return field in self._number
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The fields of the items that have vectors."""
+        return iter(self._number)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return sum(block.nbytes for block in self._blocks) + 150 * len(self._fields) + self._lengths.nbytes
+
+    # -- making another one
+
+    def changed(self, removed: Iterable[bytes], given: Mapping[bytes, Rows]) -> VectorIndex:
+        """The index with other vectors.
+
+        Args:
+            removed: Fields of items that have none any more. They need not have had any.
+            given: By field, all vectors that an item has now, `(k, dims)`; k may be 0.
+        """
+        alive, number = self._alive.copy(), dict(self._number)
+        for field in (*removed, *given):
+            if (gone := number.pop(field, None)) is not None:
+                alive[gone] = False
+        total, living = len(self._lengths), int(np.diff(self._starts)[alive].sum())
+        if WASTE * (total - living) > total:
+            new = self._compacted(alive)
+        else:
+            new = VectorIndex(self.dims)
+            new._fields, new._number, new._alive = list(self._fields), number, alive
+            new._starts, new._lengths, new._blocks = self._starts, self._lengths, list(self._blocks)
+            try:
+                self._may_append.pop()
+            except IndexError:  # another index was made from this one, and writes there
+                new._blocks = list(self._used())
+        if added := {field: rows for field, rows in given.items() if len(rows)}:
+            new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
+        return new
+
+    def _used(self) -> Iterator[Rows]:
+        """The blocks, as far as they are used."""
+        left = len(self._lengths)
+        for block in self._blocks:
+            yield block[:left]
+            left -= len(block)
+
+    def _append(self, fields: list[bytes], rows: Rows, counts: Iterable[int]) -> None:
+        first = len(self._fields)
+        self._fields += fields
+        self._number.update(zip(fields, range(first, first + len(fields)), strict=True))
+        self._alive = np.concatenate([self._alive, np.ones(len(fields), np.bool_)])
+        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.fromiter(counts, np.intp))])
+        self._write(rows)
+        self._lengths = np.concatenate([self._lengths, lengths(rows)])
+
+    def _write(self, rows: Rows) -> None:
+        """Copy rows behind the others: into what is free, then into new blocks. Each has as many rows as all before it, up to a limit."""
+        used, room = len(self._lengths), sum(map(len, self._blocks))
+        if free := room - used:
+            some = rows[:free]
+            block = self._blocks[-1]
+            block[len(block) - free : len(block) - free + len(some)] = some
+            rows = rows[free:]
+        most = max(MIN_ROWS, BLOCK_BYTES // (4 * self.dims))
+        while len(rows):
+            block = np.empty((min(most, max(len(rows), room, MIN_ROWS)), self.dims), np.float32)
+            some = rows[: len(block)]
+            block[: len(some)] = some
+            self._blocks.append(block)
+            room, rows = room + len(block), rows[len(block) :]
+
+    def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
+        """The items that are there, without the rows of others."""
+        new = VectorIndex(self.dims)
+        counts = np.diff(self._starts)
+        if rows := np.flatnonzero(np.repeat(alive, counts)).tolist():
+            fields = [self._fields[item] for item in np.flatnonzero(alive).tolist()]
+            new._append(fields, self._gathered(np.array(rows)), counts[alive])
+        return new
+
+    def _gathered(self, rows: Integers) -> Rows:
+        """Copies of rows by their numbers, which ascend."""
+        parts, begin, first = [], 0, 0
+        for block in self._blocks:
+            end = int(np.searchsorted(rows, first + len(block)))
+            if end > begin:
+                parts.append(block[rows[begin:end] - first])
+            begin, first = end, first + len(block)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    # -- search
+
+    def search(
+        self,
+        query: Floats,
+        most: int,
+        distance: Distance,
+        order: Callable[[bytes], Any],
+        allowed: Iterable[bytes] | None = None,
+    ) -> list[Scored]:
+        """The items that are nearest to a query, best first.
+
+        Args:
+            query: A vector, `(dims,)`.
+            most: How many to find, at the most.
+            distance: What the score is.
+            order: Makes what items with the same score are ordered by, of their fields.
+            allowed: The fields of those that may be found, each once; None: all. Those without vectors are passed over.
+        """
+        length = float(np.sqrt((query * query).sum()))
+        if distance == "cosine" and length > 0:
+            query, length = query / length, 1.0
+        numbers = None if allowed is None else self._numbers(allowed)
+        if most <= 0 or not len(self if numbers is None else numbers):
+            return []
+        candidates = self._candidates(query, length, numbers, most, distance)
+        scores = self._exact(query, candidates, distance)
+        found = [Scored(score, self._fields[item]) for item, score in zip(candidates.tolist(), scores, strict=True)]
+        found.sort(key=lambda one: (-one.score, order(one.field)))
+        return found[:most]
+
+    def _numbers(self, allowed: Iterable[bytes]) -> Integers:
+        number = self._number
+        return np.array(sorted([number[field] for field in allowed if field in number]), np.intp)
+
+    def _candidates(
+        self, query: Floats, length: float, numbers: Integers | None, most: int, distance: Distance
+    ) -> Integers:
+        """The items that may be among the best: whose scores, at the most, reach what so many have at the least. In ascending order.
+
+        Args:
+            query: As in `search`.
+            length: That of the query.
+            numbers: The items that may be found; None: all.
+            most: As in `search`.
+            distance: As in `search`.
+        """
+        count = len(self if numbers is None else numbers)
+        if most >= count:
+            return np.flatnonzero(self._alive) if numbers is None else numbers
+        if numbers is not None and SPARSE * count < len(self._fields):
+            counts = self._starts[numbers + 1] - self._starts[numbers]
+            rows = _ranges(self._starts[numbers], counts)
+            scores, errors = self._rough(
+                self._gathered(rows) @ query.astype(np.float32), self._lengths[rows], length, distance
+            )
+            low, high = _of_items(scores, errors, np.cumsum(counts) - counts)
+            return numbers[high >= _least_of_best(low, most)]
+        narrow = query.astype(np.float32)
+        products = np.concatenate([block @ narrow for block in self._used()])
+        scores, errors = self._rough(products, self._lengths, length, distance)
+        low, high = _of_items(scores, errors, self._starts[:-1])
+        if count < len(self._fields):
+            others = ~self._alive if numbers is None else np.ones(len(self._fields), np.bool_)
+            if numbers is not None:
+                others[numbers] = False
+            low[others] = high[others] = -np.inf
+        return np.flatnonzero(high >= _least_of_best(low, most))
+
+    def _rough(self, products: Rows, long: Floats, length: float, distance: Distance) -> tuple[Floats, Floats | float]:
+        """Scores from the products of float32, and how wrong they are at the most. Those of l2 are others, in the same order."""
+        # A sum of n products errs by n roundings at the most, in whatever order it is made; some more for what was rounded before, and is rounded behind.
+        error = length * (self.dims + 8) * _ROUNDING
+        if distance == "cosine":
+            return products / np.where(long > 0, long, 1.0), error
+        if distance == "inner_product":
+            return products.astype(np.float64), error * long
+        squares = long * long
+        return 2.0 * products - squares, (2.0 * error) * long + _ROUNDING * squares
+
+    def _exact(self, query: Floats, items: Integers, distance: Distance) -> list[float]:
+        """The scores of items by float64."""
+        counts = self._starts[items + 1] - self._starts[items]
+        rows = _ranges(self._starts[items], counts)
+        scores = np.empty(len(rows))
+        step = max(1, BLOCK_BYTES // (8 * self.dims))
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            scores[start : start + step] = _scores(self._gathered(some), self._lengths[some], query, distance)
+        return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
+
+
+def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
+    """The scores of rows by float64. Each row is computed by itself (BLAS would not), so that the same vector has the same score wherever it is."""
+    if distance == "l2":
+        apart = rows - query
+        apart *= apart
+        distances: Floats = np.sqrt(apart.sum(axis=1))
+        return -distances
+    products: Floats = (rows * query).sum(axis=1)
+    if distance == "inner_product":
+        return products
+    cosines: Floats = np.divide(products, long, out=np.zeros_like(products), where=long > 0)
+    return np.clip(cosines, -1.0, 1.0)
+
+
+def _ranges(begins: Integers, counts: Integers) -> Integers:
+    """The numbers from each beginning on, so many of each, one behind the other."""
+    ends = np.cumsum(counts)
+    if int(ends[-1]) == len(begins):
+        return begins
+    return np.repeat(begins - (ends - counts), counts) + np.arange(int(ends[-1]))
+
+
+def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
+    """What the score of each item is at the least and at the most, from those of its rows; of several rows the nearest one counts."""
+    low, high = scores - errors, scores + errors
+    if len(begins) == len(scores):
+        return low, high
+    return np.maximum.reduceat(low, begins), np.maximum.reduceat(high, begins)
+
+
+def _least_of_best(scores: Floats, most: int) -> float:
+    """The least one of so many of the greatest scores."""
+    return float(np.partition(scores, len(scores) - most)[len(scores) - most])
