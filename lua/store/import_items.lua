@@ -14,8 +14,8 @@
 --
 -- The version of an item is when it was put last; one microsecond or more later where another item has that version, and never later than the server's
 -- clock says, as later puts are to have greater ones. An item that has another version than the given one is left as it is, and so is one that this very
--- put has stored: a request may be sent twice. Its vectors go, as they are of the value that was there. The partition takes the new token, so that no process believes what it remembers of it: that is checked by
--- sums of versions, and no put brings an old one.
+-- put has stored: a request may be sent twice. Its vectors go, as they are of the value that was there. The partition takes the new token, so that no
+-- process believes what it remembers of it: that is checked by sums of versions, and no put brings an old one.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; nothing was stored

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from embedding import Model
 from stores import check_sound, later, members, state_of
 from uniform import Target, Uniform
 from wrappers import Around, ran
@@ -238,3 +239,17 @@ async def test_scripts_that_were_flushed_are_sent_again(target: Target, store: U
     await bring(store, [item("a")])
     target.raw.script_flush()
     assert (await read_back(store, [item("a")]))[0].key == "a"
+
+
+async def test_the_vectors_of_what_an_import_replaces_go(target: Target) -> None:
+    """They are of the value that was there. The one that came has none until it is put again."""
+    model = Model()
+    store, other = (target.store(index=model.index(fields=["n"])) for _ in range(2))
+    await store.put(NS, "a", {"n": "apple"})
+    await store.put(NS, "b", {"n": "pear"})
+    found = {one.key: one for one in await other.search(NS, query="apple")}
+    assert await bring(store, [item("a", "grape")], found["a"].version) == []
+    check_sound(target)
+    scores = {one.key: one.score for one in await other.search(NS, query="apple")}
+    assert scores["a"] is None
+    assert scores["b"] is not None
