@@ -47,10 +47,23 @@ SUITES = {
     "failovers": "client/test_failovers.py",
     "store": "store/test_store_model.py",
     "store_bytes": "store/test_store_bytes.py",
+    "store_search": "store/test_semantic_search.py",
+    "store_vectors": "store/test_vectors.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")
-ON_THEIR_OWN = ("chunks", "drain", "batching", "kills", "changing", "values", "native", "migrate", "failovers")
+ON_THEIR_OWN = (
+    "chunks",
+    "drain",
+    "batching",
+    "kills",
+    "changing",
+    "values",
+    "native",
+    "migrate",
+    "failovers",
+    "store_vectors",
+)
 """These name their servers themselves, and run once a round, not once for each server."""
 NOTHING_TO_RUN = 5
 """What pytest ends with where no test is chosen, as where a suite has none for a server."""
