@@ -17,6 +17,10 @@ The server reads `module.name` for what is installed and `./file.py:name` for a 
     REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default all
     REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default never
     REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in LangGraph's stores
+    REDIS_SAVER_STORE_EMBED            the model that embeds items, such as openai:text-embedding-3-small (extra `vectors`, and LangChain
+                                       with the model's package); by default none, so searches have no `query`
+    REDIS_SAVER_STORE_DIMS             how many dimensions its vectors have, such as 1536; required with it
+    REDIS_SAVER_STORE_FIELDS           which fields of items are embedded, such as text,meta.title; by default all of an item
     LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
 
 A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So are
@@ -40,6 +44,7 @@ from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._store.aio import AsyncRedisStore
+from redis_saver._store.index_config import RedisIndexConfig
 
 __all__ = ["checkpointer", "store"]
 
@@ -66,10 +71,10 @@ async def store() -> AsyncIterator[AsyncRedisStore]:
 
     Raises:
         ValueError: A variable is missing or makes no sense; the message says which and why.
-        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
+        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed; or REDIS_SAVER_STORE_EMBED, and what it needs is not.
         UnsupportedServer: The server lacks what the store needs.
     """
-    settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER_STORE", refreshes=True), **_shared()}
+    settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER_STORE", refreshes=True), "index": _index(), **_shared()}
     async with AsyncRedisStore.from_conn_string(_url(), **settings) as found:
         await found.asetup()
         yield found
@@ -127,6 +132,34 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
         parsed = ttls.parse(text, name=f"{prefix}_TTL")
         ttl["default_ttl"] = (parsed.milliseconds or 0) / 60_000
     return ttl
+
+
+def _index() -> RedisIndexConfig | None:
+    """How items are embedded; None if they are not."""
+    embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
+    if embed is None:
+        if dims is not None or fields is not None:
+            raise ValueError(
+                "REDIS_SAVER_STORE_EMBED is not set, and REDIS_SAVER_STORE_DIMS or REDIS_SAVER_STORE_FIELDS is: name the model, such as "
+                "openai:text-embedding-3-small, or leave all three out"
+            )
+        return None
+    if ":" not in embed:
+        raise ValueError(
+            f"REDIS_SAVER_STORE_EMBED={shown(embed)}: a provider and a model, such as openai:text-embedding-3-small"
+        )
+    if dims is None or not dims.isascii() or not dims.isdigit():
+        raise ValueError(
+            f"REDIS_SAVER_STORE_DIMS={shown(dims)}: how many dimensions the model's vectors have, such as 1536"
+        )
+    index: RedisIndexConfig = {"embed": embed, "dims": int(dims)}
+    if fields is not None:
+        index["fields"] = paths = [field.strip() for field in fields.split(",")]
+        if "" in paths:
+            raise ValueError(
+                f"REDIS_SAVER_STORE_FIELDS={shown(fields)}: paths with commas between them, such as text,meta.title"
+            )
+    return index
 
 
 def _history() -> histories.History:

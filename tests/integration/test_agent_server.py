@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
@@ -38,6 +39,9 @@ OURS = (
     "REDIS_SAVER_REFRESH_ON_READ",
     "REDIS_SAVER_STORE_TTL",
     "REDIS_SAVER_STORE_REFRESH_ON_READ",
+    "REDIS_SAVER_STORE_EMBED",
+    "REDIS_SAVER_STORE_DIMS",
+    "REDIS_SAVER_STORE_FIELDS",
     "LANGGRAPH_AES_KEY",
 )
 KEY = "0123456789abcdef"
@@ -94,6 +98,46 @@ async def test_every_setting_reaches_the_store(environment: pytest.MonkeyPatch) 
         assert found.ttl_config == {"default_ttl": 90.0, "refresh_on_read": False}
         assert "prefix='mine'" in repr(found)
         assert isinstance(found._context.values.serde, EncryptedSerializer)
+
+
+async def test_the_index_reaches_the_store(environment: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def ensured(name: str) -> Embeddings:
+        made.append(name)
+        return DeterministicFakeEmbedding(size=8)
+
+    environment.setattr("redis_saver._store.embedding.ensure_embeddings", ensured)
+    environment.setenv("REDIS_SAVER_STORE_EMBED", "openai:text-embedding-3-small")
+    environment.setenv("REDIS_SAVER_STORE_DIMS", "8")
+    environment.setenv("REDIS_SAVER_STORE_FIELDS", "text, meta.title")
+    async with store() as found:
+        await found.aput(("a",), "k", {"text": "apple", "meta": {"title": "fruit"}})
+        await found.aput(("a",), "other", {"text": "pear"})
+        assert (await found.asearch(("a",), query="fruit"))[0].key == "k"
+    assert made == ["openai:text-embedding-3-small"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"DIMS": "8"},
+        {"FIELDS": "text"},
+        {"EMBED": "openai:x"},
+        {"EMBED": "openai:x", "DIMS": ""},
+        {"EMBED": "openai:x", "DIMS": "-1"},
+        {"EMBED": "", "DIMS": "8"},
+        {"EMBED": "model", "DIMS": "8"},
+        {"EMBED": "openai:x", "DIMS": "8", "FIELDS": "text,"},
+    ],
+)
+async def test_an_index_that_makes_no_sense_is_refused(
+    environment: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    for name, text in settings.items():
+        environment.setenv(f"REDIS_SAVER_STORE_{name}", text)
+    with pytest.raises(ValueError, match=r"REDIS_SAVER_STORE_(EMBED|DIMS|FIELDS)"):
+        await store().__aenter__()
 
 
 @pytest.mark.parametrize("name", ["REDIS_SAVER_STORE_TTL", "REDIS_SAVER_STORE_REFRESH_ON_READ"])
