@@ -19,6 +19,9 @@ from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered.thread_info import TieredThreadInfo
+from redis_saver._tiered_store.aio import AsyncTieredStore
+from redis_saver._tiered_store.stats import TieredStoreStats
+from redis_saver._tiered_store.sync import TieredStore
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
@@ -53,6 +56,7 @@ __all__ = [
     "AsyncRedisSaver",
     "AsyncRedisStore",
     "AsyncTieredSaver",
+    "AsyncTieredStore",
     "BacklogFull",
     "BacklogWarning",
     "CalledOnEventLoop",
@@ -87,6 +91,8 @@ __all__ = [
     "ThreadMigrationError",
     "ThreadNotFound",
     "TieredSaver",
+    "TieredStore",
+    "TieredStoreStats",
     "TieredThreadInfo",
     "UnsupportedFormat",
     "UnsupportedServer",

@@ -46,6 +46,7 @@ SUITES = {
     "failovers": "client/test_failovers.py",
     "store": "store/test_model.py",
     "store_bytes": "store/test_hostile_bytes.py",
+    "tiered_store": "tiered_store/test_random.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")

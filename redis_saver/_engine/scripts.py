@@ -98,6 +98,12 @@ SWEEP_ITEMS = load("store/sweep_items")
 ANNOUNCE = load("store/announce")
 WITHDRAW = load("store/withdraw")
 LIST_PARTITIONS = load("store/list_partitions")
+GET_COPIES = load("store/get_copies")
+FILL_COPIES = load("store/fill_copies")
+BEGIN_WRITES = load("store/begin_writes")
+END_WRITES = load("store/end_writes")
+MARK_COMPLETE = load("store/mark_complete")
+CHECK_COMPLETE = load("store/check_complete")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
@@ -127,6 +133,10 @@ _READING = (
     SWEEP_ITEMS,
     WITHDRAW,
     LIST_PARTITIONS,
+    GET_COPIES,
+    FILL_COPIES,
+    MARK_COMPLETE,
+    CHECK_COMPLETE,
 )
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
@@ -143,6 +153,7 @@ ACKNOWLEDGED = frozenset(
         PUT_ITEMS,
         SWEEP_ITEMS,
         ANNOUNCE,
+        BEGIN_WRITES,
     )
 )
 """The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,

@@ -414,3 +414,8 @@ class Store(BaseStore, Generic[ClientT]):
     async def arebuild_directory(self) -> int:
         """`rebuild_directory` for asyncio."""
         return await self._arun(directory.rebuild(self._context))
+
+
+def context_of(store: Store[Any]) -> StoreContext:
+    """What operations are given of a store: for rooms that run more of them. It is private to users."""
+    return store._context  # noqa: SLF001
