@@ -24,6 +24,9 @@ from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered.thread_info import TieredThreadInfo
+from redis_saver._tiered_store.aio import AsyncTieredStore
+from redis_saver._tiered_store.stats import TieredStoreStats
+from redis_saver._tiered_store.sync import TieredStore
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,
@@ -60,6 +63,7 @@ __all__ = [
     "AsyncRedisSaver",
     "AsyncRedisStore",
     "AsyncTieredSaver",
+    "AsyncTieredStore",
     "BacklogFull",
     "BacklogWarning",
     "CacheStats",
@@ -99,6 +103,8 @@ __all__ = [
     "ThreadMigrationError",
     "ThreadNotFound",
     "TieredSaver",
+    "TieredStore",
+    "TieredStoreStats",
     "TieredThreadInfo",
     "UnsupportedFormat",
     "UnsupportedServer",

@@ -9,7 +9,9 @@ import psycopg
 import pytest
 import seeds
 from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.store.postgres import PostgresStore
 from servers import TARGETS, url_of
+from store_tiering import StoreTiers
 from tiering import Tiers
 from uniform import Target, Uniform
 
@@ -120,5 +122,25 @@ async def tiers(target: Target, database: str) -> AsyncIterator[Tiers]:
         for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
             connection.execute(f"DELETE FROM {table}")
     made = Tiers(target, database)
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="session")
+def store_database(postgres: str) -> str:
+    """A database with LangGraph's tables of a store. Tests empty it."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE stores")
+    url = postgres.rpartition("/")[0] + "/stores"
+    with PostgresStore.from_conn_string(url) as store:
+        store.setup()
+    return url
+
+
+@pytest.fixture
+async def store_tiers(target: Target, store_database: str) -> AsyncIterator[StoreTiers]:
+    with psycopg.connect(store_database, autocommit=True) as connection:
+        connection.execute("DELETE FROM store")
+    made = StoreTiers(target, store_database)
     yield made
     await made.close()

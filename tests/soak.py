@@ -49,6 +49,7 @@ SUITES = {
     "store_bytes": "store/test_store_bytes.py",
     "store_search": "store/test_semantic_search.py",
     "store_vectors": "store/test_vectors.py",
+    "tiered_store": "tiered_store/test_random.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")

@@ -1,4 +1,4 @@
-"""What this package uses of LangGraph's Postgres savers, and of psycopg's connections, beyond their interfaces.
+"""What this package uses of LangGraph's Postgres savers and stores, and of psycopg's connections, beyond their interfaces.
 
 No other module reaches into them. If one of them has changed (since langgraph-checkpoint-postgres 3.2, psycopg_pool 3.2), the functions
 here say that the saver is not known, and the package uses only LangGraph's interface of it.
@@ -60,10 +60,18 @@ def has_own(saver: BaseCheckpointSaver[Any], method: str) -> bool:
     return getattr(type(saver), method) is not getattr(BaseCheckpointSaver, method)
 
 
-def is_renewable(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether the saver's connections can be replaced by others with the same settings."""
-    conn = getattr(saver, "conn", None)
-    if not is_known(saver) or type(conn).__module__.partition(".")[0] not in ("psycopg", "psycopg_pool"):
+def is_known_store(store: Any) -> bool:
+    """Whether this is one of LangGraph's Postgres stores, which keep their connections as the savers do."""
+    return any(base.__module__ == "langgraph.store.postgres.base" for base in type(store).__mro__)
+
+
+def is_renewable(cold: Any) -> bool:
+    """Whether the connections of a saver or a store can be replaced by others with the same settings."""
+    conn = getattr(cold, "conn", None)
+    if not (is_known(cold) or is_known_store(cold)) or type(conn).__module__.partition(".")[0] not in (
+        "psycopg",
+        "psycopg_pool",
+    ):
         return False
     return not is_pool(conn) or all(hasattr(conn, name) for name in _PARAMETERS)
 

@@ -66,6 +66,13 @@ class StoreKeyspace:
         return member if is_ours else None
 
 
+def with_notes(partition: Partition, *, writing: bool) -> Partition:
+    """A partition with the keys that it has in front of a cold store: notes about items that are written, or were lately; for `writing`, when these may go."""
+    stem = partition.keys[0][: -len(_ITEMS)]
+    more = (stem + b"notes", stem + b"noted") if writing else (stem + b"notes",)
+    return partition._replace(keys=(*partition.keys, *more))
+
+
 def member(labels: tuple[str, ...]) -> bytes:
     """Labels, as a member of the directory or the beginning of a field."""
     return b"".join([component(label) for label in labels])

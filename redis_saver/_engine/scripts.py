@@ -104,6 +104,12 @@ SET_ENTRIES = load("cache/set_entries")
 SWEEP_ENTRIES = load("cache/sweep_entries")
 LEASE_ENTRIES = load("cache/lease_entries")
 RELEASE_LEASES = load("cache/release_leases")
+GET_COPIES = load("store/get_copies")
+FILL_COPIES = load("store/fill_copies")
+BEGIN_WRITES = load("store/begin_writes")
+END_WRITES = load("store/end_writes")
+MARK_COMPLETE = load("store/mark_complete")
+CHECK_COMPLETE = load("store/check_complete")
 
 _GUARD = """
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
@@ -134,6 +140,10 @@ _READING = (
     SWEEP_ITEMS,
     WITHDRAW,
     LIST_PARTITIONS,
+    GET_COPIES,
+    FILL_COPIES,
+    MARK_COMPLETE,
+    CHECK_COMPLETE,
 )
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
@@ -151,6 +161,7 @@ ACKNOWLEDGED = frozenset(
         IMPORT_ITEMS,
         SWEEP_ITEMS,
         ANNOUNCE,
+        BEGIN_WRITES,
     )
 )
 """The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,

@@ -20,7 +20,16 @@ LATE = 30.0
 """Seconds after which a token is not relied on: half the time for which a partition that became empty refuses those it gave back (`lib/partition.lua`)."""
 MAX_ANNOUNCED = 20
 """How often a partition is announced for one call."""
-_ANNOUNCED = frozenset((scripts.PUT_ITEMS, scripts.IMPORT_ITEMS, scripts.GET_ITEMS, scripts.SEARCH_ITEMS))
+_ANNOUNCED = frozenset(
+    (
+        scripts.PUT_ITEMS,
+        scripts.IMPORT_ITEMS,
+        scripts.GET_ITEMS,
+        scripts.SEARCH_ITEMS,
+        scripts.FILL_COPIES,
+        scripts.END_WRITES,
+    )
+)
 """The scripts that take an announcement: their first two arguments."""
 MAX_TOGETHER = 256
 """Requests that travel together."""

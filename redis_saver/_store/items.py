@@ -23,7 +23,7 @@ from redis_saver._storage.framing import first
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
-_HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) [0-9a-f]+ ")
+_HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")
 _PLAIN = b"7:msgpack"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -47,7 +47,7 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("created", "data", "field", "has_ttl", "known", "size", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart.
@@ -57,7 +57,7 @@ class Entry:
         """
         if (head := _HEAD.match(record)) is None:
             raise ValueError(f"the record of {shown(field)} begins with {shown(record[:40])}")
-        created, version, ttl = head.groups()
+        created, version, ttl, self.made_by = head.groups()
         self.data = record[head.end() :]
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None

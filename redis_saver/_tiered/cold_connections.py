@@ -1,8 +1,8 @@
 """Connections to Postgres for other processes and event loops than those of the cold saver that was given.
 
-A connection of psycopg cannot be used in the child of a fork, and an asynchronous one not on another loop. LangGraph's Postgres savers keep theirs in `conn`.
-So in a child, and on another loop, a copy of the saver is used, with connections made from the same settings (`redis_saver._common.postgres`). Other savers
-are used as they are.
+A connection of psycopg cannot be used in the child of a fork, and an asynchronous one not on another loop. LangGraph's Postgres savers and stores keep theirs in
+`conn`. So in a child, and on another loop, a copy of the saver or store is used, with connections made from the same settings (`redis_saver._common.postgres`).
+Others are used as they are.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import copy
 import threading
 from typing import Any, TypeVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 
-C = TypeVar("C", bound=BaseCheckpointSaver[Any])
+C = TypeVar("C")
 
 
 class _Renewed:
@@ -49,7 +47,7 @@ atexit.register(_renewed.close)
 
 def renewed(cold: C) -> C:
     """A blocking saver with connections of this process."""
-    given: Any = vars(cold)["conn"]
+    given: Any = cold.conn  # type: ignore[attr-defined]
     with _renewed.lock:
         if id(given) not in _renewed.of:
             made = (
@@ -64,7 +62,7 @@ def renewed(cold: C) -> C:
 
 async def arenewed(cold: C) -> C:
     """An asynchronous saver with connections of the background loop. Call it on that loop."""
-    given: Any = vars(cold)["conn"]
+    given: Any = cold.conn  # type: ignore[attr-defined]
     async with _renewed.alock:
         if id(given) not in _renewed.of:
             if postgres.is_pool(given):
@@ -80,5 +78,9 @@ async def arenewed(cold: C) -> C:
 
 def _on(cold: C, **connected: Any) -> C:
     made = copy.copy(cold)
-    vars(made).update(connected)
+    if postgres.is_known_store(cold):  # when it is collected, it would end what the store that was given still does
+        connected.update(_task=None, _ttl_sweeper_thread=None)
+    for name, value in connected.items():
+        if hasattr(made, name):
+            setattr(made, name, value)
     return made

@@ -34,7 +34,16 @@ from redis_saver._tiered.enrolling import enroll
 from redis_saver._tiered.flush.queue import scan
 from redis_saver._tiered.flush.run import flush_now, flush_what_goes
 from redis_saver._tiered.intents import change, repair
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered, TieredRequest, TieredStream
+from redis_saver._tiered.requests import (
+    Attempt,
+    ColdCall,
+    HotFailed,
+    SingleFlight,
+    Tiered,
+    TieredRequest,
+    TieredStream,
+    is_out_of_memory,
+)
 from redis_saver.errors import EncodeError, LimitExceeded, ThreadDamaged
 
 
@@ -134,10 +143,8 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         back, error = yield Attempt(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
             tiers.counts.rehydrations += back
-        elif not isinstance(error, ThreadDamaged) and "OOM" not in str(
-            error
-        ):  # damaged: the next reader repairs it; out of memory: it does not fit into hot
-            raise error
+        elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+            raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
 
     yield from best_effort(tiers, restore())
     return _Fetched(found)

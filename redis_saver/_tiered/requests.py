@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver._engine.requests import Call, Command, Page, Request, T
+from redis_saver._engine.requests import Page, Request, T
 from redis_saver.errors import RedisSaverError
 
 
@@ -24,7 +24,7 @@ class ColdCall(NamedTuple):
 class Attempt(NamedTuple):
     """A request that may fail. Reply: an `Outcome`."""
 
-    request: ColdCall | Call | Command
+    request: ColdCall | Request
 
 
 class Outcome(NamedTuple):
@@ -48,3 +48,8 @@ TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 class HotFailed(RedisSaverError):
     """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a server refused a write because it is full. Each client has a class of its own for that, and leaves out the code of the reply."""
+    return type(error).__name__ == "OutOfMemoryError" or str(error).startswith("OOM ")

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "_store": {"_engine", "_storage"},
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store"},
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
+    "_tiered_store": {"_engine", "_store", "_tiered"},
     "_cli": {
         "_client",
         "_engine",
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     },
     "telemetry": {"_tiered"},
     "agent_server": {"_checkpoint", "_store"},
-    "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered"},
+    "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered", "_tiered_store"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
     "serde": {"_serde"},

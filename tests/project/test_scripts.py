@@ -52,7 +52,8 @@ def test_header(name: str) -> None:
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
         ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush)\b|string +<prefix>:(backlog|scanning)\b"
         of_stores = (
-            r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors)\b|sorted set +<prefix>:store:\{<partition>\}:(order|expiring)\b"
+            r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors|notes)\b"
+            r"|sorted set +<prefix>:store:\{<partition>\}:(order|expiring|noted)\b"
             r"|string +<prefix>:store:\{<partition>\}:retired\b|sorted set +<prefix>:store:\{%\}:(partitions|deadlines)\b"
             r"|hash +<prefix>:store:\{%\}:tokens\b"
         )

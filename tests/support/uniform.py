@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from redis_saver import AsyncRedisSaver, AsyncRedisStore, AsyncTieredSaver, RedisSaver, RedisStore, TieredSaver
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncRedisStore,
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    RedisSaver,
+    RedisStore,
+    TieredSaver,
+    TieredStore,
+)
 from redis_saver._client.clients import connect
 
 
@@ -16,10 +25,18 @@ class Uniform:
     """
 
     def __init__(
-        self, saver: RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver | RedisStore | AsyncRedisStore
+        self,
+        saver: RedisSaver
+        | AsyncRedisSaver
+        | TieredSaver
+        | AsyncTieredSaver
+        | RedisStore
+        | AsyncRedisStore
+        | TieredStore
+        | AsyncTieredStore,
     ) -> None:
         self.saver = saver
-        self.native_async = isinstance(saver, (AsyncRedisSaver, AsyncTieredSaver, AsyncRedisStore))
+        self.native_async = isinstance(saver, (AsyncRedisSaver, AsyncTieredSaver, AsyncRedisStore, AsyncTieredStore))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -1,0 +1,44 @@
+-- Reads copies of a cold store's items. A miss is answered with what it is named by, so that a fill can be refused if somebody wrote meanwhile.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
+-- ARGV[1..]           fields; none to name a miss
+--
+-- Returns {miss, then a record for each field (nil where there is no copy)}; the miss is '' if all are there. Or a code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+--- @include lib/refresh
+--- @include lib/copies
+
+local items, order, expiring, namespaces, vectors, retired, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local MORE = 1
+local found = redis.call('HMGET', items, '@state', unpack(ARGV))
+local text = table.remove(found, 1)
+local first = tonumber(string.match(text or '1 0 ', '^1 (%d+) ') or '')
+if first ~= 0 then
+  local _, moment = clock()
+  if not first or moment >= first then -- something has expired, or the state cannot be read
+    local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
+    if problem then return problem end
+    local more = sweep(items, order, expiring, namespaces, vectors, retired, state, moment)
+    if more then return MORE end
+    found = redis.call('HMGET', items, '@state', unpack(ARGV))
+    table.remove(found, 1)
+  end
+end
+
+local miss, is_whole = '', found[1] ~= nil
+for i = 1, #found do is_whole = is_whole and found[i] end
+if not is_whole then
+  local micros, now = clock()
+  miss = name_miss(notes, micros, now)
+end
+table.insert(found, 1, miss)
+return found

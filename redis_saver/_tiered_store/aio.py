@@ -1,0 +1,20 @@
+"""`AsyncTieredStore`: over two stores for asyncio."""
+
+from __future__ import annotations
+
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._store.aio import AsyncRedisStore
+from redis_saver._tiered.drivers import AsyncTieredDriver
+from redis_saver._tiered.requests import TieredRequest
+from redis_saver._tiered_store.store import TwoTierStore
+
+
+class AsyncTieredStore(TwoTierStore[AsyncRedisStore]):
+    """An `AsyncRedisStore` in front of any store.
+
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresStore` is bound to its loop, and
+    answers the calls of that loop; calls from other loops, OS threads and children run on a loop in the background, with connections of their own to Postgres.
+    """
+
+    _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
+    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]

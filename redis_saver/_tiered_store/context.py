@@ -1,0 +1,80 @@
+"""What every operation over the two tiers of a store needs to know of it; and how operations over hot fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis_saver._common.store_names import Partition
+from redis_saver._engine.requests import Operation, Request, T
+from redis_saver._store.calling import together
+from redis_saver._store.context import StoreContext
+from redis_saver._store.writing import clean
+from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
+from redis_saver._tiered_store.stats import Counts
+from redis_saver.errors import StoreDamaged
+
+
+class StoreTiers:
+    """A store over two tiers, as its operations see it."""
+
+    def __init__(self, hot: StoreContext, ttl: int, *, fills_on_write: bool) -> None:
+        """Begin with nothing counted.
+
+        Args:
+            hot: The store in front.
+            ttl: How long copies live there, in milliseconds; 0: until they are evicted or written.
+            fills_on_write: Whether a write reads back what cold has then, and makes copies.
+        """
+        self.hot: StoreContext = hot
+        self.ttl: int = ttl
+        self.fills_on_write: bool = fills_on_write
+        self.counts: Counts = Counts()
+
+
+def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Operation[T]]]]) -> Operation[list[T]]:
+    """Run operations over partitions of hot, side by side. Where a part of a partition is gone, hot first drops the rest of it: cold has everything."""
+    try:
+        return (yield from together(tiers.hot, [make() for _, make in asked]))
+    except StoreDamaged:
+        pass
+    results = []
+    for partition, make in asked:
+        results.append((yield from _repaired(tiers, partition, make)))
+    return results
+
+
+def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
+    try:
+        return (yield from make())
+    except StoreDamaged:
+        tiers.counts.repairs += 1
+        yield from clean(tiers.hot, partition, 0, "all")
+        return (yield from make())
+
+
+def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
+    """Run an operation over hot. If hot fails and may be bypassed, give the operation up, because cold has what matters."""
+    try:
+        yield from operation
+    except HotFailed:
+        tiers.counts.bypasses += 1
+
+
+def unless_full(operation: Operation[T]) -> Tiered[T | None]:
+    """Run an operation over hot; None if the server is out of memory, for which each client has an error of its own."""
+    go: Callable[[Any], Request] = operation.send
+    given: Any = None
+    while True:
+        try:
+            request = go(given)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        reply, error = yield Attempt(request)
+        if error is None:
+            go, given = operation.send, reply
+        elif is_out_of_memory(error):
+            operation.close()
+            return None
+        else:
+            go, given = operation.throw, error

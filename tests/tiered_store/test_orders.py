@@ -1,0 +1,229 @@
+"""Hot never has what cold does not have, in whatever order writers, readers and cold go on, and wherever one of them dies."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+from store_tiering import all_of, check_copies, later, partition_of
+from stores import directory, members
+from uniform import Target
+
+from redis_saver import TieredStore
+from redis_saver._store import searching as store_searching
+from redis_saver._tiered_store import operations, searching
+
+NS = ("a", "b")
+INTENT = 300_000
+NAMES = [(NS, "k"), ((*NS, "deep"), "l")]
+pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
+
+
+def batch(*ops: Any) -> Callable[[Any], Any]:
+    return lambda tiers: operations.batch(tiers, ops)
+
+
+ACTORS: dict[str, Callable[[Any], Any]] = {
+    "writer": batch(PutOp(NS, "k", {"n": 1})),
+    "other writer": batch(PutOp(NS, "k", {"n": 2})),
+    "writer of both": batch(PutOp(NS, "k", {"n": 3}), PutOp((*NS, "deep"), "l", {"n": 3})),
+    "writer of another": batch(PutOp((*NS, "deep"), "l", {"n": 4})),
+    "deleter": batch(PutOp(NS, "k", None)),
+    "reader": batch(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
+    "searcher": batch(SearchOp(NS, limit=100)),
+    "cleaner": lambda tiers: store_searching.count(tiers.hot, ()),
+    "warmer": lambda tiers: searching.warm(tiers, NS),
+}
+BEFORE = ["nothing", "in cold", "in both", "all in both"]
+
+
+class Turn:
+    """An operation that goes on by a request at a time."""
+
+    def __init__(self, store: TieredStore, name: str) -> None:
+        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._tiers)
+        self.is_over, self.steps = False, 0
+        self._next(None)
+
+    def _next(self, reply: Any) -> None:
+        try:
+            self._request = self._operation.send(reply)
+        except StopIteration:
+            self.is_over = True
+
+    def step(self) -> None:
+        self.steps += 1
+        self._next(self._driver.request(self._request))
+
+
+def schedules() -> Iterator[Callable[[int], int]]:
+    """Choices, again and again others, until all were made."""
+    path: list[list[int]] = []
+    while True:
+        position = 0
+
+        def choose(among: int) -> int:
+            nonlocal position
+            if position == len(path):
+                path.append([0, among])
+            position += 1
+            return path[position - 1][0]
+
+        yield choose
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1][0] += 1
+
+
+class Scene:
+    """A hot store of several processes, and a cold one in memory."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.hots = [target.store(cache_bytes=size).saver for size in (0, 100_000, 0, 100_000, 0)]
+
+    def prepare(self, before: str) -> None:
+        self.target.raw.unlink(*self.target.keys(), "none")
+        self.cold = InMemoryStore()
+        self.stores: list[Any] = [TieredStore(hot, self.cold) for hot in self.hots]  # type: ignore[arg-type]
+        if before in ("in both", "all in both"):
+            self.stores[0].put(NS, "k", {"n": 0})
+        if before == "in cold":
+            self.cold.put(NS, "k", {"n": 0})
+        if before == "all in both":
+            assert self.stores[0].warm(NS)
+
+    def check(self) -> None:
+        check_copies(self.target, self.cold, *NS)
+        assert set(members(self.target)) <= set(directory(self.target)), "hot's directory leads to all copies"
+
+    def play(self, names: list[str], choose: Callable[[int], int], dies: tuple[int, int] | None = None) -> None:
+        """Let all go on by turns. One may die before a step."""
+        turns = [Turn(store, name) for store, name in zip(self.stores, names, strict=False)]
+        while running := [one for one in turns if not one.is_over]:
+            one = running[choose(len(running))]
+            if dies and one is turns[dies[0]] and one.steps == dies[1]:
+                one.is_over = True
+                continue
+            one.step()
+            self.check()
+
+    def check_end(self, *, has_died: bool = False) -> None:
+        """What each process answers is what cold has; also when the intents of the dead have expired. Then all can be filled again."""
+        there = {(item.namespace, item.key): item.value for item in all_of(self.cold, *NS).values()}
+        for passed in (0, INTENT + 1) if has_died else (0,):
+            if passed:
+                later(self.target, passed)
+            for store in self.stores[1:2]:
+                items = store.batch([GetOp(*name) for name in NAMES])
+                assert [item and item.value for item in items] == [there.get(name) for name in NAMES]
+                assert {(one.namespace, one.key): one.value for one in store.search(NS, limit=100)} == there
+                self.check()
+        before = self.stores[1].stats().hits
+        self.stores[1].search(NS)
+        assert self.stores[1].stats().hits == before + 1, "nothing hinders a fill for ever"
+
+
+LOOKERS = ("reader", "searcher", "warmer", "cleaner")
+PAIRS = [list(pair) for pair in itertools.combinations_with_replacement(ACTORS, 2) if not set(pair) <= set(LOOKERS)]
+
+
+FEW = [
+    ["writer", "other writer"],
+    ["writer", "deleter"],
+    ["writer", "reader"],
+    ["deleter", "reader"],
+    ["writer", "searcher"],
+    ["writer", "cleaner"],
+    ["deleter", "cleaner"],
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "pairs"),
+    [("in cold", FEW), ("all in both", FEW), *(pytest.param(one, PAIRS, marks=pytest.mark.slow) for one in BEFORE)],
+)
+async def test_every_order_of_two(target: Target, before: str, pairs: list[list[str]]) -> None:
+    scene, count = Scene(target), 0
+    for names in pairs:
+        for choose in schedules():
+            scene.prepare(before)
+            scene.play(names, choose)
+            scene.check_end()
+            count += 1
+    assert count > 10 * len(pairs)
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.slow)])
+async def test_some_orders_of_many(target: Target, seeds: range) -> None:
+    scene = Scene(target)
+    for seed in seeds:
+        chance = random.Random(seed)
+        names = [chance.choice(list(ACTORS)) for _ in range(5)]
+        scene.prepare(chance.choice(BEFORE))
+        dies = (chance.randrange(5), chance.randrange(6)) if chance.random() < 0.5 else None
+        print(seed, names, dies)
+        scene.play(names, chance.randrange, dies)
+        scene.check_end(has_died=bool(dies))
+
+
+OTHERS = [
+    ("other writer", "in cold"),
+    ("reader", "all in both"),
+    ("writer of another", "all in both"),
+    ("searcher", "in both"),
+]
+
+
+@pytest.mark.parametrize("who", ["writer", pytest.param("writer of both", marks=pytest.mark.slow), "deleter"])
+async def test_a_writer_that_dies_before_each_step_while_another_goes_on(target: Target, who: str) -> None:
+    scene = Scene(target)
+    for other, before in OTHERS:
+        for step in range(1, 4):
+            for choose in schedules():
+                scene.prepare(before)
+                scene.play([who, other], choose, (0, step))
+                scene.check_end(has_died=True)
+
+
+async def test_a_writer_that_comes_back_late_leaves_nothing_stale(target: Target) -> None:
+    """Its intent has expired between any two of its steps, and a reader filled hot meanwhile."""
+    scene = Scene(target)
+    for name in ("writer", "deleter"):
+        for stops_before in range(1, 5):
+            scene.prepare("in both")
+            turn = Turn(scene.stores[0], name)
+            for _ in range(stops_before):
+                if not turn.is_over:
+                    turn.step()
+            later(target, INTENT + 1)
+            scene.stores[1].get(NS, "k")
+            scene.stores[1].search(NS)
+            while not turn.is_over:
+                turn.step()
+            scene.check()
+            scene.check_end(has_died=True)
+
+
+async def test_notes_that_lost_a_key_do_not_hide_a_writer(target: Target) -> None:
+    """Hot does not say that it has all, while somebody writes an item that it never had."""
+    scene = Scene(target)
+    for position in (6, 7):
+        scene.prepare("in both")
+        turn = Turn(scene.stores[0], "writer of another")
+        turn.step()
+        target.raw.delete(partition_of(target, *NS).keys[position])
+        scene.stores[1].warm(NS)
+        while not turn.is_over:
+            turn.step()
+            if position == 7:  # if the note itself is gone, nothing is known of the writer until it ends
+                scene.check()
+        scene.check()
+        scene.check_end()

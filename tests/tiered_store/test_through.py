@@ -1,0 +1,748 @@
+"""A store over two tiers: what callers see, what it costs, and what happens when a part fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from counting import Counted
+from langgraph.store.base import GetOp, InvalidNamespaceError, Item, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres import PostgresStore
+from servers import Server
+from store_tiering import Recording, StoreTiers, check_copies, later, partition_of, plain
+from stores import check_sound
+from stores import later as items_later
+from uniform import Target, Uniform
+from wrappers import Around, elsewhere
+
+from redis_saver import AsyncTieredStore, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
+from redis_saver._engine import scripts
+from redis_saver.serde import FastSerializer
+
+NS = ("memories", "user")
+DEEP = (*NS, "deep")
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+
+
+@pytest.fixture
+def store(target: Target) -> Uniform:
+    """In front of a store in memory, which notes what it is asked."""
+    return over(target)
+
+
+def over(target: Target, cold: Recording | None = None, hot: dict[str, Any] | None = None, **settings: Any) -> Uniform:
+    kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
+    return Uniform(kind(target.store(**(hot or {})).saver, cold or Recording(), **settings))
+
+
+def calls(store: Uniform) -> list[list[str]]:
+    """What cold was asked since the last look."""
+    found = list(store.saver.cold.calls)
+    store.saver.cold.calls.clear()
+    return found
+
+
+def check(target: Target, store: Uniform, *labels: str) -> None:
+    check_copies(target, store.saver.cold.store, *(labels or NS))
+
+
+# -- what callers see
+
+
+async def test_an_item_is_the_same_from_postgres_and_from_hot(store_tiers: StoreTiers) -> None:
+    store = await store_tiers.store()
+    value = {"t": (1, 2), "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}
+    await store.put(NS, "k", value)
+    first = await store.get(NS, "k")
+    await store.put(NS, "k", value)
+    calls(store)
+    item = await store.get(NS, "k")
+    assert calls(store) == [] and store.saver.stats().hits == 2
+    assert item.value == {"t": [1, 2], "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}, "as JSON gives it back"
+    (in_cold,) = await ask_cold(store, GetOp(NS, "k"))
+    assert plain(item) == plain(in_cold) and list(item.value) == list(in_cold.value)
+    assert item.created_at == first.created_at and item.updated_at > first.updated_at
+    assert item == in_cold
+
+
+async def ask_cold(store: Uniform, *ops: Any) -> Any:
+    cold = store.saver.cold
+    return await cold.abatch(ops) if store.native_async else cold.batch(ops)
+
+
+async def test_searches_are_the_same_from_postgres_and_from_hot(store_tiers: StoreTiers) -> None:
+    store = await store_tiers.store()
+    for number in range(7):
+        await store.put(
+            NS if number % 2 else DEEP, f"k{number}", {"n": number, "kind": "odd" if number % 2 else "even"}
+        )
+    searches = [
+        SearchOp(NS, limit=100),
+        SearchOp(NS, limit=3, offset=2),
+        SearchOp(DEEP, limit=100),
+        SearchOp(NS, {"kind": "odd"}, 100),
+        SearchOp(NS, {"kind": "odd", "none": "x"}, 100),
+    ]
+    by_cold = await ask_cold(store, *searches)
+    assert await store.warm(NS)
+    calls(store)
+    for op, expected in zip(searches, by_cold, strict=True):
+        found = await store.search(op.namespace_prefix, filter=op.filter, limit=op.limit, offset=op.offset)
+        assert list(map(plain, found)) == list(map(plain, expected)) and found == expected
+    assert calls(store) == []
+    await store.search(NS, filter={"n": {"$gt": 2}})
+    await store.search(NS, filter={"n": 2})
+    await store.search(NS, query="words")
+    await store.search(("memories",))
+    assert calls(store) == [["SearchOp"]] * 4, "what is not sure to mean the same is for cold"
+    assert await store.list_namespaces() == [NS, DEEP]
+
+
+async def test_reads_of_a_batch_see_what_was_before_its_puts(store: Uniform) -> None:
+    await store.put(NS, "k", {"n": 0})
+    ops = [PutOp(NS, "k", {"n": 1}), GetOp(NS, "k"), PutOp(NS, "k", {"n": 2}), GetOp(NS, "none"), SearchOp(NS), PutOp(DEEP, "l", {"n": 3})]  # fmt: skip
+    _, item, _, none, found, _ = await store.batch(ops)
+    assert item.value == {"n": 0} and none is None and [one.value for one in found] == [{"n": 0}]
+    assert (await store.get(NS, "k")).value == {"n": 2}
+    calls(store)
+    items = await store.batch([GetOp(NS, "k"), GetOp(DEEP, "l"), GetOp(NS, "k")])
+    assert [one.value["n"] for one in items] == [2, 3, 2] and calls(store) == []
+
+
+async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> None:
+    labels = ["a/b", "%", "{x}", "*", "@born", "\1", "é"]
+    keys = ["", "@complete", "a\0b", "{k}", "@state"]
+    names = [
+        ((one, other, *more), key) for one in labels[:4] for other in labels for more in ((), ("x",)) for key in keys
+    ]
+    for ns, key in names:
+        await store.put(ns, key, {"at": [*ns, key]})
+    calls(store)
+    items = await store.batch([GetOp(ns, key) for ns, key in names])
+    assert [one.value["at"] for one in items] == [[*ns, key] for ns, key in names] and calls(store) == []
+    for one in labels[:4]:
+        for other in labels:
+            check(target, store, one, other)
+    check_sound_but_notes(target)
+
+
+def check_sound_but_notes(target: Target) -> None:
+    for key in target.keys():
+        if key.endswith((b"}:notes", b"}:noted")):
+            assert 0 < target.raw.pttl(key) <= 86_400_000
+            target.raw.delete(key)
+    check_sound(target)
+
+
+async def test_what_makes_no_sense_is_refused_before_anything_is_sent(store: Uniform) -> None:
+    for ops, error in (
+        ([PutOp((), "k", {})], InvalidNamespaceError),
+        ([PutOp(NS, "ok", {"n": 1}), GetOp(("a.b",), "k")], InvalidNamespaceError),
+        ([PutOp(("langgraph", "x"), "k", {})], InvalidNamespaceError),
+        ([PutOp(NS, "k", {}, None, 5)], ValueError),
+        ([SearchOp(NS, {"n": {"$like": 1}})], ValueError),
+        (["put"], TypeError),
+    ):
+        with pytest.raises(error):
+            await store.batch(ops)
+    with pytest.raises(ValueError, match="two labels"):
+        await store.warm(("memories",))
+    assert calls(store) == []
+
+
+def test_what_cannot_be_tiers_is_refused_with_its_remedy(target: Target, flavour: str) -> None:
+    hot, cold = target.store().saver, InMemoryStore()
+    kind: Any = AsyncTieredStore if flavour == "async" else TieredStore
+    expires = Recording()
+    expires.ttl_config = {"default_ttl": 60}
+    for arguments, words in (
+        ((cold, cold), "hot is a .*InMemoryStore"),
+        ((hot, hot), "another store"),
+        ((hot, None), "another store"),
+        ((hot, expires), "half of it at the most"),
+        ((target.store(ttl="31m").saver, expires), "half of it at the most"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            kind(*arguments)
+    with pytest.raises(ValueError, match="bypass"):
+        kind(hot, cold, on_hot_error="ignore")
+    assert "InMemoryStore" in repr(kind(hot, cold)) and kind(target.store(ttl="30m").saver, expires).ttl_config
+
+
+# -- what it costs
+
+
+async def test_round_trips(target: Target) -> None:
+    client = target.client()
+    hot = target.store(client=client)
+    warm_up = over(target)
+    for _ in range(2):
+        await warm_up.put(("warm", "up"), "k", {"n": 1})
+        await warm_up.search(("warm", "up"))
+        await warm_up.get(("warm", "up"), "none")
+        await warm_up.delete(("warm", "up"), "k")
+    kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
+    store, counter = Uniform(kind(hot.saver, Recording())), Counted(client)
+
+    async def costs(call: Any) -> tuple[int, list[list[str]]]:
+        counter.take()
+        await call
+        return len([one for one in counter.take() if one != "EVAL"]), calls(store)
+
+    put, read_back, search = ["PutOp"], ["GetOp"], ["SearchOp"]
+    assert await costs(store.put(NS, "k", {"n": 1})) == (4, [put, read_back]), "begin, refused, announced, end"
+    assert await costs(store.put(NS, "k", {"n": 2})) == (2, [put, read_back]), "also where it is the only item"
+    assert await costs(store.put(DEEP, "l", {"n": 2})) == (2, [put, read_back])
+    assert await costs(store.get(NS, "k")) == (1, [])
+    assert await costs(store.get(NS, "none")) == (1, [["GetOp"]])
+    assert await costs(store.batch([GetOp(NS, "k"), GetOp(("other", "user"), "k")])) == (1, [["GetOp"]])
+    assert await costs(store.delete(NS, "k")) == (2, [put])
+    assert await costs(store.search(NS, filter={"a": "b"})) == (1, [search])
+    assert await costs(store.search(NS)) == (3, [search]), "and it fills"
+    assert await costs(store.search(NS)) == (2, [])
+    assert await costs(store.put(NS, "k", {"n": 3})) == (2, [put, read_back])
+    assert await costs(store.search(NS, filter={"a": "b"})) == (2, []), "what was written is there, too"
+    assert await costs(store.warm(NS)) == (2, [])
+    many = [PutOp(NS, f"m{number}", {"n": number}) for number in range(100)]
+    assert await costs(store.batch(many)) == (2, [put * 100, read_back * 100])
+    assert await costs(store.batch([GetOp(NS, f"m{number}") for number in range(100)])) == (1, [])
+    assert await costs(store.batch([*many, PutOp(("warm", "up"), "k", {"n": 1})])) == (4, [put * 101, read_back * 101])
+    assert await costs(store.list_namespaces()) == (0, [["ListNamespacesOp"]])
+
+
+async def test_a_value_that_is_written_is_not_sent_to_who_does_not_read_it(store: Uniform) -> None:
+    """The read back is one call of cold; a write without a reader costs hot no more than the copy."""
+    await store.put(NS, "k", {"n": 1})
+    stats = store.saver.stats()
+    assert (stats.hits, stats.misses, stats.fills, stats.refused) == (0, 0, 1, 0)
+    await store.get(NS, "k")
+    await store.get(NS, "none")
+    stats = store.saver.stats()
+    assert (stats.hits, stats.misses, stats.fills, stats.refused) == (1, 1, 1, 0)
+
+
+async def test_nothing_is_left_but_notes_for_a_day(target: Target, store: Uniform) -> None:
+    await store.put(NS, "k", {"n": 1})
+    await store.put(DEEP, "l", {"n": 1})
+    await store.search(NS)
+    await store.delete(NS, "k")
+    await store.delete(DEEP, "l")
+    left = [key for key in target.keys() if not key.endswith((b"}:notes", b"}:noted", b"}:retired"))]
+    assert left == [] and all(0 < target.raw.pttl(key) <= 86_400_000 for key in target.keys())
+    assert await store.search(NS) == [] and await store.get(NS, "k") is None
+
+
+async def test_notes_do_not_grow_for_ever(target: Target, store: Uniform) -> None:
+    for number in range(120):
+        await store.put(NS, f"k{number}", {"n": 1})
+    later(target, 300_001)
+    await store.put(NS, "k", {"n": 1})
+    await store.put(NS, "k", {"n": 1})
+    (noted,) = [key for key in target.keys() if key.endswith(b"}:noted")]
+    assert target.raw.zrange(noted, 0, -1) == [b"k\0"]
+    assert len(target.raw.hkeys(noted[:-1] + b"s")) <= 4
+
+
+# -- TTL
+
+
+async def test_a_copy_lives_for_the_ttl_of_hot_however_often_it_is_read(target: Target) -> None:
+    store = over(target, hot={"ttl": "10m"})
+    await store.put(NS, "k", {"n": 1})
+    await store.search(NS)
+    items_later(target, 6 * 60_000)
+    assert (await store.get(NS, "k")).value == {"n": 1} and len(await store.search(NS)) == 1
+    calls(store)
+    items_later(target, 5 * 60_000)
+    assert (await store.get(NS, "k")).value == {"n": 1}
+    assert calls(store) == [["GetOp"]], "which begins its TTL in cold anew"
+    assert len(await store.search(NS, filter={"x": "y"})) == 0
+    check(target, store)
+
+
+async def test_a_copy_that_expired_ends_that_hot_has_all(target: Target) -> None:
+    store = over(target, hot={"ttl": "10m"})
+    await store.put(NS, "old", {"n": 1})
+    items_later(target, 6 * 60_000)
+    await store.put(NS, "new", {"n": 1})
+    assert len(await store.search(NS)) == 2
+    calls(store)
+    items_later(target, 5 * 60_000)
+    await store.put(NS, "newest", {"n": 1})
+    calls(store)
+    assert len(await store.search(NS)) == 3
+    assert calls(store) == [["SearchOp"]]
+    check(target, store)
+    assert len(await store.search(NS)) == 3 and calls(store) == []
+
+
+async def test_an_item_with_a_ttl_in_postgres(store_tiers: StoreTiers) -> None:
+    """Cold gets the TTL as it was given; the copy lives half as long at the most."""
+    cold = Recording(await store_tiers.postgres(ttl={"default_ttl": 60}))
+    store = store_tiers.over(cold, {"ttl": timedelta(minutes=30)})
+    await store.put(NS, "short", {"n": 1}, ttl=10)
+    await store.put(NS, "default", {"n": 1})
+    await store.put(NS, "never", {"n": 1}, ttl=None)
+    items = partition_of(store_tiers.target, *NS).keys[0]
+    ttls = {
+        field: int(record.split(b" ", 3)[2])
+        for field, record in store_tiers.target.raw.hgetall(items).items()
+        if field != b"@state"
+    }
+    assert ttls == {b"short\0": 300_000, b"default\0": 1_800_000, b"never\0": 1_800_000}
+
+
+# -- failures
+
+
+@contextmanager
+def failing(store: Uniform, script: Any = None, error: Any = None) -> Iterator[None]:
+    """Hot fails, in all or from one script on."""
+    hot, has_failed = store.saver.hot, script is None
+    works = hot._driver
+
+    def around(request: Any) -> Any:
+        nonlocal has_failed
+        has_failed |= getattr(request, "script", None) is script
+        if has_failed:
+            raise error or redis.ConnectionError("on purpose")
+        return (yield request)
+
+    Around(hot, around)
+    yield
+    hot._driver = works
+
+
+async def test_hot_is_away(target: Target) -> None:
+    strict = over(target)
+    loose = over(target, strict.saver.cold, on_hot_error="bypass")
+    await strict.put(NS, "k", {"n": 1})
+    for store in (strict, loose):
+        with failing(store), pytest.raises(redis.ConnectionError, match="on purpose"):
+            await store.put(NS, "k", {"n": 2})
+    assert (await loose.get(NS, "k")).value == {"n": 1}, "nothing was written"
+    with failing(strict):
+        for call in (strict.get(NS, "k"), strict.search(NS)):
+            with pytest.raises(redis.ConnectionError):
+                await call
+    with failing(loose):
+        assert (await loose.get(NS, "k")).value == {"n": 1} and len(await loose.search(NS)) == 1
+        assert await loose.list_namespaces() == [NS]
+    assert loose.saver.stats().bypasses == 2
+    check(target, strict)
+
+
+async def test_hot_goes_away_in_a_write(target: Target) -> None:
+    strict = over(target)
+    loose = over(target, strict.saver.cold, on_hot_error="bypass")
+    await strict.put(NS, "k", {"n": 1})
+    with failing(strict, scripts.END_WRITES), pytest.raises(redis.ConnectionError):
+        await strict.put(NS, "k", {"n": 2})
+    with failing(loose, scripts.END_WRITES):
+        await loose.put(NS, "k", {"n": 3})
+    assert loose.saver.stats().bypasses == 1
+    for _ in range(2):
+        calls(strict)
+        assert (await strict.get(NS, "k")).value == {"n": 3} and calls(strict) == [["GetOp"]], "hot has no copy"
+    later(target, 300_001)
+    assert [(await strict.get(NS, "k")).value["n"] for _ in range(2)] == [3, 3] and calls(strict) == [["GetOp"]]
+
+
+async def test_hot_goes_away_before_a_fill(target: Target) -> None:
+    store = over(target, on_hot_error="bypass")
+    await ask_cold(store, PutOp(NS, "k", {"n": 1}))
+    with failing(store, scripts.FILL_COPIES):
+        assert (await store.get(NS, "k")).value == {"n": 1}
+        assert len(await store.search(NS)) == 1
+    assert store.saver.stats().fills == 0 and store.saver.stats().bypasses >= 2
+
+
+@pytest.mark.parametrize("does_it", [False, True])
+async def test_cold_fails_in_a_write(target: Target, store: Uniform, does_it: bool) -> None:
+    """It may have done it all the same, or do it later: reads go to cold until the intent has expired."""
+    await store.put(NS, "k", {"n": 1})
+    await store.search(NS)
+    cold = store.saver.cold
+    setattr(cold, "then" if does_it else "fails", lambda ops: isinstance(ops[0], PutOp) and OSError("lost"))
+    with pytest.raises(OSError, match="lost"):
+        await store.put(NS, "k", {"n": 2})
+    cold.then = cold.fails = lambda _: None
+    for _ in range(2):
+        calls(store)
+        assert (await store.get(NS, "k")).value == {"n": 1 + does_it} and len(await store.search(NS)) == 1
+        assert calls(store) == [["GetOp"], ["SearchOp"]]
+    later(target, 300_001)
+    await store.get(NS, "k")
+    calls(store)
+    assert (await store.get(NS, "k")).value == {"n": 1 + does_it} and calls(store) == []
+    check(target, store)
+
+
+async def test_cold_fails_in_a_read(target: Target, store: Uniform) -> None:
+    await store.put(NS, "k", {"n": 1})
+    store.saver.cold.fails = lambda _: OSError("down")
+    assert (await store.get(NS, "k")).value == {"n": 1}, "hot has it"
+    for call in (store.get(NS, "none"), store.search(NS), store.warm(NS)):
+        with pytest.raises(OSError, match="down"):
+            await call
+    check(target, store)
+
+
+async def test_what_cannot_be_read_back_is_written_all_the_same(target: Target, store: Uniform, caplog: Any) -> None:
+    store.saver.cold.fails = lambda ops: isinstance(ops[0], GetOp) and OSError("down")
+    await store.put(NS, "k", {"n": 1})
+    assert store.saver.stats().errors == 1 and "read back" in caplog.text
+    store.saver.cold.fails = lambda _: None
+    assert [(await store.get(NS, "k")).value for _ in range(2)] == [{"n": 1}] * 2
+    assert store.saver.stats().hits == 1 and store.saver.stats().fills == 1
+
+
+@pytest.mark.parametrize("ending", ["items", "order", "namespaces", "notes", "noted", "expiring"])
+@pytest.mark.parametrize("ttl", [None, "10m"])
+async def test_each_key_of_hot_may_be_evicted(target: Target, ending: str, ttl: Any) -> None:
+    store = over(target, hot={"ttl": ttl})
+    for change in ("nothing", "put", "delete", "search", "warm"):
+        await store.put(NS, "k", {"n": 1})
+        await store.put(DEEP, "l", {"n": 1})
+        await store.search(NS)
+        for key in target.keys():
+            if key.endswith(b"}:" + ending.encode()) and b"{%}" not in key:
+                target.raw.delete(key)
+        if change == "put":
+            await store.put(NS, "k", {"n": 2})
+        elif change == "delete":
+            await store.delete(NS, "k")
+        elif change == "search":
+            await store.search(NS)
+        elif change == "warm":
+            await store.warm(NS)
+        items = await store.batch([GetOp(NS, "k"), GetOp(DEEP, "l")])
+        assert [one and one.value["n"] for one in items] == [{"put": 2, "delete": None}.get(change, 1), 1]
+        assert len(await store.search(NS)) == 2 - (change == "delete")
+        check(target, store)
+
+
+async def test_notes_that_are_evicted_in_the_middle_of_a_write(target: Target, store: Uniform) -> None:
+    await store.put(NS, "k", {"n": 1})
+    await store.search(NS)
+    other = over(target, store.saver.cold)
+
+    def lose(ops: Any) -> None:
+        if isinstance(ops[0], PutOp):
+            target.raw.delete(*[key for key in target.keys() if key.endswith((b"}:notes", b"}:noted"))], "none")
+
+    store.saver.cold.fails = lose
+    await store.put(NS, "k", {"n": 2})
+    store.saver.cold.fails = lambda _: None
+    check(target, store)
+    assert (await other.get(NS, "k")).value == {"n": 2} and len(await other.search(NS)) == 1
+    check(target, store)
+
+
+async def test_a_fill_that_comes_late_is_not_made(target: Target, store: Uniform) -> None:
+    await ask_cold(store, PutOp(NS, "k", {"n": 1}))
+
+    def around(request: Any) -> Any:
+        if getattr(request, "script", None) is scripts.FILL_COPIES:
+            token, announced, miss, *rest = request.arguments
+            born, last, at = miss.split()
+            request = request._replace(
+                arguments=(token, announced, b"%s %s %d" % (born, last, int(at) - 150_001), *rest)
+            )
+        return (yield request)
+
+    Around(store.saver.hot, around)
+    await store.get(NS, "k")
+    await store.search(NS)
+    assert store.saver.stats().fills == 0 and store.saver.stats().refused == 1
+    check(target, store)
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target) -> None:
+    server = Server("--maxmemory-policy", "noeviction")
+    full = Target("redis", "sync", server.url, "full")
+    store = over(full)
+    await store.put(NS, "k", {"n": 1})
+    await store.put(NS, "l", {"n": 1})
+    await ask_cold(store, PutOp(NS, "m", {"n": 1}))
+    assert len(await store.search(NS)) == 3, "hot has all"
+    full.raw.config_set("maxmemory", 1)
+    await store.put(NS, "k", {"n": 2})
+    check(full, store)
+    assert [(await store.get(NS, key)).value["n"] for key in "klm"] == [2, 1, 1]
+    assert len(await store.search(NS)) == 3
+    await store.delete(NS, "l")
+    assert await store.get(NS, "l") is None
+    check(full, store)
+    full.raw.config_set("maxmemory", 0)
+    assert len(await store.search(NS)) == 2 and len(await store.search(NS)) == 2
+    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3
+    check(full, store)
+
+
+async def test_a_value_that_hot_cannot_have_is_in_cold_alone(target: Target) -> None:
+    store = over(target, hot={"limits": Limits(value_bytes=1000)})
+    await store.put(NS, "big", {"text": "x" * 2000})
+    await store.put(NS, "object", {"o": object()})
+    assert len((await store.get(NS, "big")).value["text"]) == 2000
+    assert type((await store.get(NS, "object")).value["o"]) is object
+    assert len(await store.search(NS)) == 2 and not await store.warm(NS)
+    assert store.saver.stats().hits == store.saver.stats().fills == 0
+    with pytest.raises(EncodeError):
+        await target.store().put(NS, "object", {"o": object()})
+
+
+async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(target: Target) -> None:
+    class Other(FastSerializer):
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            raise ValueError("another key")
+
+    store = over(target)
+    await store.put(NS, "k", {"n": 1})
+    await store.search(NS)
+    other = over(target, store.saver.cold, hot={"serde": Other()})
+    assert (await other.get(NS, "k")).value == {"n": 1} and other.saver.stats().repairs == 1
+    assert len(await store.search(NS)) == 1
+    assert (await other.search(NS))[0].value == {"n": 1}
+    check(target, store)
+
+
+async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(target: Target, store: Uniform) -> None:
+    alone = target.store()
+    await alone.put(NS, "k", {"n": 1})
+    for call in (store.get(NS, "k"), store.put(NS, "k", {"n": 2}), store.delete(NS, "k")):
+        with pytest.raises(KeyConflict, match="no copy"):
+            await call
+    assert (await alone.get(NS, "k")).value == {"n": 1} and calls(store) == []
+
+
+async def test_what_hot_could_not_take_is_not_overlooked_by_who_searches_meanwhile(target: Target) -> None:
+    store = over(target, hot={"limits": Limits(value_bytes=1000)})
+    cold = store.saver.cold
+    other = over(target, Recording(cold.store), hot={"limits": Limits(value_bytes=1000)})
+    blocking = other.saver if target.flavour == "sync" else None
+    await store.put(NS, "k", {"n": 1})
+
+    def meanwhile(ops: Any) -> None:
+        if isinstance(ops[0], SearchOp):
+            cold.then = lambda _: None
+            big = {"text": "x" * 2000}
+            if blocking:
+                blocking.put(NS, "big", big)
+            else:
+                elsewhere(lambda: other.put(NS, "big", big))
+
+    cold.then = meanwhile
+    assert len(await store.search(NS)) == 1
+    assert len(await store.search(NS)) == 2
+    check(target, store)
+
+
+async def test_an_item_that_is_asked_for_twice_is_filled_once(target: Target, store: Uniform) -> None:
+    await ask_cold(store, PutOp(NS, "k", {"n": 1}), PutOp(NS, "l", {"n": 1}))
+    items = await store.batch([GetOp(NS, "k"), GetOp(NS, "k"), GetOp(NS, "l"), GetOp(NS, "k")])
+    assert [one.value for one in items] == [{"n": 1}] * 4
+    assert store.saver.stats().fills == 2
+    check(target, store)
+    check_sound_but_notes(target)
+
+
+# -- processes
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_a_forked_child_has_connections_of_its_own(store_tiers: StoreTiers) -> None:
+    store: Any = (await store_tiers.store()).saver
+    store.cold = store._driver.cold = store.cold.store  # Postgres itself, whose connections can be renewed
+    store.put(NS, "k", {"n": 1})
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            store.put(NS, "child", {"n": 2})
+            os.write(write, b"ok" if store.get(NS, "none") is None and len(store.search(NS)) == 2 else b"no")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 2) == b"ok"
+    assert store.get(NS, "child").value == {"n": 2} and len(store.search(NS)) == 2
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_other_loops_and_os_threads_share_it(store_tiers: StoreTiers) -> None:
+    hot = store_tiers.target.store().saver
+    store: Any = AsyncTieredStore(hot, await store_tiers.postgres())  # type: ignore[arg-type]
+    await store.aput(NS, "k", {"n": 1})
+
+    async def elsewhere() -> Any:
+        await store.aput(NS, "l", {"n": 2})
+        return await store.aget(NS, "k"), await store.aget(NS, "none")
+
+    found, none = await asyncio.to_thread(asyncio.run, elsewhere())
+    assert found.value == {"n": 1} and none is None
+    assert (await asyncio.to_thread(store.get, NS, "l")).value == {"n": 2}
+    assert len(await store.asearch(NS)) == 2
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_blocking_store_may_be_cold(store_tiers: StoreTiers) -> None:
+    blocking = StoreTiers(Target("redis", "sync", store_tiers.target.url, "none"), store_tiers.url)
+    store = store_tiers.over(await blocking.postgres())
+    await asyncio.gather(*[store.put(NS, f"k{number}", {"n": number}) for number in range(20)])
+    assert sorted([one.value["n"] for one in await store.search(NS, limit=100)]) == list(range(20))
+    await blocking.close()
+
+
+async def test_sixteen_writers_of_an_item_at_once(store_tiers: StoreTiers) -> None:
+    stores = [await store_tiers.store() for _ in range(4)]
+    first = stores[0]
+    await first.put(NS, "k", {"n": -1})
+    created = (await first.get(NS, "k")).created_at
+
+    async def some(number: int) -> None:
+        await stores[number % 4].put(NS, "k", {"n": number})
+        await stores[(number + 1) % 4].get(NS, "k")
+
+    await asyncio.gather(*[some(number) for number in range(16)])
+    (in_cold,) = await ask_cold(first, GetOp(NS, "k"))
+    for store in stores:
+        assert plain(await store.get(NS, "k")) == plain(in_cold)
+    assert in_cold.created_at == created
+
+
+def test_the_two_flavours_are_of_the_interface(target: Target, flavour: str) -> None:
+    store = over(target).saver
+    assert store.supports_ttl == store.cold.supports_ttl
+    assert isinstance(store, TieredStore if flavour == "sync" else AsyncTieredStore)
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_write_that_is_cancelled_in_the_middle(target: Target) -> None:
+    """Cold may get it, or not: nobody is told what cold has not."""
+    store = over(target)
+    await store.put(NS, "k", {"n": 0})
+    cold, begun = store.saver.cold, asyncio.Event()
+    works = cold.abatch
+
+    async def slow(ops: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(60)
+
+    cold.abatch = slow
+    task = asyncio.ensure_future(store.put(NS, "k", {"n": 1}))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cold.abatch = works
+    await cold.aput(NS, "k", {"n": 1})  # it comes late
+    for _ in range(2):
+        assert (await store.get(NS, "k")).value == {"n": 1}
+    check(target, store)
+    later(target, 300_001)
+    await store.put(NS, "k", {"n": 2})
+    calls(store)
+    assert (await store.get(NS, "k")).value == {"n": 2} and calls(store) == []
+
+
+def write_for_ever(redis_url: str, prefix: str, postgres_url: str, seed: int) -> None:
+    """A process of its own, that is killed."""
+    chance = random.Random(seed)
+    with PostgresStore.from_conn_string(postgres_url) as cold:
+        store = TieredStore(RedisStore(redis.Redis.from_url(redis_url), prefix=prefix), cold)
+        while True:
+            name = NS if chance.random() < 0.5 else DEEP, chance.choice("klm")
+            value = None if chance.random() < 0.2 else {"by": seed, "n": chance.random()}
+            store.batch([PutOp(*name, value), PutOp(NS, f"own-{seed}", value)])
+            store.batch([GetOp(*name), SearchOp(NS, limit=100)])
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_killed_processes_leave_nothing_in_hot_that_postgres_has_not(store_tiers: StoreTiers) -> None:
+    target, context = store_tiers.target, multiprocessing.get_context("spawn")
+    given = target.url, target.prefix, store_tiers.url
+    processes = [context.Process(target=write_for_ever, args=(*given, seed)) for seed in range(3)]
+    for one in processes:
+        one.start()
+    store = await store_tiers.store()
+    deadline = time.monotonic() + 20
+    while len(await store.search(NS)) < 3 and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    for one in processes:
+        os.kill(one.pid or 0, signal.SIGKILL)
+        one.join()
+    await asyncio.sleep(0.2)  # what Postgres still does for the dead
+    names = [(ns, key) for ns in (NS, DEEP) for key in ("k", "l", "m", "own-0", "own-1", "own-2")]
+    for passed in (0, 300_001):
+        later(target, passed)
+        for _ in range(2):
+            items = await store.batch([GetOp(*name) for name in names])
+            assert list(map(plain, items)) == list(map(plain, await ask_cold(store, *[GetOp(*name) for name in names])))
+            (found,) = await ask_cold(store, SearchOp(NS, limit=100))
+            assert sorted(map(plain, await store.search(NS, limit=100))) == sorted(map(plain, found))
+    assert store.saver.stats().hits > 0
+    check_sound_but_notes(target)
+
+
+async def test_without_a_fill_on_write_the_next_read_fills(target: Target) -> None:
+    store = over(target, fill_on_write=False)
+    await store.put(NS, "k", {"n": 1})
+    assert calls(store) == [["PutOp"]]
+    assert [(await store.get(NS, "k")).value["n"] for _ in range(2)] == [1, 1] and calls(store) == [["GetOp"]]
+    assert len(await store.search(NS)) == 1
+    await store.put(NS, "l", {"n": 1})
+    calls(store)
+    assert [len(await store.search(NS)) for _ in range(2)] == [2, 2] and calls(store) == [["SearchOp"]]
+    await store.delete(NS, "l")
+    assert len(await store.search(NS)) == 1 and calls(store) == [["PutOp"]], "a deletion leaves nothing to fill"
+    check(target, store)
+
+
+async def test_a_directory_that_does_not_take_a_partition_keeps_nobody_from_answers(target: Target) -> None:
+    store = over(target)
+    await ask_cold(store, PutOp(NS, "l", {"n": 0}))
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        return [b"1", b"0"] if getattr(request, "script", None) is scripts.ANNOUNCE else reply
+
+    target.raw.set(partition_of(target, *NS).keys[5], "9 9")
+    Around(store.saver.hot, around)
+    assert (await store.get(NS, "l")).value == {"n": 0} and len(await store.search(NS)) == 1
+    await store.put(NS, "k", {"n": 1})
+    assert (await store.get(NS, "k")).value == {"n": 1}
+    assert store.saver.stats().fills == 0 and store.saver.stats().refused >= 3
+
+
+async def test_naive_times_of_cold_are_utc_from_both(store: Uniform) -> None:
+    """As `SqliteStore` answers them."""
+    cold = store.saver.cold
+    works = cold._done
+
+    def naive(ops: Any, results: Any) -> Any:
+        for one in itertools.chain.from_iterable(each if isinstance(each, list) else [each] for each in results):
+            if isinstance(one, Item):
+                one.created_at, one.updated_at = datetime(2026, 1, 1), datetime(2026, 1, 2, 3, 4, 5, 6)
+        return works(ops, results)
+
+    cold._done = naive
+    await ask_cold(store, PutOp(NS, "k", {"n": 1}))
+    missed, found = await store.get(NS, "k"), (await store.search(NS, filter={"n": 1}))[0]
+    hit, page = await store.get(NS, "k"), [await store.search(NS) for _ in range(2)]
+    assert store.saver.stats().hits == 2
+    for one in (missed, found, hit, page[0][0], page[1][0]):
+        assert one.created_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
+        assert one.updated_at == datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
