@@ -19,7 +19,7 @@ default_role = "code"  # docstrings put code between single backticks
 myst_heading_anchors = 3
 autodoc_default_options = {
     "members": True,
-    "inherited-members": "BaseCheckpointSaver, Exception, tuple",
+    "inherited-members": "BaseCheckpointSaver, BaseStore, Exception, tuple",
     "member-order": "bysource",
 }
 autoclass_content = "both"  # what a class is, and what its constructor takes
