@@ -97,7 +97,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             ops: `GetOp`, `PutOp`, `SearchOp` and `ListNamespacesOp` of `langgraph.store.base`.
 
         Returns:
-            The results, in the order of the operations: `Item`s without a version, with cold's times.
+            The results, in the order of the operations. Each `Item` is without a version, with the times that cold has.
 
         Raises:
             InvalidNamespaceError: A namespace is none. Nothing was sent.
