@@ -50,7 +50,6 @@ class TwoTierStore(BaseStore, Generic[Hot]):
                 (as JSON). A blocking one is called in worker threads by `AsyncTieredStore`.
             on_hot_error: Where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone, and so do writes that are under way. A new
                 write raises in any case, and cold does not get it: other processes may still see hot, and would believe it.
-
             fill_on_write: Whether a put reads back what cold has then, and leaves copies in hot: one more call of cold. False: the next read does that, and after
                 each put searches of the partition go to cold.
 
@@ -69,8 +68,8 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         """The store in front."""
         self.cold: BaseStore = cold
         """The store behind it."""
-        self.supports_ttl = cold.supports_ttl
-        self.ttl_config = getattr(cold, "ttl_config", None)
+        self.supports_ttl: bool = cold.supports_ttl
+        self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
         self._tiers = StoreTiers(
             context_of(hot), _ttl_of_copies(hot, self.ttl_config), fills_on_write=bool(fill_on_write)
         )
