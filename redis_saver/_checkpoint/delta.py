@@ -62,6 +62,8 @@ class Basis(NamedTuple):
     tasks: int
     unsure: Collection[str]
     """Channels of which no more than this answer is known."""
+    missing: bytes = b""
+    """The id of the first ancestor that is not there, escaped."""
 
 
 class Walk(NamedTuple):
@@ -207,7 +209,7 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
     if len(set(ids)) < len(ids) or any(one >= last.target for one in ids):
         return None
     unsure = {channel for page in pages for channel in page.unsure}
-    return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure)
+    return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure, last.missing)
 
 
 def get_delta_channel_history(
@@ -291,13 +293,12 @@ def _histories(
 
 
 def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
-    target, rewritten, lowest, checkpoints, tasks, unsure = basis
     kept = {
         channel: history
         for channel, history in learned.items()
-        if channel not in unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
+        if channel not in basis.unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
     }
-    return KnownPoint(target, rewritten, lowest, checkpoints, tasks, kept, size_of(kept))
+    return KnownPoint(*basis[:5], kept, size_of(kept))
 
 
 def remember(

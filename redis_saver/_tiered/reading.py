@@ -14,7 +14,7 @@ from redis_saver._checkpoint import delta, listing, reading, writing
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
-from redis_saver._engine.requests import Argument, Call, Command, Operation, Page, Scan
+from redis_saver._engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
@@ -150,7 +150,9 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     return _Fetched(found)
 
 
-def _restored(hot: Context, found: CheckpointTuple, token: str, *, newest: bool) -> list[Argument]:
+def _restored(
+    hot: Context, found: CheckpointTuple, token: str, *, newest: bool, is_last: bool = True
+) -> list[Argument]:
     """The arguments of `lua/tiered/fill.lua`."""
     where = config.address(found.config)
     checkpoint_id = where.checkpoint_id or ""
@@ -166,7 +168,7 @@ def _restored(hot: Context, found: CheckpointTuple, token: str, *, newest: bool)
             records += (member + b"%d" % index, record, 1)
         count += bool(regular) + len(special)
     ns = names.component(where.checkpoint_ns) if newest else b""
-    return [token, writes_of(where), ns, count, *records, *writing.whole(hot, found)]
+    return [token, writes_of(where), ns, b"1" if is_last else b"0", count, *records, *writing.whole(hot, found)]
 
 
 def list_checkpoints(
@@ -311,8 +313,8 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
     """Seeds and writes of `DeltaChannel`s: from hot, if it has all ancestors that are needed; if not, from cold, after the thread was flushed.
 
-    What cold answers does not fill hot, because that would take a call of cold for each ancestor. This process remembers it: where hot has the
-    checkpoint, it asks hot alone from then on.
+    What cold answers is remembered by this process, and fills hot for the others: with the ancestors that it takes, if they are not too many or too
+    large (`ANCESTORS_FILLED`, `BYTES_FILLED`).
     """
     where, damage, basis = config.address(given), None, None
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
@@ -341,7 +343,54 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
     if basis is not None:
         with contextlib.suppress(EncodeError, LimitExceeded):  # then cold is asked the next time, too
             delta.remember(tiers.hot, where, keys[1], basis, found)
+        yield from best_effort(tiers, _fill_ancestors(tiers, where, basis, channels))
     return found
+
+
+ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
+"""A history fills hot with so many ancestors, and about so many bytes, at the most. (LangGraph takes a snapshot each 50 writes, if not told otherwise.)"""
+_ANCESTORS_PER_CALL = 20
+"""Cold is asked for so many at a time, as each comes with all its values."""
+
+
+def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
+    """Bring back to hot the ancestors that a history takes: from the first that is missing to the one where the last channel has its value.
+
+    Without one of them hot cannot answer, so nothing is stored if they are too many or too large; cold is not asked for more then.
+    """
+    thread, ns, _ = where
+    keys, token = tiers.hot.keyspace.tier_keys(thread), uuid4().hex
+    lease = (token, context.WRITER_GONE, FILL_LEASE, names.component(ns), basis.missing)
+    if not (basis.missing and tiers.lists_by_id):
+        return
+    if (yield Call(scripts.FILL_LEASE, keys.writing, lease)) != FillLeaseReply.GRANTED:
+        return
+    cold = ColdCall("list", (for_cold(config.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL})
+    remaining, wanted, before = set(channels), names.name_of(basis.missing), names.name_of(basis.target)
+    fills, size = list[list[Argument]](), 0
+    while wanted and remaining:
+        page = {one.checkpoint["id"]: one for one in (yield cold.with_options(before=config.to_config("", "", before)))}
+        if wanted not in page:
+            return  # it was removed, or its clock was ahead
+        before = min(page)
+        while wanted in page and remaining:
+            found = page[wanted]
+            try:
+                fills.append(_restored(tiers.hot, found, token, newest=False, is_last=False))
+            except (EncodeError, LimitExceeded):  # hot cannot have it
+                return
+            size += sum([len(one) for one in fills[-1] if isinstance(one, (bytes, str))])
+            if len(fills) > ANCESTORS_FILLED or size > BYTES_FILLED:
+                return
+            remaining.difference_update(found.checkpoint["channel_values"])
+            wanted = (config.checkpoint_id(found.parent_config) if found.parent_config else None) or ""
+    fills[-1] = _restored(tiers.hot, found, token, newest=False)
+    calls = [Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments) for arguments in fills]
+    filled, error = yield Attempt(Batch(calls))
+    if error is None:
+        tiers.counts.rehydrations += sum(filled)
+    elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+        raise error  # as `_fetch` does
 
 
 def _dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:

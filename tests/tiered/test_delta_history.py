@@ -16,6 +16,8 @@ from wrappers import Around
 
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
+from redis_saver._tiered import operations as tiered_operations
+from redis_saver._tiered import reading as tiered_reading
 from redis_saver._tiered.requests import ColdCall
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
@@ -105,6 +107,92 @@ async def test_cold_is_asked_once_where_hot_lacks_ancestors(tiers: Tiers, mode: 
     await talk.say()
     assert await talk.history() == talk.expected(9, last=9)
     assert talk.asked == ["hot"]
+
+
+async def another(tiers: Tiers, mode: str) -> tuple[Uniform, list[str]]:
+    """A process that knows nothing, and what it asks cold."""
+    made, asked = await tiers.uniform(**(BEHIND if mode == "write-behind" else {})), list[str]()
+
+    def of_cold(request: Any) -> Any:
+        if isinstance(request, ColdCall):
+            asked.append(request.method)
+        return (yield request)
+
+    Around(made.saver, of_cold)
+    return made, asked
+
+
+@MODES
+async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -> None:
+    """Other processes ask hot alone from then on; what came back is whole."""
+    talk = await begun(tiers, mode)
+    await talk.say(2)
+    await talk.say(snapshot=True)
+    await talk.say(45)
+    await drained(talk.uniform)
+    tiers.evict()
+    assert (await talk.uniform.get_tuple(config())).config == talk.where
+    assert await talk.history() == talk.expected(3, last=47)
+    other, asked = await another(tiers, mode)
+    assert (await other.get_tuple(config())).config == talk.where
+    assert await talk.history(other) == talk.expected(3, last=47)
+    assert asked == []
+    report = await other.check("thread")
+    assert report.sound, report.findings
+
+
+@pytest.mark.parametrize(("limit", "value"), [("ANCESTORS_FILLED", 10), ("BYTES_FILLED", 1000)])
+async def test_what_is_too_much_does_not_fill_hot(
+    tiers: Tiers, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiered_reading, limit, value)
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(30)
+    tiers.evict()
+    for _ in range(2):
+        other, asked = await another(tiers, "write-through")
+        assert await other.get_tuple(config())
+        assert await talk.history(other) == talk.expected(1, last=30)
+        assert asked.count("list") == 1, "cold is not asked for more than the first page"
+    fields = tiers.target.raw.hkeys(keys_of(tiers).data_key)
+    assert len([field for field in fields if field[:1] == b"c"]) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
+    """It ends the fill lease, so hot gets nothing that was read from cold before it."""
+    talk = await begun(tiers, "write-through")
+    await talk.say(snapshot=True)
+    await talk.say(8)
+    tiers.evict()
+    writer = await tiers.uniform()
+    reader = await tiers.uniform()
+    assert await reader.get_tuple(config())
+    written = list[Any]()
+
+    def meanwhile(request: Any) -> Any:
+        is_list = isinstance(request, ColdCall) and request.method == "list"
+        if is_list and not after:
+            yield from write()
+        reply = yield request
+        if is_list and after:
+            yield from write()
+        return reply
+
+    def write() -> Any:
+        where = config("thread", "", "00000004")
+        written.append(where)
+        yield from tiered_operations.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
+
+    Around(reader.saver, meanwhile)
+    assert await talk.history(reader) == talk.expected(1, last=8)
+    assert len(written) == 1
+    cold = await tiers.cold_uniform()
+    expected = await talk.history(cold)
+    assert ["late"] in [one[2] for one in expected["log"]["writes"]]
+    for one in (reader, await tiers.uniform(), talk.uniform):
+        assert await talk.history(one) == expected
 
 
 LATER: dict[str, Any] = {
