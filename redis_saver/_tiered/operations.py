@@ -1,6 +1,8 @@
 """The operations of a saver over two tiers, as `interface.Interface` calls them."""
 
-from redis_saver._tiered.reading import get_delta_channel_history, get_tuple, list_checkpoints
+from redis_saver._tiered.delta import get_delta_channel_history
+from redis_saver._tiered.listing import list_checkpoints
+from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.thread_info import get_thread, stream_threads
 from redis_saver._tiered.threads import copy_thread, delete_for_runs, delete_thread, expire, get_ttl, prune
 from redis_saver._tiered.writing import put, put_writes

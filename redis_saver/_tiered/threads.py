@@ -22,7 +22,8 @@ from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush.run import busy
 from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up
 from redis_saver._tiered.leases import release
-from redis_saver._tiered.reading import get_tuple, list_checkpoints
+from redis_saver._tiered.listing import list_checkpoints
+from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.thread_info import get_thread
 

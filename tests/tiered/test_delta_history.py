@@ -17,7 +17,7 @@ from wrappers import Around
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._tiered import operations as tiered_operations
-from redis_saver._tiered import reading as tiered_reading
+from redis_saver._tiered import delta as tiered_delta
 from redis_saver._tiered.requests import ColdCall
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
@@ -145,7 +145,7 @@ async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -
 async def test_what_is_too_much_does_not_fill_hot(
     tiers: Tiers, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiered_reading, limit, value)
+    monkeypatch.setattr(tiered_delta, limit, value)
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(30)

@@ -17,7 +17,7 @@ from wrappers import Around
 
 from redis_saver import TieredSaver
 from redis_saver._checkpoint import listing
-from redis_saver._tiered import reading
+from redis_saver._tiered import listing as tiered_listing
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 CHEAP = {"n": "1"}
@@ -49,7 +49,7 @@ async def drawn(uniform: Uniform, count: int, *args: Any, **options: Any) -> lis
 
 
 async def test_cold_is_asked_for_a_page_at_a_time(tiers: Tiers, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reading, "PER_PAGE", 10)
+    monkeypatch.setattr(tiered_listing, "PER_PAGE", 10)
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
     newest_first = await filled(uniform, 45)
@@ -67,7 +67,7 @@ async def test_cold_is_asked_for_a_page_at_a_time(tiers: Tiers, monkeypatch: Any
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_ids_that_several_threads_have(tiers: Tiers, monkeypatch: Any, size: int) -> None:
     """As copies have them: a page may end between two of the same id."""
-    monkeypatch.setattr(reading, "PER_PAGE", size)
+    monkeypatch.setattr(tiered_listing, "PER_PAGE", size)
     uniform = await tiers.uniform()
     for thread in ("one", "two", "three"):
         await filled(uniform, 4, thread)
@@ -81,7 +81,7 @@ async def test_ids_that_several_threads_have(tiers: Tiers, monkeypatch: Any, siz
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 async def test_a_cold_saver_with_an_order_of_its_own_is_asked_once(tiers: Tiers, monkeypatch: Any) -> None:
     """It may list thread by thread, so that the next page is not below the last."""
-    monkeypatch.setattr(reading, "PER_PAGE", 2)
+    monkeypatch.setattr(tiered_listing, "PER_PAGE", 2)
     saver = TieredSaver(tiers.target.uniform().saver, InMemorySaver())
     for thread in ("b", "a", "c"):
         await filled(Uniform(saver), 3, thread)
@@ -107,7 +107,7 @@ async def test_the_saver_may_be_called_while_a_list_is_drawn_from(tiers: Tiers) 
 async def test_hot_loses_the_thread_while_it_lists_it_alone(tiers: Tiers, monkeypatch: Any, asked: int) -> None:
     """What was listed is not listed again; cold, which has got it all meanwhile, goes on."""
     monkeypatch.setattr(listing, "CHECKPOINTS_PER_PAGE", 4)
-    monkeypatch.setattr(reading, "PER_PAGE", 3)
+    monkeypatch.setattr(tiered_listing, "PER_PAGE", 3)
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     assert await uniform.get_tuple(config()) is None
     newest_first = await filled(uniform, 15)

@@ -1,0 +1,119 @@
+"""Histories of `DeltaChannel`s: hot alone, if it has the ancestors they take; else cold, and then hot is filled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver._checkpoint import delta, reading
+from redis_saver._common import config, names
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import FillLeaseReply
+from redis_saver._engine.requests import Argument, Batch, Call
+from redis_saver._tiered import context
+from redis_saver._tiered.context import (
+    FILL_LEASE,
+    Tiers,
+    best_effort,
+    for_cold,
+)
+from redis_saver._tiered.enrolling import enroll
+from redis_saver._tiered.flush.run import flush_now
+from redis_saver._tiered.intents import repair
+from redis_saver._tiered.listing import dirty
+from redis_saver._tiered.reading import fill_arguments
+from redis_saver._tiered.requests import (
+    Attempt,
+    ColdCall,
+    HotFailed,
+    Tiered,
+    is_out_of_memory,
+)
+from redis_saver.errors import EncodeError, LimitExceeded, ThreadDamaged
+
+
+def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
+    """Seeds and writes of `DeltaChannel`s: from hot, if it has all ancestors that are needed; if not, from cold, after the thread was flushed.
+
+    What cold answers is remembered by this process, and fills hot for the others: with the ancestors that it takes, if they are not too many or too
+    large (`ANCESTORS_FILLED`, `BYTES_FILLED`).
+    """
+    where, damage, basis = config.address(given), None, None
+    keys = tiers.hot.keyspace.reading_keys(where.thread_id)
+    try:
+        if tiers.verify == "never" or where.checkpoint_id is not None:
+            return (yield from delta.histories(tiers.hot, where, channels, keys))
+    except reading.HasIntents:
+        pass
+    except delta.Partial as partial:
+        basis = partial.basis
+    except ThreadDamaged as damaged:
+        damage = damaged
+    except HotFailed:
+        tiers.counts.bypasses += 1
+        return (yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels}))
+    if damage:
+        yield from best_effort(tiers, repair(tiers, where.thread_id, damage))
+    yield from enroll(tiers, where.thread_id)
+    try:
+        if (yield from dirty(tiers, where.thread_id)):
+            yield from flush_now(tiers, where.thread_id)
+            basis = None  # cold may still lack what it refused
+    except HotFailed:  # counted by whoever asks hot next
+        basis = None
+    found = yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels})
+    if basis is not None:
+        with contextlib.suppress(EncodeError, LimitExceeded):  # then cold is asked the next time, too
+            delta.remember(tiers.hot, where, keys[1], basis, found)
+        yield from best_effort(tiers, _fill_ancestors(tiers, where, basis, channels))
+    return found
+
+
+ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
+"""A history fills hot with so many ancestors, and about so many bytes, at the most. (LangGraph takes a snapshot each 50 writes, if not told otherwise.)"""
+_ANCESTORS_PER_CALL = 20
+"""Cold is asked for so many at a time, as each comes with all its values."""
+
+
+def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
+    """Bring back to hot the ancestors that a history takes: from the first that is missing to the one where the last channel has its value.
+
+    Without one of them hot cannot answer, so nothing is stored if they are too many or too large; cold is not asked for more then.
+    """
+    thread, ns, _ = where
+    keys, token = tiers.hot.keyspace.tier_keys(thread), uuid4().hex
+    lease = (token, context.WRITER_GONE, FILL_LEASE, names.component(ns), basis.missing)
+    if not (basis.missing and tiers.lists_by_id):
+        return
+    if (yield Call(scripts.FILL_LEASE, keys.writing, lease)) != FillLeaseReply.GRANTED:
+        return
+    cold = ColdCall("list", (for_cold(config.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL})
+    remaining, wanted, before = set(channels), names.name_of(basis.missing), names.name_of(basis.target)
+    fills, size = list[list[Argument]](), 0
+    while wanted and remaining:
+        page = {one.checkpoint["id"]: one for one in (yield cold.with_options(before=config.to_config("", "", before)))}
+        if wanted not in page:
+            return  # it was removed, or its clock was ahead
+        before = min(page)
+        while wanted in page and remaining:
+            found = page[wanted]
+            try:
+                fills.append(fill_arguments(tiers.hot, found, token, newest=False, is_last=False))
+            except (EncodeError, LimitExceeded):  # hot cannot have it
+                return
+            size += sum([len(one) for one in fills[-1] if isinstance(one, (bytes, str))])
+            if len(fills) > ANCESTORS_FILLED or size > BYTES_FILLED:
+                return
+            remaining.difference_update(found.checkpoint["channel_values"])
+            wanted = (config.checkpoint_id(found.parent_config) if found.parent_config else None) or ""
+    fills[-1] = fill_arguments(tiers.hot, found, token, newest=False)
+    calls = [Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments) for arguments in fills]
+    filled, error = yield Attempt(Batch(calls))
+    if error is None:
+        tiers.counts.rehydrations += sum(filled)
+    elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+        raise error  # as `_fetch` does
