@@ -330,9 +330,7 @@ def node_named(client: Any, name: str | None) -> Any:
     if name is None:
         return None
     if (node := client.get_node(node_name=name)) is None:
-        raise exceptions_of(client).ConnectionError(
-            f"node {name} left the cluster during a SCAN of its keys; call again"
-        )
+        raise exceptions_of(client).ConnectionError(f"node {name} has left the cluster; call again")
     return node
 
 
