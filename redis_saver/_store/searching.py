@@ -93,9 +93,9 @@ def _in_partition(
     context: StoreContext, place: Place, op: SearchOp, wanted: Search
 ) -> Operation[list[VersionedSearchItem]]:
     if not wanted.looks_at_all:
-        entries, _ = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
+        page = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
         with reading_store(place.partition.keys[0]):
-            return [entry.search_item(context.values, place.partition) for entry in entries]
+            return [entry.search_item(context.values, place.partition) for entry in page.entries]
     found, _ = yield from _best(context, place, wanted)
     return (yield from _answer(context, op, found, place.partition.keys[0]))
 
@@ -134,8 +134,8 @@ def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tupl
     """The best items of a namespace and of those below it, and the partition's token, `0` if there is none."""
     partition = place.partition
     if not wanted.looks_at_all:
-        page, token = yield from pages.read(context, place, 0, wanted.most, refresh=False)
-        return [Found(partition, entry) for entry in page], token
+        page = yield from pages.read(context, place, 0, wanted.most, refresh=False)
+        return [Found(partition, entry) for entry in page.entries], page.token
     mirror = yield from mirrors.synced(context, partition, with_vectors=wanted.query is not None)
     entries: Iterable[Entry] = reversed(mirror.entries.values())
     if place.prefix:
