@@ -120,9 +120,9 @@ class _Batch:
         self._puts: dict[Partition, dict[bytes, Write]] = {}
         self._searches: list[Operation[None]] = []
         self._read: set[Partition] = set()
-        """The partitions that are read in one step each."""
-        self._is_wide = False
-        """Whether others are read, or in several steps."""
+        """The partitions that are read, as far as operations name them."""
+        self._looks_at_several = False
+        """Whether operations also read partitions that only the directory names."""
 
     def add(self, position: int, op: Op) -> None:
         """Take an operation, whose result has this position."""
@@ -136,13 +136,13 @@ class _Batch:
             self._puts.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
             self._searches.append(self._into(position, searching.search(self._context, op, self._texts)))
-            if op.filter or len(op.namespace_prefix) < PARTITION_LABELS:
-                self._is_wide = True
+            if len(op.namespace_prefix) < PARTITION_LABELS:
+                self._looks_at_several = True
             else:
                 self._read.add(self._context.places.of(op.namespace_prefix).partition)
         elif isinstance(op, ListNamespacesOp):
             self._searches.append(self._into(position, searching.list_namespaces(self._context, op)))
-            self._is_wide = True
+            self._looks_at_several = True
         else:
             raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
 
@@ -156,7 +156,7 @@ class _Batch:
         """Reads see what was there before the puts: they go first, or beside puts to other partitions."""
         reads = [*self._searches, *self._all_gets()]
         puts = [put(self._context, partition, writes, self._texts) for partition, writes in self._puts.items()]
-        if reads and puts and (self._is_wide or not self._read.isdisjoint(self._puts)):
+        if reads and puts and (self._looks_at_several or not self._read.isdisjoint(self._puts)):
             yield from together(self._context, reads)
             yield from together(self._context, puts)
         else:
