@@ -27,7 +27,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.requests import Operation, Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
+from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import encryption
 
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
@@ -82,9 +82,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         configs.one_of(type(self), "on_error", on_error, "skip", "raise")
-        if strict and serde is not None:
-            raise ValueError(f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out")
-        super().__init__(serde=StrictSerializer() if strict else None if serde is None else safe(serde))
+        super().__init__(serde=chosen(serde, strict=strict))
         self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout)
         self._current = Context(
             serde=self.serde,

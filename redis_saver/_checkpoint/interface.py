@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -18,7 +17,8 @@ from langgraph.checkpoint.base import (
 
 from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver._common import config as configs
-from redis_saver._common import keywords, versions
+from redis_saver._common import versions
+from redis_saver._common.keywords import ChecksKeywords
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 
@@ -37,7 +37,7 @@ class Operations(ThreadOperations, Protocol):
     copy_thread: Made[None]
 
 
-class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
+class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
     """What all our savers share. Every method has a twin with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
@@ -46,25 +46,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     """
 
     _operations: ClassVar[Operations]
-    _takes: ClassVar[str] = ""
-    """What its constructor takes, for messages."""
-    __signature__: ClassVar[inspect.Signature]
-
     _driver: Driver[Any]
     """What runs the operations."""
-
-    if not TYPE_CHECKING:  # a type checker looks at `__init__`
-
-        def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
-            """Refuse arguments that other savers take, and misspelled ones, by their names."""
-            keywords.check(cls, settings, cls._takes)
-            return super().__new__(cls)
-
-    def __init_subclass__(cls, **settings: Any) -> None:
-        """Have `help` and notebooks show the constructor's settings, and not those of `__new__`."""
-        super().__init_subclass__(**settings)
-        signature = inspect.signature(cls.__init__)
-        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def _run(self, operation: Generator[Any, Any, T]) -> T:
         return self._driver.run(operation)

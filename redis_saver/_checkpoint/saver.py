@@ -25,7 +25,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
+from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
@@ -107,14 +107,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
         )
-        if strict:
-            if serde is not None:
-                raise ValueError(
-                    f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
-                    "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver.StrictSerializer())"
-                )
-            serde = StrictSerializer()
-        super().__init__(serde=None if serde is None else safe(serde))
+        super().__init__(serde=chosen(serde, strict=strict))
         self._current = Context(
             serde=self.serde,
             keyspace=keyspace,

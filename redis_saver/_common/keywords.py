@@ -1,4 +1,4 @@
-"""Refuses keywords that a method does not have (those of other savers, and misspelled ones), and says what to write."""
+"""Refuses keywords that a method does not have (those of other savers and stores, and misspelled ones), and says what to write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,6 +27,28 @@ _OF_METHODS = {
     ("prune", "keep"): "write keep_last=",
     ("aprune", "keep"): "write keep_last=",
 }
+
+
+class ChecksKeywords:
+    """The beginning of a saver or a store: its constructor refuses keywords that it does not have, as `check` does."""
+
+    __slots__ = ()
+    _takes: ClassVar[str] = ""
+    """What the constructor takes, for messages."""
+    __signature__: ClassVar[inspect.Signature]
+
+    if not TYPE_CHECKING:  # a type checker looks at `__init__`
+
+        def __new__(cls, *arguments, **settings):  # noqa: ANN002, ANN003, ANN204, ARG004
+            """Refuse arguments that other savers and stores take, and misspelled ones, by their names."""
+            check(cls, settings, cls._takes)
+            return super().__new__(cls)
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Have `help` and notebooks show the constructor's settings, and not those of `__new__`."""
+        super().__init_subclass__(**settings)
+        signature = inspect.signature(cls.__init__)
+        cls.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def check(kind: type, given: Mapping[str, object], takes: str) -> None:

@@ -209,6 +209,22 @@ class StrictSerializer(FastSerializer):
         return value
 
 
+def chosen(serde: SerializerProtocol | None, *, strict: bool) -> SerializerProtocol | None:
+    """The serializer that these settings of a saver, a store or a cache name; None: the default one.
+
+    Raises:
+        ValueError: Both are given.
+    """
+    if not strict:
+        return None if serde is None else safe(serde)
+    if serde is not None:
+        raise ValueError(
+            f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
+            "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver.StrictSerializer())"
+        )
+    return StrictSerializer()
+
+
 def takes_views(serializer: Any) -> bool:
     """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
     own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed

@@ -18,7 +18,7 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
-from redis_saver._store.items import Entry
+from redis_saver._store.items import CHECKSUM, Entry
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, reading_store
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 5
 """How often versions are listed while others remove items all the time."""
-_CHECKSUM = 2**50
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ def synced(context: StoreContext, partition: Partition, *, with_vectors: bool = 
     more for each four thousand that the partition has. If others remove items during each of some attempts, the last one counts: it has each item that is there
     all the time.
     """
-    place = "mirror", partition.member
-    before: Mirror = context.remembered.get(place) or NOTHING
+    name = "mirror", partition.member
+    before: Mirror = context.remembered.get(name) or NOTHING
     if with_vectors and before.vectors is None:
         before = _empty(context)
     found, is_exact = yield from _with_newer(context, partition, before)
@@ -77,9 +76,9 @@ def synced(context: StoreContext, partition: Partition, *, with_vectors: bool = 
         found = yield from _without_removed(context, partition, found)
         found, is_exact = yield from _with_newer(context, partition, found)
     if not found.entries:
-        context.remembered.forget(place)
+        context.remembered.forget(name)
     elif found is not before:
-        context.remembered.put(place, found, found.size)
+        context.remembered.put(name, found, found.size)
     return found
 
 
@@ -125,7 +124,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, flat: li
             with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
                 given[flat[position]] = embedder.decode(context.values, flat[position + 2])
         vectors = vectors.changed((), given)
-    return Mirror(entries, before.token, checksum % _CHECKSUM, size, vectors)
+    return Mirror(entries, before.token, checksum % CHECKSUM, size, vectors)
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
@@ -148,5 +147,5 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
     vectors = before.vectors
     if vectors is not None:
         vectors = vectors.changed([name for name in vectors if name not in entries], {})
-    checksum = sum([entry.version for entry in entries.values()]) % _CHECKSUM
+    checksum = sum([entry.version for entry in entries.values()]) % CHECKSUM
     return Mirror(entries, before.token, checksum, sum([entry.size for entry in entries.values()]), vectors)

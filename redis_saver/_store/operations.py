@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
@@ -13,12 +13,12 @@ from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
-from redis_saver._store import searching
+from redis_saver._store import namespaces, searching
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, VersionedItem, encode_value
 from redis_saver._store.texts import Texts
-from redis_saver._store.writing import ANY_VERSION, Write, put
+from redis_saver._store.writing import ANY_VERSION, DELETION, Write, put
 from redis_saver.errors import reading_store
 
 ITEMS_PER_GET = 500
@@ -41,21 +41,17 @@ def _get(
         return Entry(field, records[0]).item(context.values, tuple(namespace), key)
 
 
-def put_one(
-    context: StoreContext,
-    namespace: tuple[str, ...],
-    key: str,
-    value: Any,
-    ttl: float | None,
-    if_version: int | None,
-    index: Literal[False] | list[str] | None = None,
-    texts: Texts | None = None,
-) -> Operation[None]:
-    """Store an item, or delete it (the value None); one round trip. The call itself notes the texts that have to be embedded first."""
-    partition, field, write = _as_write(context, PutOp(namespace, key, value, index, ttl), if_version)
-    texts = Texts() if texts is None else texts
+def put_one(context: StoreContext, op: PutOp, if_version: int | None, texts: Texts) -> Operation[None]:
+    """Store an item; one round trip. The call itself notes the texts that have to be embedded first."""
+    partition, field, write = _as_write(context, op, if_version)
     texts.note(write.texts)
     return put(context, partition, {field: write}, texts)
+
+
+def delete(context: StoreContext, namespace: tuple[str, ...], key: str) -> Operation[None]:
+    """Delete an item, if it is there; one round trip."""
+    place = context.places.of(namespace)
+    return put(context, place.partition, {place.field(context.places.key(key)): DELETION}, Texts())
 
 
 def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
@@ -64,7 +60,7 @@ def _as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -
     place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
     key = places.key(op.key)
     if op.value is None:
-        return place.partition, place.field(key), Write(b"")
+        return place.partition, place.field(key), DELETION
     value = encode_value(context.values, op.namespace, key, op.value)
     expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
@@ -120,9 +116,9 @@ class _Batch:
         self._puts: dict[Partition, dict[bytes, Write]] = {}
         self._searches: list[Operation[None]] = []
         self._read: set[Partition] = set()
-        """The partitions that are read in one step each."""
-        self._is_wide = False
-        """Whether others are read, or in several steps."""
+        """The partitions that are read, as far as operations name them."""
+        self._looks_at_several = False
+        """Whether operations also read partitions that only the directory names."""
 
     def add(self, position: int, op: Op) -> None:
         """Take an operation, whose result has this position."""
@@ -136,13 +132,13 @@ class _Batch:
             self._puts.setdefault(partition, {})[field] = write
         elif isinstance(op, SearchOp):
             self._searches.append(self._into(position, searching.search(self._context, op, self._texts)))
-            if op.filter or len(op.namespace_prefix) < PARTITION_LABELS:
-                self._is_wide = True
+            if len(op.namespace_prefix) < PARTITION_LABELS:
+                self._looks_at_several = True
             else:
                 self._read.add(self._context.places.of(op.namespace_prefix).partition)
         elif isinstance(op, ListNamespacesOp):
-            self._searches.append(self._into(position, searching.list_namespaces(self._context, op)))
-            self._is_wide = True
+            self._searches.append(self._into(position, namespaces.list_namespaces(self._context, op)))
+            self._looks_at_several = True
         else:
             raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
 
@@ -156,7 +152,7 @@ class _Batch:
         """Reads see what was there before the puts: they go first, or beside puts to other partitions."""
         reads = [*self._searches, *self._all_gets()]
         puts = [put(self._context, partition, writes, self._texts) for partition, writes in self._puts.items()]
-        if reads and puts and (self._is_wide or not self._read.isdisjoint(self._puts)):
+        if reads and puts and (self._looks_at_several or not self._read.isdisjoint(self._puts)):
             yield from together(self._context, reads)
             yield from together(self._context, puts)
         else:

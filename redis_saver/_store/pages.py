@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis_saver._engine import scripts
@@ -9,78 +11,99 @@ from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
-from redis_saver._store.items import Entry
+from redis_saver._store.items import CHECKSUM, Entry
 from redis_saver._store.places import Place
 from redis_saver.errors import reading_store
 
 ITEMS_PER_CALL = 1000
-_CHECKSUM = 2**50
 
 
 class Page(NamedTuple):
-    """As much of a page as one reply holds. Nobody changes it."""
+    """What a search read. Nobody changes it."""
 
     token: bytes
     """That of the partition in the directory; `0` if there is no such partition."""
+    entries: Sequence[Entry]
+    """The items, newest first: all that there are between the first one and the last one."""
+
+
+class _Reply(NamedTuple):
+    """As much of a page as one reply holds."""
+
+    token: bytes
     below: bytes
     """The version to go on below; nothing at the end."""
     passed: int
     """How many items were passed over before it."""
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
 
 
-def read(
-    context: StoreContext, place: Place, offset: int, limit: int, refresh: bool
-) -> Operation[tuple[list[Entry], bytes]]:
-    """Items of a namespace and of those below it, newest first; and the token of the partition, `0` if there is none.
+NOTHING = Page(b"", ())
 
-    One round trip for a thousand items, or a megabyte. What is unchanged since this process read the same page is not sent again.
+
+def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: bool) -> Operation[Page]:
+    """Items of a namespace and of those below it, newest first.
+
+    One round trip for a thousand items, or a megabyte that this process does not know: an item is not sent again if its version is the same as when this
+    process read the same page.
     """
+    name = "page", place, offset, limit
+    known: Page = context.remembered.get(name) or NOTHING
     entries: list[Entry] = []
-    below, token = b"", b"0"
+    tokens: list[bytes] = []
+    below = b""
     while True:
-        page = yield from _read(context, place, below, offset, min(limit - len(entries), ITEMS_PER_CALL), refresh)
-        entries += page.entries
-        below, token, offset = page.below, page.token, max(0, offset - page.passed)
-        if not below and len(page.entries) == ITEMS_PER_CALL and len(entries) < limit:
-            below = b"%d" % page.entries[-1].version
+        size = min(limit - len(entries), ITEMS_PER_CALL)
+        reply = yield from _read(context, place, below, offset, size, refresh, known)
+        entries += reply.entries
+        tokens.append(reply.token)
+        below, offset = reply.below, max(0, offset - reply.passed)
+        if not below and len(reply.entries) == ITEMS_PER_CALL:
+            below = b"%d" % entries[-1].version
         if not below or len(entries) >= limit:
-            return entries, token
+            break
+    page = Page(tokens[-1], tuple(entries))
+    if entries and page != known and len(set(tokens)) == 1:
+        context.remembered.put(name, page, sum([entry.size for entry in entries]))
+    return page
 
 
-def _read(context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool) -> Operation[Page]:
-    name = "page", place, below, offset, limit
-    known: Page | None = context.remembered.get(name)
+def _read(
+    context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
+) -> Operation[_Reply]:
+    had = _part(known, below, limit)
     while True:
-        about = _about(known) if known else (b"", 0, 0, 0, 0)
+        about = (known.token, *_about(had)) if had else (b"", 0, 0, 0, 0)
         asked = (int(refresh), place.prefix, below, offset, limit, *about)
         reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, asked)
-        if reply == StoreReply.SAME and known:
-            return known
+        if reply == StoreReply.SAME and had:
+            return _Reply(known.token, b"", offset, had)
         token, next_below, passed, *flat = reply
         with reading_store(place.partition.keys[0]):
-            entries = _entries(flat, known)
-            if known is None and None in entries:
+            entries = _entries(flat, had)
+            if not had and None in entries:
                 raise ValueError("the record of an item is empty")
         if None not in entries:
-            page = Page(token, next_below, passed, tuple(entries))  # type: ignore[arg-type]
-            if entries:
-                context.remembered.put(name, page, sum([entry.size for entry in page.entries]))
-            return page
-        known = None  # the server left out what is not as this process knows it (behind a failover): ask for all of it
+            return _Reply(token, next_below, passed, entries)  # type: ignore[arg-type]
+        had = ()  # the server left out what is not as this process knows it (behind a failover): ask for all of it
 
 
-def _entries(flat: list[bytes], known: Page | None) -> list[Entry | None]:
+def _part(page: Page, below: bytes, limit: int) -> Sequence[Entry]:
+    """So many entries of a page below a version; nothing: from the first one."""
+    start = bisect_right(page.entries, -int(below), key=lambda entry: -entry.version) if below else 0
+    return page.entries[start : start + limit]
+
+
+def _about(entries: Sequence[Entry]) -> tuple[int, int, int, int]:
+    """By what the server knows these entries again: how many, the newest version, the oldest one, the sum."""
+    versions = [entry.version for entry in entries]
+    return len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM
+
+
+def _entries(flat: list[bytes], had: Sequence[Entry]) -> list[Entry | None]:
     """The items of a reply: fields, versions, and records of those that are not known. None for one that is not known either."""
-    had = {(entry.field, entry.version): entry for entry in known.entries} if known else {}
+    known = {(entry.field, entry.version): entry for entry in had}
     return [
-        Entry(flat[each], flat[each + 2]) if flat[each + 2] else had.get((flat[each], int(float(flat[each + 1]))))
+        Entry(flat[each], flat[each + 2]) if flat[each + 2] else known.get((flat[each], int(float(flat[each + 1]))))
         for each in range(0, len(flat), 3)
     ]
-
-
-def _about(page: Page) -> tuple[bytes, int, int, int, int]:
-    versions = [entry.version for entry in page.entries]
-    if page.below or not versions:  # only a whole page is known by its bounds
-        return b"", 0, 0, 0, 0
-    return page.token, len(versions), versions[0], versions[-1], sum(versions) % _CHECKSUM

@@ -1,4 +1,4 @@
-"""The operations that look at many items: search, list and count namespaces, delete all of one."""
+"""`search`: by order, by a filter, by meaning; in one partition or in many."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import heapq
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
+from langgraph.store.base import SearchOp
 
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
-from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
@@ -24,7 +23,7 @@ from redis_saver._store.items import Entry, VersionedSearchItem
 from redis_saver._store.mirrors import Mirror
 from redis_saver._store.places import Place, check_labels, namespace_and_key
 from redis_saver._store.texts import Texts
-from redis_saver._store.writing import Write, clean, put
+from redis_saver._store.writing import clean
 from redis_saver.errors import reading_store
 
 _MANY = 10**15
@@ -93,9 +92,9 @@ def _in_partition(
     context: StoreContext, place: Place, op: SearchOp, wanted: Search
 ) -> Operation[list[VersionedSearchItem]]:
     if not wanted.looks_at_all:
-        entries, _ = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
+        page = yield from pages.read(context, place, op.offset, op.limit, op.refresh_ttl)
         with reading_store(place.partition.keys[0]):
-            return [entry.search_item(context.values, place.partition) for entry in entries]
+            return [entry.search_item(context.values, place.partition) for entry in page.entries]
     found, _ = yield from _best(context, place, wanted)
     return (yield from _answer(context, op, found, place.partition.keys[0]))
 
@@ -134,8 +133,8 @@ def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tupl
     """The best items of a namespace and of those below it, and the partition's token, `0` if there is none."""
     partition = place.partition
     if not wanted.looks_at_all:
-        page, token = yield from pages.read(context, place, 0, wanted.most, refresh=False)
-        return [Found(partition, entry) for entry in page], token
+        page = yield from pages.read(context, place, 0, wanted.most, refresh=False)
+        return [Found(partition, entry) for entry in page.entries], page.token
     mirror = yield from mirrors.synced(context, partition, with_vectors=wanted.query is not None)
     entries: Iterable[Entry] = reversed(mirror.entries.values())
     if place.prefix:
@@ -184,119 +183,3 @@ def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
     ]
     if asked:
         yield from together(context, asked)
-
-
-# -- namespaces
-
-
-def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[list[tuple[str, ...]]]:
-    """The namespaces that have items, in order. The call itself checks the arguments.
-
-    Raises:
-        TypeError, ValueError: An argument makes no sense.
-    """
-    for name, given, least in (("limit", op.limit, 0), ("offset", op.offset, 0)):
-        configs.number(name, given, least, whole=True)
-    if op.max_depth is not None:
-        configs.number("max_depth", op.max_depth, 1, whole=True)
-    conditions = tuple(op.match_conditions or ())
-    for condition in conditions:
-        check_labels(condition.path, condition.match_type)
-        if condition.match_type not in ("prefix", "suffix"):
-            raise ValueError(f"match_type={shown(condition.match_type)}: write 'prefix' or 'suffix'")
-    return _list_namespaces(context, op, conditions)
-
-
-def _list_namespaces(
-    context: StoreContext, op: ListNamespacesOp, conditions: Sequence[MatchCondition]
-) -> Operation[list[tuple[str, ...]]]:
-    found = set()
-    for namespace, _ in (yield from _counted(context, _literal(conditions))):
-        if all(_fits(namespace, condition) for condition in conditions):
-            found.add(namespace[: op.max_depth])
-    return sorted(found)[op.offset : op.offset + op.limit]
-
-
-def _literal(conditions: Sequence[MatchCondition]) -> tuple[str, ...]:
-    """The labels that all namespaces begin with that fit the conditions, as far as that is easily seen."""
-    longest: tuple[str, ...] = ()
-    for condition in conditions:
-        path = tuple(condition.path)
-        if condition.match_type == "prefix":
-            literal = path[: path.index("*")] if "*" in path else path
-            longest = max(longest, literal, key=len)
-    return longest
-
-
-def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
-    path = tuple(condition.path)
-    if len(namespace) < len(path):
-        return False
-    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
-    return all(wanted in ("*", label) for label, wanted in zip(part, path, strict=True))
-
-
-def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[tuple[tuple[str, ...], int]]]:
-    """The namespaces that begin with these labels, and how many items each has."""
-    found: list[tuple[tuple[str, ...], int]] = []
-    for some in directory.windows((yield from directory.partitions(context, labels))):
-        answers = yield from together(context, [directory.counts(context, partition) for partition, _ in some])
-        empty = []
-        for (partition, token), counts in zip(some, answers, strict=True):
-            if counts is None and len(labels) < PARTITION_LABELS:
-                empty.append(clean(context, partition, token))
-            with reading_store(partition.keys[3]):
-                found += [((*partition.labels, *components(below)), number) for below, number in (counts or {}).items()]
-        yield from together(context, empty)
-    return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
-
-
-def count(context: StoreContext, prefix: Any) -> Operation[int]:
-    """How many items a namespace and those below it have."""
-    labels = check_labels(prefix, "namespace_prefix")
-    return _count(context, labels)
-
-
-def _count(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
-    return sum(number for _, number in (yield from _counted(context, labels)))
-
-
-def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
-    """Delete all items of a namespace and of those below it. Returns how many."""
-    labels = check_labels(prefix, "namespace_prefix")
-    if not labels:
-        raise ValueError(
-            "namespace_prefix=(): that is the whole store; delete the namespaces of list_namespaces(max_depth=1) one by one"
-        )
-    return _delete_namespace(context, labels)
-
-
-def _delete_namespace(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
-    if len(labels) > PARTITION_LABELS:
-        return (yield from _delete_below(context, context.places.of(labels)))
-    removed = 0
-    for some in directory.windows((yield from directory.partitions(context, labels))):
-        removed += sum((yield from together(context, [clean(context, *one, "all") for one in some])))
-    return removed
-
-
-def _delete_below(context: StoreContext, place: Place) -> Operation[int]:
-    """Delete a part of a partition, a thousand items at a time."""
-    removed, above, is_last = 0, b"0", 0
-    while not is_last:
-        reply = yield from ask(context, place.partition, scripts.LIST_ITEMS, (above, "versions"))
-        if not reply:
-            break
-        _, _, _, is_last, *flat = reply
-        fields = [field for field in flat[::2] if field.startswith(place.prefix)]
-        yield from put(context, place.partition, {field: Write(b"") for field in fields}, Texts())
-        removed, above = removed + len(fields), flat[-1] if flat else above
-    return removed
-
-
-def sweep(context: StoreContext) -> Operation[int]:
-    """Remove what has expired in all partitions. Returns how many items went."""
-    removed = 0
-    for some in directory.windows((yield from directory.partitions(context, ()))):
-        removed += sum((yield from together(context, [clean(context, *one) for one in some])))
-    return removed

@@ -38,6 +38,9 @@ class Write(NamedTuple):
     """Those whose vectors it has."""
 
 
+DELETION = Write(b"")
+
+
 def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
     """Store and delete items of a partition, by their fields. A thousand (8 MB) are one step; more are several.
 

@@ -17,7 +17,7 @@ from redis_saver._store.mirrors import Mirror
 from redis_saver._store.operations import ITEMS_PER_GET
 from redis_saver._store.places import Place
 from redis_saver._store.texts import Texts
-from redis_saver._store.writing import Write, put
+from redis_saver._store.writing import DELETION, put
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
 from redis_saver._tiered_store import searching
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
@@ -164,7 +164,7 @@ def _take_page(
 def _forget(tiers: StoreTiers, partition: Partition, entry: Entry) -> Tiered[None]:
     """Remove a copy that cannot be decoded, as of another serializer or key. A later read fills hot anew."""
     tiers.counts.repairs += 1
-    yield from put(tiers.hot, partition, {entry.field: Write(b"")}, Texts())
+    yield from put(tiers.hot, partition, {entry.field: DELETION}, Texts())
 
 
 def _fill(tiers: StoreTiers, left: _Left, results: list[Result]) -> Tiered[None]:

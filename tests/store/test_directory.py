@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from langgraph.store.base import PutOp
 from stores import check_sound, directory, members
 from uniform import Target, Uniform
 
 from redis_saver import RedisStore, StoreDamaged
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._store import calling, operations, searching
+from redis_saver._store import calling, namespaces, operations
+from redis_saver._store.texts import Texts
 
 NS = ("memories", "user")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -47,19 +49,19 @@ class Turn:
 
 
 def writing(key: str) -> Callable[[Any], Any]:
-    return lambda context: operations.put_one(context, NS, key, {"n": 1}, None, None)
+    return lambda context: operations.put_one(context, PutOp(NS, key, {"n": 1}), None, Texts())
 
 
 def deleting(key: str) -> Callable[[Any], Any]:
-    return lambda context: operations.put_one(context, NS, key, None, None, None)
+    return lambda context: operations.delete(context, NS, key)
 
 
 ACTORS: dict[str, Callable[[Any], Any]] = {
     "writer": writing("a"),
     "other writer": writing("b"),
     "deleter": deleting("a"),
-    "cleaner": lambda context: searching.count(context, ()),
-    "wiper": lambda context: searching.delete_namespace(context, NS),
+    "cleaner": lambda context: namespaces.count(context, ()),
+    "wiper": lambda context: namespaces.delete_namespace(context, NS),
 }
 
 

@@ -77,6 +77,10 @@ async def test_round_trips_of_batches(counted: tuple[Uniform, Counted]) -> None:
     assert await trips([SearchOp(ns) for ns in users]) == 1
     assert await trips([GetOp(users[0], "k0"), PutOp(users[1], "k0", {})]) == 1, "about other partitions"
     assert await trips([GetOp(users[0], "k0"), PutOp(users[0], "k0", {})]) == 2, "reads go first"
+    filtered = SearchOp(users[0], {"n": 1})
+    await store.batch([filtered])
+    assert await trips([filtered, PutOp(users[1], "k0", {})]) == 1, "the mirror is of another partition"
+    assert await trips([filtered, PutOp(users[0], "k0", {})]) == 2
     assert await trips([PutOp((f"new-{number}",), "k", {}) for number in range(50)]) == 3
 
 
@@ -149,6 +153,30 @@ async def test_a_repeated_page_and_a_warm_search_transfer_nothing_but_what_chang
     assert len(await filtered()) == 99
     sent, received = counted.take()
     assert received < 500 * 40, "what is left, without values"
+
+
+async def test_a_repeated_page_of_more_than_a_reply_holds_transfers_what_changed(target: Target) -> None:
+    writer, store = target.store(), target.store()
+    for start in range(0, 1500, 500):
+        await writer.batch([PutOp(NS, f"/file-{n}", {"content": "x" * 2000}) for n in range(start, start + 500)])
+    counted = Bytes(store)
+
+    async def page() -> set[str]:
+        found = await store.search(NS, limit=1400)
+        assert [item.version for item in found] == sorted((item.version for item in found), reverse=True)
+        return {item.key for item in found}
+
+    await page()
+    assert counted.take()[1] > 1400 * 2000
+    assert len(await page()) == 1400
+    sent, received = counted.take()
+    assert received < 200 and sent < 800, "1.4 thousand items of 2 KB, unchanged"
+    await writer.put(NS, "/file-1400", {"content": "y" * 2000})
+    await writer.delete(NS, "/file-1300")
+    await writer.put(NS, "/new", {"content": "z" * 2000})
+    assert await page() == {item.key for item in await writer.search(NS, limit=1400)}
+    sent, received = counted.take()
+    assert received < 3 * 2300 + 1400 * 40, "what is new, and which items there are"
 
 
 async def test_four_keys_a_partition_at_the_most_and_three_of_the_directory(target: Target, store: Uniform) -> None:

@@ -15,7 +15,7 @@ from stores import directory, members
 from uniform import Target
 
 from redis_saver import TieredStore
-from redis_saver._store import searching as store_searching
+from redis_saver._store import namespaces
 from redis_saver._tiered_store import operations, searching
 
 NS = ("a", "b")
@@ -36,7 +36,7 @@ ACTORS: dict[str, Callable[[Any], Any]] = {
     "deleter": batch(PutOp(NS, "k", None)),
     "reader": batch(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
     "searcher": batch(SearchOp(NS, limit=100)),
-    "cleaner": lambda tiers: store_searching.count(tiers.hot, ()),
+    "cleaner": lambda tiers: namespaces.count(tiers.hot, ()),
     "warmer": lambda tiers: searching.warm(tiers, NS),
 }
 BEFORE = ["nothing", "in cold", "in both", "all in both"]
