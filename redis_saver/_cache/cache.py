@@ -85,7 +85,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         if strict and serde is not None:
             raise ValueError(f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out")
         super().__init__(serde=StrictSerializer() if strict else None if serde is None else safe(serde))
-        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout)
+        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache")
         self._current = Context(
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
