@@ -470,17 +470,19 @@ async def test_a_fill_that_comes_late_is_not_made(target: Target, store: Uniform
     check(target, store)
 
 
+@pytest.mark.parametrize("on_hot_error", ["raise", "bypass"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target) -> None:
+async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target, on_hot_error: Any) -> None:
     server = Server("--maxmemory-policy", "noeviction")
     full = Target("redis", "sync", server.url, "full")
-    store = over(full)
+    store = over(full, on_hot_error=on_hot_error)
     await store.put(NS, "k", {"n": 1})
     await store.put(NS, "l", {"n": 1})
     await ask_cold(store, PutOp(NS, "m", {"n": 1}))
     assert len(await store.search(NS)) == 3, "hot has all"
     full.raw.config_set("maxmemory", 1)
     await store.put(NS, "k", {"n": 2})
+    assert len(full.raw.hget(partition_of(full, *NS).keys[6], "k\0").split()) == 1, "the write has ended"
     check(full, store)
     assert [(await store.get(NS, key)).value["n"] for key in "klm"] == [2, 1, 1]
     assert len(await store.search(NS)) == 3
@@ -489,8 +491,9 @@ async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target
     check(full, store)
     full.raw.config_set("maxmemory", 0)
     assert len(await store.search(NS)) == 2 and len(await store.search(NS)) == 2
-    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3
+    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3 and store.saver.stats().bypasses == 0
     check(full, store)
+    server.stop()
 
 
 async def test_a_value_that_hot_cannot_have_is_in_cold_alone(target: Target) -> None:
