@@ -344,6 +344,21 @@ async def test_hot_is_away(target: Target) -> None:
     check(target, strict)
 
 
+async def test_a_write_to_many_partitions_fails_by_one_failure_of_hot(target: Target) -> None:
+    """Each request may wait for seconds until it fails."""
+    store, asked = over(target), list[Any]()
+
+    def around(request: Any) -> Any:
+        asked.append(request)
+        raise redis.TimeoutError("on purpose")
+        yield
+
+    Around(store.saver.hot, around)
+    with pytest.raises(redis.TimeoutError):
+        await store.batch([PutOp(("memories", str(number)), "k", {"n": 1}) for number in range(20)])
+    assert len(asked) == 2 and calls(store) == [], "to begin, and to end what may have begun"
+
+
 async def test_hot_goes_away_in_a_write(target: Target) -> None:
     strict = over(target)
     loose = over(target, strict.saver.cold, on_hot_error="bypass")
