@@ -538,6 +538,57 @@ async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(tar
     check(target, store)
 
 
+async def test_many_copies_that_cannot_be_decoded_go_together(target: Target) -> None:
+    class Other(FastSerializer):
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            raise ValueError("another key")
+
+    store, client = over(target), target.client()
+    other = over(target, store.saver.cold, hot={"serde": Other(), "client": client})
+    for read in ([GetOp(NS, f"k{number}") for number in range(20)], [SearchOp(NS, limit=100)]):
+        await store.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(20)])
+        assert await store.warm(NS)
+        counter = Counted(client)
+        found = await other.batch(read)
+        assert len(found if len(read) > 1 else found[0]) == 20
+        assert len([one for one in counter.take() if one != "EVAL"]) <= 4
+    assert other.saver.stats().repairs == 40
+
+
+async def test_a_cold_store_whose_prefixes_leak_leads_nobody_to_items_of_others(target: Target) -> None:
+    """To some releases of LangGraph's stores `user` is a prefix of `user-2`."""
+    store = over(target)
+    cold, works = store.saver.cold, store.saver.cold._done
+
+    def leak(ops: Any, results: Any) -> Any:
+        for number, op in enumerate(ops):
+            if isinstance(op, SearchOp):
+                everything = cold.store.search((), limit=100)
+                results[number] = [
+                    one for one in everything if ".".join(one.namespace).startswith(".".join(op.namespace_prefix))
+                ]
+        return works(ops, results)
+
+    cold._done = leak
+    await ask_cold(store, PutOp(NS, "own", {"n": 1}), PutOp(("memories", "user-2"), "secret", {"n": 2}))
+    await store.search(NS)
+    assert not await store.warm(NS)
+    assert await store.get(NS, "secret") is None
+    assert (await store.get(NS, "own")).value == {"n": 1} and store.saver.stats().hits == 1
+    check(target, store)
+
+
+async def test_a_name_that_hot_does_not_take_is_found_in_cold(target: Target) -> None:
+    store = over(target, hot={"limits": Limits(name_bytes=50)})
+    await ask_cold(
+        store, PutOp((*NS, "x" * 60), "k", {"n": 1}), PutOp(NS, "x" * 60, {"n": 2}), PutOp(NS, "k", {"n": 3})
+    )
+    for _ in range(2):
+        assert sorted(one.value["n"] for one in await store.search(NS)) == [1, 2, 3]
+    assert not await store.warm(NS) and store.saver.stats().hits == 0
+    assert (await store.get(NS, "k")).value == {"n": 3} and store.saver.stats().hits == 1
+
+
 async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(target: Target, store: Uniform) -> None:
     alone = target.store()
     await alone.put(NS, "k", {"n": 1})
