@@ -83,7 +83,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """
         configs.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
-        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout)
+        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache")
         self._current = Context(
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),

@@ -39,7 +39,7 @@ class RedisDriver(Driver[Request]):
             require_primary: Whether reads from a replica raise an error.
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
-            taker: Who holds the driver, for messages: a `Saver` or a `Store`.
+            taker: Who holds the driver, for messages: a `Saver`, a `Store` or a `Cache`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.

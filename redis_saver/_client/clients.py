@@ -206,7 +206,7 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
 
 
 def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
-    """Refuse what is no client, or one of the other flavour (blocking, asyncio). The `taker` is what it is for: a Saver, or a Store.
+    """Refuse what is no client, or one of the other flavour (blocking, asyncio). The `taker` is what it is for: a Saver, a Store or a Cache.
 
     Raises:
         TypeError: The message says what to pass instead.

@@ -50,6 +50,11 @@ class HotFailed(RedisSaverError):
     """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether a server refused a write because it is full. Each client has a class of its own for that, and leaves out the code of the reply."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a server refused a write because it is full, also where hot may be bypassed.
+
+    Each client has a class of its own for that, and leaves out the code of the reply.
+    """
+    if isinstance(error, HotFailed):
+        error = error.__cause__ or error
     return type(error).__name__ == "OutOfMemoryError" or str(error).startswith("OOM ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ from langgraph.store.base import GetOp, Item, Op, Result, SearchOp
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import together
-from redis_saver._store.items import Entry
 from redis_saver._store.mirrors import Mirror
 from redis_saver._store.operations import ITEMS_PER_GET
 from redis_saver._store.places import Place
@@ -124,6 +123,7 @@ def _take_items(
     results: list[Result],
     left: _Left,
 ) -> Tiered[None]:
+    unreadable: set[bytes] = set()
     for field in fields:
         entry, miss = answer.entries.get(field), answer.miss
         for get in gets[field]:
@@ -133,13 +133,14 @@ def _take_items(
                     tiers.counts.hits += 1
                     continue
                 except DecodeError:
-                    yield from _forget(tiers, partition, entry)
+                    unreadable.add(field)
                     entry, miss = None, b""
             tiers.counts.misses += 1
             left.ops.append((get.position, get.op))
             if miss:
                 left.gets.append((partition, miss, field, get.position))
                 miss = b""  # one fill is enough
+    yield from _forget(tiers, partition, unreadable)
 
 
 def _take_page(
@@ -150,8 +151,7 @@ def _take_page(
         try:
             results[search.position] = searching.found(tiers, search.place, search.op, mirror)
         except DecodeError:
-            for entry in mirror.entries.values():
-                yield from _forget(tiers, search.place.partition, entry)
+            yield from _forget(tiers, search.place.partition, mirror.entries)
         else:
             tiers.counts.hits += 1
             return
@@ -161,10 +161,10 @@ def _take_page(
         left.searches.append((search, miss))
 
 
-def _forget(tiers: StoreTiers, partition: Partition, entry: Entry) -> Tiered[None]:
-    """Remove a copy that cannot be decoded, as of another serializer or key. A later read fills hot anew."""
-    tiers.counts.repairs += 1
-    yield from put(tiers.hot, partition, {entry.field: DELETION}, Texts())
+def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
+    """Remove copies that cannot be decoded, as of another serializer or key. A later read fills hot anew. One round trip, none for none."""
+    tiers.counts.repairs += len(fields)
+    yield from put(tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
 
 
 def _fill(tiers: StoreTiers, left: _Left, results: list[Result]) -> Tiered[None]:

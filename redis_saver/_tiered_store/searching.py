@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from langgraph.store.base import Item, SearchItem, SearchOp
+from langgraph.store.base import InvalidNamespaceError, SearchItem, SearchOp
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
@@ -19,19 +19,24 @@ from redis_saver._store.mirrors import Mirror
 from redis_saver._store.places import Place, check_labels
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
-from redis_saver._tiered_store.copies import aware, copy_of, fill, search_item_of, updated_of
-from redis_saver.errors import StoreBusy, StoreDamaged
+from redis_saver._tiered_store.copies import Copy, copy_of, fill, search_item_of, updated_of
+from redis_saver.errors import LimitExceeded, StoreBusy, StoreDamaged
 
 MAX_COMPLETE = 2000
 """The most items of a partition that hot answers searches for."""
 
 
 def may_be_hot(op: SearchOp) -> bool:
-    """Whether hot may answer a search: of a partition or a part of it, without a query, and with a filter that means the same to every store."""
+    """Whether hot may answer a search: of a partition or a part of it, without a query, and with a page and a filter that mean the same to every store."""
     has_plain_filter = all(
         isinstance(key, str) and isinstance(wanted, str) and "." not in key for key, wanted in (op.filter or {}).items()
     )
-    return len(op.namespace_prefix) >= PARTITION_LABELS and not op.query and has_plain_filter
+    return (
+        len(op.namespace_prefix) >= PARTITION_LABELS
+        and not op.query
+        and has_plain_filter
+        and min(op.limit, op.offset) >= 0
+    )
 
 
 def is_whole(op: SearchOp) -> bool:
@@ -67,9 +72,9 @@ def found(tiers: StoreTiers, place: Place, op: SearchOp, mirror: Mirror) -> list
     return [search_item_of(tiers.hot, partition, entry) for entry in entries[op.offset : op.offset + op.limit]]
 
 
-def fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[tuple[bytes, Item]]) -> Tiered[bool]:
+def fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[SearchItem]) -> Tiered[bool]:
     """Store copies of all items of a partition, and note that these are all, unless somebody wrote meanwhile. Answers whether it is so. Two round trips."""
-    copies = [copy for field, item in items if (copy := copy_of(tiers.hot, field, item, tiers.ttl)) is not None]
+    copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
     stored = yield from unless_full(fill(tiers.hot, partition, miss, copies))
     tiers.counts.fills += stored or 0
     tiers.counts.refused += len(items) - len(copies) if stored is not None else len(items)
@@ -77,9 +82,19 @@ def fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequen
         return False
     asked = with_notes(partition, writing=True)
     answer = yield from unless_full(
-        ask(tiers.hot, asked, scripts.MARK_COMPLETE, (miss, *(field for field, _ in items)))
+        ask(tiers.hot, asked, scripts.MARK_COMPLETE, (miss, *(copy.field for copy in copies)))
     )
     return answer == [b"1"]
+
+
+def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy | None:
+    """A copy of an item that cold found in a partition. None if hot cannot have it; also if it is of another partition: to some stores `user-1` is a prefix of `user-10`."""
+    places = tiers.hot.places
+    try:
+        place, key = places.of(tuple(item.namespace)), places.key(item.key)
+    except (InvalidNamespaceError, LimitExceeded):
+        return None
+    return copy_of(tiers.hot, place.field(key), item, tiers.ttl) if place.partition == partition else None
 
 
 def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
@@ -100,20 +115,14 @@ def _warm(tiers: StoreTiers, partition: Partition) -> Tiered[bool]:
     (items,) = yield ColdCall("batch", ([op],))
     if not known or len(items) > MAX_COMPLETE:
         return False
-    return (yield from fill_all(tiers, partition, known, with_fields(tiers, items)))
+    return (yield from fill_all(tiers, partition, known, items))
 
 
-def with_fields(tiers: StoreTiers, items: Sequence[Any]) -> list[tuple[bytes, Item]]:
-    """Items that cold answered, with their fields."""
-    places = tiers.hot.places
-    return [(places.of(tuple(item.namespace)).field(item.key), aware(item)) for item in items]
-
-
-def fill_found(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[Any]) -> Tiered[None]:
+def fill_found(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[SearchItem]) -> Tiered[None]:
     """`fill_all` by the way: the search is answered already."""
 
     def fills() -> Tiered[None]:
         with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
-            yield from fill_all(tiers, partition, miss, with_fields(tiers, items))
+            yield from fill_all(tiers, partition, miss, items)
 
     yield from best_effort(tiers, fills())

@@ -15,7 +15,7 @@ from redis_saver._common.display import error_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._engine.requests import Argument, Batch, Call, Operation
 from redis_saver._store.calling import NO_ANNOUNCEMENT, ask
 from redis_saver._store.writing import MAX_PUTS
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
@@ -62,11 +62,14 @@ def _begin(tiers: StoreTiers, writes: Writes, writer: str) -> Tiered[list[Begun]
         to_begin += [Begun(partition, fields[at : at + MAX_PUTS]) for at in range(0, len(fields), MAX_PUTS)]
     try:
         return (yield from ask_each(tiers, [(one.partition, partial(_begun, tiers, one, writer)) for one in to_begin]))
-    except Exception:
-        for one in to_begin:  # cold was not told: whatever began has ended
-            arguments = (*NO_ANNOUNCEMENT, *_ended(one, writer, [Copy(field) for field in one.fields]))
-            yield Attempt(Call(scripts.END_WRITES, with_notes(one.partition, writing=True).keys, arguments))
+    except Exception:  # whatever it was, cold was not told: so whatever began has ended
+        yield Attempt(Batch([_ended_without_copies(one, writer) for one in to_begin]))
         raise
+
+
+def _ended_without_copies(one: Begun, writer: str) -> Call:
+    arguments = (*NO_ANNOUNCEMENT, *_ended(one, writer, [Copy(field) for field in one.fields]))
+    return Call(scripts.END_WRITES, with_notes(one.partition, writing=True).keys, arguments)
 
 
 def _begun(tiers: StoreTiers, one: Begun, writer: str) -> Operation[Begun]:
@@ -142,8 +145,5 @@ def _ended(begun: Begun, writer: str, copies: Sequence[Copy]) -> list[Argument]:
 
 
 def _ttl(tiers: StoreTiers, op: PutOp) -> int:
-    """How long a copy lives, in milliseconds. Half as long as the item at the most, so that reads in its second half reach cold, and its TTL begins anew there."""
-    if op.ttl is None:
-        return tiers.ttl
-    own = max(1, round(op.ttl * 30_000))
-    return min(tiers.ttl, own) if tiers.ttl else own
+    """How long the copy lives, in milliseconds. Half as long as the item at the most, so that reads in its second half reach cold, and its TTL begins anew there."""
+    return tiers.ttl if op.ttl is None else min(tiers.ttl, max(1, round(op.ttl * 30_000)))

@@ -202,6 +202,10 @@ def test_bad_settings_are_refused() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             RedisCache(fakeredis.FakeRedis(), **settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="RedisCache takes a client of redis.*RedisCache.from_conn_string"):
+        RedisCache("redis://localhost")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="RedisCache takes .* For this one there is AsyncRedisCache"):
+        RedisCache(fakeredis.FakeAsyncRedis())  # type: ignore[arg-type]
 
 
 async def test_a_client_that_decodes_replies(target: Target) -> None:

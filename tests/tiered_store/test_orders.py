@@ -212,6 +212,23 @@ async def test_a_writer_that_comes_back_late_leaves_nothing_stale(target: Target
             scene.check_end(has_died=True)
 
 
+async def test_a_write_that_ended_after_cold_was_asked_for_all_is_not_overlooked(target: Target) -> None:
+    """It left no copy and no intent, and hot has as many copies as cold had items. Only the number of the last change tells of it (`@last`)."""
+    scene = Scene(target)
+    scene.prepare("in both")
+    turn = Turn(scene.stores[0], "warmer")
+    turn.step()
+    turn.step()
+    assert not turn.is_over, "cold has answered"
+    other = TieredStore(scene.hots[1], scene.cold, fill_on_write=False)  # type: ignore[arg-type]
+    other.put((*NS, "deep"), "l", {"n": 1})
+    while not turn.is_over:
+        turn.step()
+        scene.check()
+    assert target.raw.hget(partition_of(target, *NS).keys[6], "@complete") is None
+    scene.check_end()
+
+
 async def test_notes_that_lost_a_key_do_not_hide_a_writer(target: Target) -> None:
     """Hot does not say that it has all, while somebody writes an item that it never had."""
     scene = Scene(target)

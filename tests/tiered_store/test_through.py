@@ -344,6 +344,21 @@ async def test_hot_is_away(target: Target) -> None:
     check(target, strict)
 
 
+async def test_a_write_to_many_partitions_fails_by_one_failure_of_hot(target: Target) -> None:
+    """Each request may wait for seconds until it fails."""
+    store, asked = over(target), list[Any]()
+
+    def around(request: Any) -> Any:
+        asked.append(request)
+        raise redis.TimeoutError("on purpose")
+        yield
+
+    Around(store.saver.hot, around)
+    with pytest.raises(redis.TimeoutError):
+        await store.batch([PutOp(("memories", str(number)), "k", {"n": 1}) for number in range(20)])
+    assert len(asked) == 2 and calls(store) == [], "to begin, and to end what may have begun"
+
+
 async def test_hot_goes_away_in_a_write(target: Target) -> None:
     strict = over(target)
     loose = over(target, strict.saver.cold, on_hot_error="bypass")
@@ -470,17 +485,19 @@ async def test_a_fill_that_comes_late_is_not_made(target: Target, store: Uniform
     check(target, store)
 
 
+@pytest.mark.parametrize("on_hot_error", ["raise", "bypass"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target) -> None:
+async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target, on_hot_error: Any) -> None:
     server = Server("--maxmemory-policy", "noeviction")
     full = Target("redis", "sync", server.url, "full")
-    store = over(full)
+    store = over(full, on_hot_error=on_hot_error)
     await store.put(NS, "k", {"n": 1})
     await store.put(NS, "l", {"n": 1})
     await ask_cold(store, PutOp(NS, "m", {"n": 1}))
     assert len(await store.search(NS)) == 3, "hot has all"
     full.raw.config_set("maxmemory", 1)
     await store.put(NS, "k", {"n": 2})
+    assert len(full.raw.hget(partition_of(full, *NS).keys[6], "k\0").split()) == 1, "the write has ended"
     check(full, store)
     assert [(await store.get(NS, key)).value["n"] for key in "klm"] == [2, 1, 1]
     assert len(await store.search(NS)) == 3
@@ -489,8 +506,9 @@ async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target
     check(full, store)
     full.raw.config_set("maxmemory", 0)
     assert len(await store.search(NS)) == 2 and len(await store.search(NS)) == 2
-    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3
+    assert store.saver.stats().hits >= 2 and store.saver.stats().refused >= 3 and store.saver.stats().bypasses == 0
     check(full, store)
+    server.stop()
 
 
 async def test_a_value_that_hot_cannot_have_is_in_cold_alone(target: Target) -> None:
@@ -518,6 +536,57 @@ async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(tar
     assert len(await store.search(NS)) == 1
     assert (await other.search(NS))[0].value == {"n": 1}
     check(target, store)
+
+
+async def test_many_copies_that_cannot_be_decoded_go_together(target: Target) -> None:
+    class Other(FastSerializer):
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            raise ValueError("another key")
+
+    store, client = over(target), target.client()
+    other = over(target, store.saver.cold, hot={"serde": Other(), "client": client})
+    for read in ([GetOp(NS, f"k{number}") for number in range(20)], [SearchOp(NS, limit=100)]):
+        await store.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(20)])
+        assert await store.warm(NS)
+        counter = Counted(client)
+        found = await other.batch(read)
+        assert len(found if len(read) > 1 else found[0]) == 20
+        assert len([one for one in counter.take() if one != "EVAL"]) <= 4
+    assert other.saver.stats().repairs == 40
+
+
+async def test_a_cold_store_whose_prefixes_leak_leads_nobody_to_items_of_others(target: Target) -> None:
+    """To some releases of LangGraph's stores `user` is a prefix of `user-2`."""
+    store = over(target)
+    cold, works = store.saver.cold, store.saver.cold._done
+
+    def leak(ops: Any, results: Any) -> Any:
+        for number, op in enumerate(ops):
+            if isinstance(op, SearchOp):
+                everything = cold.store.search((), limit=100)
+                results[number] = [
+                    one for one in everything if ".".join(one.namespace).startswith(".".join(op.namespace_prefix))
+                ]
+        return works(ops, results)
+
+    cold._done = leak
+    await ask_cold(store, PutOp(NS, "own", {"n": 1}), PutOp(("memories", "user-2"), "secret", {"n": 2}))
+    await store.search(NS)
+    assert not await store.warm(NS)
+    assert await store.get(NS, "secret") is None
+    assert (await store.get(NS, "own")).value == {"n": 1} and store.saver.stats().hits == 1
+    check(target, store)
+
+
+async def test_a_name_that_hot_does_not_take_is_found_in_cold(target: Target) -> None:
+    store = over(target, hot={"limits": Limits(name_bytes=50)})
+    await ask_cold(
+        store, PutOp((*NS, "x" * 60), "k", {"n": 1}), PutOp(NS, "x" * 60, {"n": 2}), PutOp(NS, "k", {"n": 3})
+    )
+    for _ in range(2):
+        assert sorted(one.value["n"] for one in await store.search(NS)) == [1, 2, 3]
+    assert not await store.warm(NS) and store.saver.stats().hits == 0
+    assert (await store.get(NS, "k")).value == {"n": 3} and store.saver.stats().hits == 1
 
 
 async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(target: Target, store: Uniform) -> None:
