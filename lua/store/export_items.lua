@@ -29,10 +29,10 @@ if state.count == 0 then return {} end
 
 local page, bytes = {}, 0
 for _, field in ipairs(ARGV) do
-  local record = redis.call('HGET', items, field) or ''
-  local deadline = record ~= '' and redis.call('ZSCORE', expiring, field) or '0'
-  page[#page + 1], page[#page + 2] = record, deadline
-  bytes = bytes + #record
+  local record = redis.call('HGET', items, field)
+  if not record and redis.call('ZSCORE', order, field) then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  page[#page + 1], page[#page + 2] = record or '', record and redis.call('ZSCORE', expiring, field) or '0'
+  bytes = bytes + #page[#page - 1]
   if bytes > BYTES then break end
 end
 return page

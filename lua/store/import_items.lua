@@ -12,8 +12,8 @@
 --                     put last, in microseconds; its TTL in milliseconds ('0': none); when it expires, in milliseconds ('0': never); 16 hex digits that
 --                     name this put; its value (a frame of the type, then the bytes)
 --
--- The version of an item is when it was put last; one microsecond or more later where another item has that version, and never later than the server's
--- clock says, as later puts are to have greater ones. An item that has another version than the given one is left as it is, and so is one that this very
+-- The version of an item is when it was put last, and not later than the server's clock says, as later puts are to have greater ones; one microsecond or
+-- more later where another item has that version. An item that has another version than the given one is left as it is, and so is one that this very
 -- put has stored: a request may be sent twice. Its vectors go, as they are of the value that was there. The partition takes the new token, so that no
 -- process believes what it remembers of it: that is checked by sums of versions, and no put brings an old one.
 -- Returns 0, or a list that begins with a code
@@ -30,14 +30,21 @@ local MORE, NOT_ANNOUNCED, CONFLICT = 1, 2, 3
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH = 3, 8
 
--- The first version from this one on that no item has. `next_free` has what was found for the versions of this call.
+-- How many items have one of so many versions from this one on. No two have the same.
+local function count_versions(order, version, many)
+  return redis.call('ZCOUNT', order, string.format('%.0f', version), string.format('%.0f', version + many - 1))
+end
+
+-- The first version from this one on that no item has. `next_free` has what was found for the versions of this call. Some stores give one moment to all
+-- items of a batch, so a long run of versions may be taken: its end is found by doubling, then by halves.
 local function free_version(order, next_free, version)
-  local free = next_free[version] or version
-  while redis.call('ZCOUNT', order, string.format('%.0f', free), string.format('%.0f', free)) > 0 do
-    local some = redis.call('ZRANGEBYSCORE', order, string.format('%.0f', free), '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
-    for i = 2, #some, 2 do
-      if tonumber(some[i]) == free then free = free + 1 end
-    end
+  local free, many = next_free[version] or version, 1
+  while count_versions(order, free, many) >= many do
+    free, many = free + many, 2 * many
+  end
+  while many > 1 do
+    many = many / 2
+    if count_versions(order, free, many) >= many then free = free + many end
   end
   next_free[version] = free + 1
   return free

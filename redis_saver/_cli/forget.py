@@ -16,10 +16,13 @@ from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli.arguments import add_namespace, add_prefix, labels_of, refuse_embedded
 from redis_saver._common.display import printable, shown
 from redis_saver._engine.requests import Command, Operation
+from redis_saver._migrate.item_endpoints import OurItems
 from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
 from redis_saver._storage.context import Context
+from redis_saver._store import store as stores
 from redis_saver._tiered.sync import TieredSaver
+from redis_saver._tiered_store import erasing
 from redis_saver.errors import EndpointError, RedisSaverError, StoreDamaged, ThreadDamaged
 
 _SHOWN = 5
@@ -65,6 +68,11 @@ def add(commands: Any) -> None:
         help="the cold tier behind it: its threads and items are deleted, too, which otherwise would come back (default: none)",
     )
     add_prefix(forget)
+    forget.add_argument(
+        "--store-prefix",
+        metavar="PREFIX",
+        help="the same of the store, where it has another one, as the RedisStore of a TieredStore has (default: that of --prefix)",
+    )
     forget.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
     forget.set_defaults(run=_run, parser=forget)
 
@@ -99,8 +107,7 @@ def _run(given: argparse.Namespace) -> int:
         if given.threads or given.thread_prefixes:
             parts += _Threads(given, stack).parts()
         if namespaces:
-            stores = _stores(given, stack)
-            parts += [_of_namespace(store, labels) for labels in dict.fromkeys(namespaces) for store in stores]
+            parts += _of_namespaces(given, stack, list(dict.fromkeys(namespaces)))
         return _delete(parts) if given.yes else _count(parts)
 
 
@@ -170,17 +177,37 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     return found is not None
 
 
-def _stores(given: argparse.Namespace, stack: ExitStack) -> list[Any]:
-    """The stores: that in Postgres first, as Redis may be filled from there."""
-    stores = []
-    if given.postgres:
-        stores += opened_cold(given.postgres, stack)
-    return [*stores, stack.enter_context(opened_store(given.url, target=False, prefix=given.prefix))]
+def _of_namespaces(given: argparse.Namespace, stack: ExitStack, namespaces: Sequence[tuple[str, ...]]) -> list[_Part]:
+    """The items of each namespace: in Postgres first, as Redis may be filled from there.
+
+    Raises:
+        EndpointError: Some are copies of what a cold store has, and none was found.
+    """
+    cold = opened_cold(given.postgres, stack) if given.postgres else []
+    prefix = given.prefix if given.store_prefix is None else given.store_prefix
+    hot = stack.enter_context(opened_store(given.url, target=False, prefix=prefix))
+    parts: list[_Part] = []
+    for labels in namespaces:
+        if not cold and stores.driver_of(hot.store).run(erasing.holds_copies(stores.context_of(hot.store), labels)):
+            raise EndpointError(
+                f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is deleted in Redis alone comes back from "
+                "there. Nothing was deleted. Name it with --postgres URL. If it is another store, delete the items in Python, through the TieredStore; if "
+                "there is none any more, with delete_namespace() of the RedisStore"
+            )
+        parts += [_of_namespace(store, labels, store.delete_namespace) for store in cold]
+        parts.append(_of_namespace(hot, labels, partial(_delete_copies, hot) if cold else hot.delete_namespace))
+    return parts
 
 
-def _of_namespace(store: Any, labels: tuple[str, ...]) -> _Part:
+def _delete_copies(hot: OurItems, labels: tuple[str, ...]) -> int:
+    """Delete in hot what cold has deleted. A reader who asked cold before stores no copy of it any more."""
+    stores.driver_of(hot.store).run(erasing.forget_misses(stores.context_of(hot.store), labels))
+    return hot.delete_namespace(labels)
+
+
+def _of_namespace(store: Any, labels: tuple[str, ...], delete: Callable[[tuple[str, ...]], int]) -> _Part:
     name = f"namespace {shown(labels)} in {store.name}"
-    return _Part(name, "items", partial(store.count, labels), partial(store.delete_namespace, labels))
+    return _Part(name, "items", partial(store.count, labels), partial(delete, labels))
 
 
 def _count(parts: Sequence[_Part]) -> int:

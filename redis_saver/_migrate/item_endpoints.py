@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common.display import printable, shown
@@ -19,6 +20,7 @@ from redis_saver.errors import (
     ItemMigrationError,
     KeyConflict,
     RedisSaverError,
+    StoreBusy,
     StoreDamaged,
     UnsupportedFormat,
 )
@@ -87,8 +89,8 @@ def same_value(one: Any, other: Any) -> bool:
     return True
 
 
-_UNREADABLE = (StoreDamaged, KeyConflict, UnsupportedFormat)
-"""What reading one partition raises."""
+_OF_ONE_PARTITION = (StoreDamaged, KeyConflict, UnsupportedFormat, StoreBusy)
+"""What a call raises if something is wrong with its partition. Those of other partitions are moved all the same."""
 
 
 class OurItems:
@@ -111,12 +113,31 @@ class OurItems:
         except self.failures as error:
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
+    def _run_each(
+        self, operations: Mapping[Partition, Callable[[], Operation[T]]]
+    ) -> dict[Partition, T | RedisSaverError]:
+        """Run an operation on each of some partitions, together; where one fails, each alone. An error in place of the result of one that fails.
+
+        The operations may run twice.
+        """
+        try:
+            results = self._run(together(self._context, [begin() for begin in operations.values()]))
+        except _OF_ONE_PARTITION:
+            return {partition: self._run_or_error(begin()) for partition, begin in operations.items()}
+        return dict(zip(operations, results, strict=True))
+
+    def _run_or_error(self, operation: Operation[T]) -> T | RedisSaverError:
+        try:
+            return self._run(operation)
+        except _OF_ONE_PARTITION as error:
+            return error
+
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         """The items, partition after partition. In memory are the names of those of one partition, a page of them, and a page of the directory."""
         for partition in self._partitions(labels):
             try:
                 yield from self._items(partition, labels)
-            except _UNREADABLE as error:  # noqa: PERF203 - other partitions are moved all the same
+            except _OF_ONE_PARTITION as error:  # noqa: PERF203
                 yield error
 
     def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
@@ -144,35 +165,54 @@ class OurItems:
 
     def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
         """What the store has of each of these. A round trip; more for each megabyte of a partition."""
-        fields: dict[Partition, dict[bytes, int]] = {}
+        asked: dict[Partition, dict[bytes, int]] = {}
         found: list[StoredItem | RedisSaverError | None] = [None] * len(items)
         for position, item in enumerate(items):
             try:
                 one = transfer.find_place(self._context, item)
             except (RedisSaverError, TypeError, ValueError):  # `write` says what is wrong with it
                 continue
-            fields.setdefault(one.partition, {})[one.field] = position
-        operations = [_read_all(self._context, partition, list(some)) for partition, some in fields.items()]
-        answers = self._run(together(self._context, operations)) if operations else []
-        for some, answer in zip(fields.values(), answers, strict=True):
-            for position, has in zip(some.values(), answer, strict=True):
-                found[position] = has
+            asked.setdefault(one.partition, {})[one.field] = position
+        answers = self._run_each(
+            {partition: partial(_read_all, self._context, partition, list(some)) for partition, some in asked.items()}
+        )
+        for partition, answer in answers.items():
+            positions = asked[partition].values()
+            if isinstance(answer, RedisSaverError):
+                for position in positions:
+                    found[position] = self._not_stored(items[position], answer)
+            else:
+                for position, has in zip(positions, answer, strict=True):
+                    found[position] = has
         return found
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
         """Store items. Three round trips: partitions are announced, as an import gives each another token."""
         imports: dict[Partition, list[Import]] = {}
-        failed: list[Failure] = []
+        written = Written([], [])
         for item, expected in wanted:
             try:
                 one = transfer.as_import(self._context, item, expected)
             except (RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
-                failed.append((item, not_moved(f"{self.name} cannot store {named(item)}: {error}", error)))
+                written.failed.append((item, self._not_stored(item, error)))
             else:
                 imports.setdefault(one.partition, []).append(one)
-        operations = [transfer.import_items(self._context, partition, some) for partition, some in imports.items()]
-        left = self._run(together(self._context, operations)) if operations else []
-        return Written([one.item for some in left for one in some], failed)
+        put = transfer.new_put()
+        answers = self._run_each(
+            {
+                partition: partial(transfer.import_items, self._context, partition, some, put)
+                for partition, some in imports.items()
+            }
+        )
+        for partition, left in answers.items():
+            if isinstance(left, RedisSaverError):
+                written.failed.extend((one.item, self._not_stored(one.item, left)) for one in imports[partition])
+            else:
+                written.changed.extend(one.item for one in left)
+        return written
+
+    def _not_stored(self, item: StoredItem, error: Exception) -> ItemMigrationError:
+        return not_moved(f"{self.name} cannot store {named(item)}: {error}", error)
 
 
 def _read_all(

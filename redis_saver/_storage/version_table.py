@@ -1,4 +1,7 @@
-"""Where the values of a checkpoint are stored, and which versions its nodes have seen: what a header holds of that (`header.py`), and what `put` tells of it."""
+"""The version table of a checkpoint: where the values of its channels are stored, and which versions its nodes have seen.
+
+A header holds it (`header.py`), and `put` tells the server of it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ PRESENT, ABSENT = b"1", b"0"
 """Of the channels of a header: a value was stored; none was."""
 NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
 """What `put` says of a channel: its value is sent; it is stored already; it has no value any more; it had none."""
-MAX_NAMES = 65535
-_SEEN, SEEN_SHORT = b"=", b"~"
+_MAX_NAMES = 65535
+_SEEN, _SEEN_SHORT = b"=", b"~"
 
 
 class VersionTable(NamedTuple):
@@ -83,15 +86,15 @@ def _in_python(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: by
         flags.append((NEW if is_new else UNCHANGED) if is_there else EMPTIED if is_new else EMPTY)
         written += is_new
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
-    if len(places) > MAX_NAMES or len(tokens) > MAX_NAMES:
+    if len(places) > _MAX_NAMES or len(tokens) > _MAX_NAMES:
         raise ValueError(
             f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
-            f"the limit is {MAX_NAMES}. Nothing was written. Store fewer channels"
+            f"the limit is {_MAX_NAMES}. Nothing was written. Store fewer channels"
         )
     packed = b""
     if seen is not None:
         short = max(len(places), len(tokens)) < 256
-        packed = SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
+        packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
     return VersionTable(
         *_names_chunk(tuple(places)),
         tuple(fields),
@@ -153,7 +156,7 @@ def _kept_names(chunk: bytes) -> tuple[str, ...]:
 
 def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -> dict[str, dict[str, Any]]:
     """The inverse: `versions_seen`, from names and versions."""
-    short = packed[:1] == SEEN_SHORT
+    short = packed[:1] == _SEEN_SHORT
     numbers = packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:])
     seen, at = {}, 0
     while at < len(numbers):

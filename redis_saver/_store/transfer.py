@@ -120,9 +120,18 @@ def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
     return Import(item, expected, partition, field, dump_value(context.values, item.namespace, item.key, item.value))
 
 
-def import_items(context: StoreContext, partition: Partition, some: Sequence[Import]) -> Operation[list[Import]]:
-    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected."""
-    made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
+def new_put() -> str:
+    """A name for a put, by which scripts know one that is sent twice."""
+    return os.urandom(8).hex()
+
+
+def import_items(
+    context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
+) -> Operation[list[Import]]:
+    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected.
+
+    It may run again with the same `made_by`: what it stored before is not stored again, and is not among those that were left.
+    """
     arguments: list[Argument] = []
     for item, expected, _, field, value in some:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))

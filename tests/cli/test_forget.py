@@ -18,9 +18,10 @@ from factories import chain
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
 from servers import Server
+from store_tiering import Recording
 from uniform import Target, Uniform
 
-from redis_saver import RedisSaver, RedisStore, TieredSaver
+from redis_saver import RedisSaver, RedisStore, TieredSaver, TieredStore
 from redis_saver._checkpoint.sync import RedisSaver as SyncSaver
 from redis_saver._cli.main import main
 from redis_saver._store.sync import RedisStore as SyncStore
@@ -302,6 +303,59 @@ async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: 
         )
         assert place.left()[1] == OTHERS[1]
         assert {labels: len(store.search(labels, limit=100)) for labels in store.list_namespaces()} == OTHERS[1]
+
+
+USER = ("memories", "user-1")
+
+
+@pytest.fixture
+def tiers(server: Server, cold: str) -> Any:
+    """A store over two tiers, whose hot has copies of all that cold has of a user; and the words that name it to `forget`."""
+    url, calls = f"{server.url}/{next(_numbers)}", ["--store-prefix", "copies", "--namespace", *USER]
+    with RedisStore.from_conn_string(url, prefix="copies") as hot, PostgresStore.from_conn_string(cold) as store:
+        store.setup()
+        recording = Recording(store)
+        tiered = TieredStore(hot, recording)
+        for key in "abc":
+            tiered.put(USER, key, {"n": key})
+        assert hot.count(USER) == 3
+        yield tiered, recording, ["forget", "--redis", url, *calls]
+
+
+@pytest.mark.parametrize("notes", ["there", "gone"])
+@pytest.mark.parametrize("labels", [["memories"], [*USER]])
+async def test_copies_are_not_deleted_alone(
+    tiers: Any, notes: str, labels: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cold would bring them back, and the user would not be forgotten. Notes go after a day, copies may stay."""
+    store, recording, forget = tiers
+    if notes == "gone":
+        client = store.hot._driver.client
+        assert client.unlink(*client.keys("copies:store:*note*")) == 2
+    for more in ([], ["--yes"]):
+        assert main([*forget, "--namespace", *labels, *more]) == 2
+        err = capsys.readouterr().err
+        assert "are copies of what a cold store has" in err and "Nothing was deleted" in err and "--postgres" in err
+    assert store.hot.count(USER) == len(recording.store.search(USER)) == 3
+
+
+@pytest.mark.parametrize("labels", [["memories"], [*USER]])
+async def test_a_reader_under_way_brings_no_copy_back(tiers: Any, cold: str, labels: list[str]) -> None:
+    store, recording, forget = tiers
+    store.hot.delete_namespace(USER)  # as evicted, or expired
+    store.get(USER, "a")
+
+    def erase(_: Any) -> None:
+        """The reader has its answer from cold, and has not stored a copy."""
+        recording.then = lambda _: None
+        assert main([*forget, "--namespace", *labels, "--postgres", cold, "--yes"]) == 0
+        assert not store.hot._driver.client.keys("copies:store:*note*"), "they name the user's items"
+
+    recording.then = erase
+    assert store.get(USER, "b") is not None
+    assert store.hot.count(USER) == 0 and store.get(USER, "b") is None and store.search(USER) == []
+    store.put(USER, "new", {})
+    assert store.get(USER, "new").value == {} and store.hot.count(USER) == 1
 
 
 async def test_a_cold_tier_without_a_store(server: Server, cold: str) -> None:

@@ -236,7 +236,7 @@ async def moved(store: Uniform) -> None:
     for key, ttl in (("x", 60_000), ("y", 0)):
         item = transfer.StoredItem(("m", "u"), key, {}, 1, 1, ttl, ttl and deadline, 1)
         one = transfer.as_import(context, item, 0)
-        assert await ran(store, transfer.import_items(context, one.partition, [one])) == []
+        assert await ran(store, transfer.import_items(context, one.partition, [one], transfer.new_put())) == []
         (found,) = await ran(store, transfer.read_items(context, one.partition, [one.field]))
         assert found.expires_at == item.expires_at
     for key in "xy":

@@ -531,11 +531,58 @@ def test_a_damaged_partition_is_named_and_others_are_moved(places: Places, here:
     there = places.url("ours")
     put(there, "a", {}, namespace=("memories", "bad"))
     put(there, "a", {}, namespace=("memories", "good"))
-    with opened(there) as store:
-        store._driver.client.unlink(store._context.places.of(("memories", "bad")).partition.keys[1])
+    damage(there, ("memories", "bad"))
     ran = Ran("migrate", there, here, "--store")
     assert ran.code == 1 and ran.err.startswith("failed: ") and ":order is gone" in ran.err
     assert [one[0] for one in all_of(here)] == [("memories", "good", "/", "a")]
+
+
+def damage(url: str, namespace: tuple[str, ...], *, record: str = "") -> None:
+    """Remove a partition's order, or one record alone."""
+    with opened(url) as store:
+        place = store._context.places.of(namespace)
+        if record:
+            assert store._driver.client.hdel(place.partition.keys[0], place.field(record))
+        else:
+            assert store._driver.client.unlink(place.partition.keys[1])
+
+
+@pytest.mark.parametrize("damaged_when", ["before", "looked up"])
+def test_a_damaged_partition_of_the_target_is_named_and_others_are_moved(
+    places: Places, here: str, damaged_when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is in the same batch is written once, and counted as written."""
+    there, users = places.url("ours"), [("memories", user) for user in ("a", "bad", "c")]
+    for namespace in users:
+        for key in "xy":
+            put(there, key, {"n": 1}, namespace=namespace)
+    put(here, "x", {"n": 1}, namespace=("memories", "bad"))
+    with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
+        write = place.write
+
+        def late(wanted: Any) -> Any:
+            damage(here, ("memories", "bad"))
+            return write(wanted)
+
+        if damaged_when == "before":
+            damage(here, ("memories", "bad"))
+        else:
+            monkeypatch.setattr(place, "write", late)
+        report = migrate_items(source, place)
+    failed = 2 if damaged_when == "before" else 1
+    assert (report.written, report.unchanged, report.failed, report.conflicts) == (4, 2 - failed, failed, 0)
+    assert len(report.problems) == failed
+    assert all("'bad')" in said and ":order is gone" in said for said in report.problems)
+    assert [value_of(here, key, users[at]) for at in (0, 2) for key in "xy"] == [{"n": 1}] * 4
+
+
+def test_a_record_that_is_gone_is_not_taken_for_an_item_that_was_deleted(places: Places, here: str) -> None:
+    there = places.url("ours")
+    put(there, "a", {})
+    put(there, "b", {})
+    damage(there, MEMORIES, record="a")
+    ran = Ran("migrate", there, here, "--store")
+    assert ran.code == 1 and ran.err.startswith("failed: ") and "a record of" in ran.err and "is gone" in ran.err
 
 
 # -- files

@@ -28,6 +28,7 @@ MAY_IMPORT = {
         "_store",
         "_migrate",
         "_tiered",
+        "_tiered_store",
         "telemetry",
         "__init__",
     },

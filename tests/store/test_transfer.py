@@ -34,7 +34,7 @@ async def bring(store: Uniform, items: list[StoredItem], expected: int | list[in
     context = store.saver._context
     versions = expected if isinstance(expected, list) else [expected] * len(items)
     some = [transfer.as_import(context, one, version) for one, version in zip(items, versions, strict=True)]
-    return await ran(store, transfer.import_items(context, some[0].partition, some))
+    return await ran(store, transfer.import_items(context, some[0].partition, some, transfer.new_put()))
 
 
 async def read_back(store: Uniform, items: list[StoredItem]) -> Any:
