@@ -146,9 +146,8 @@ async def test_the_directory_is_told_again_once_in_a_while(target: Target) -> No
         trips.append(len([one for one in counter.take() if "EVAL" in one or one == "PIPELINE"]))
         assert directory(target) == [b"memories\0user-1\0"]
         check_sound(target)
-    assert sum(trips) <= 20 + 7 + 2 * 8, (
-        trips
-    )  # a search with a filter refreshes in a second trip; an announcement takes two more
+    # A search with a filter refreshes in a second trip; an announcement takes two more. Time that passes meanwhile may bring one more of these.
+    assert sum(trips) <= 20 + 7 + 2 * 9, trips
 
 
 async def test_the_first_item_is_announced_for_as_long_as_it_lives(target: Target, store: Uniform) -> None:
