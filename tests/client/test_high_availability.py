@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ from redis_saver import (
     ReplicationTimeout,
     TieredSaver,
 )
+from redis_saver._client import clusters
 from redis_saver._common.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
@@ -639,6 +641,18 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
         with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
             await call
     assert await uniform.get_tuple(config()) is None
+
+
+def test_a_first_try_that_took_all_the_time_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clusters, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    tries = clusters.Patience(redis.Redis(), 1.0).tries(None)
+    now[0] = 10.0
+    assert 0 < tries.pause(redis.ConnectionError("the node is gone")) < 0.1
+    with pytest.raises(ClusterMoving, match="for 10.0 seconds, in 2 tries"):
+        tries.pause(redis.ConnectionError("the node is gone"))
+    with pytest.raises(ClusterMoving, match="in 1 tries"):
+        clusters.Patience(redis.Redis(), 0).tries(None).pause(redis.ConnectionError("the node is gone"))
 
 
 @pytest.mark.parametrize(
