@@ -50,19 +50,23 @@ WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async"
 
 
 def _here(fixture: str, program: str, *more: str) -> Any:
-    """A case whose servers a fixture starts, in one process for all cases of a program."""
+    """A case whose servers a fixture starts, in one process and once for all cases of a program.
+
+    (Once: that takes `scope="module"` in `parametrize`, too, where an argument that is of a test's scope comes with it.)
+    """
     return pytest.param(program, *more, marks=pytest.mark.xdist_group(f"{fixture} {program}"))
 
 
 def on(fixture: str) -> Callable[[Any], Any]:
     """Run a test on servers that a fixture starts."""
-    return pytest.mark.parametrize((fixture, "flavour"), [_here(fixture, *case) for case in WITH], indirect=True)
+    cases = [_here(fixture, *case) for case in WITH]
+    return pytest.mark.parametrize((fixture, "flavour"), cases, indirect=True, scope="module")
 
 
 def on_cluster(*cases: tuple[str, str]) -> Callable[[Any], Any]:
     """Run a test with pairs of a program and what is done, in both flavours."""
     these = [_here("cluster", *case) for case in cases if case[0] in PROGRAMS]
-    return pytest.mark.parametrize(("cluster", "what"), these, indirect=["cluster"])
+    return pytest.mark.parametrize(("cluster", "what"), these, indirect=["cluster"], scope="module")
 
 
 def patient(flavour: str) -> Any:
@@ -132,13 +136,16 @@ async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target
 @on("sentinels")
 async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentinels, watched: Target) -> None:
     """What it would acknowledge is lost as soon as the sentinels make it a replica."""
-    uniform = watched.uniform(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
+    client: Any = watched.client(socket_timeout=0.5, retry=patient(watched.flavour))
+    uniform = watched.uniform(client=client)
     where = await put(uniform, config(), {"n": 0})
     before = sentinels.primary()
     before.pause()
     waiting = [asyncio.ensure_future(put_aside(uniform, f"t{n}", n)) for n in range(8)]
     await in_thread(lambda: sentinels.wait_promoted(before))
-    await asyncio.sleep(0.6)  # what was sent to it before has been given up
+    in_use = client.connection_pool._in_use_connections
+    while any(one.port == before.port and one.is_connected for one in list(in_use)):
+        await asyncio.sleep(0.05)  # until what was sent to it before has been given up
     before.go_on()
     acknowledged = [one["configurable"]["thread_id"] for one in await asyncio.gather(*waiting)]
     now = sentinels.primary()
@@ -153,13 +160,15 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
 
 @on("sentinels")
 async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, watched: Target) -> None:
-    """Each is asked once, not four times."""
-    uniform = watched.uniform(client=watched.client(socket_timeout=1))
+    """Each is asked once, not four times, which took four seconds each time."""
     sentinels.sentinels[0].pause()
+    took: list[float] = []
     try:
-        began = time.monotonic()
-        await put(uniform, config(), {"n": 1})
-        assert time.monotonic() - began < 3  # it was four seconds
+        while not took or (took[-1] >= 3 and len(took) < 4):  # the machine may stand still meanwhile, but not each time
+            uniform, began = watched.uniform(client=watched.client(socket_timeout=1)), time.monotonic()
+            await put(uniform, config(), {"n": 1})
+            took.append(time.monotonic() - began)
+        assert took[-1] < 3, took
     finally:
         sentinels.sentinels[0].go_on()
 
@@ -535,12 +544,16 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
 
+    opened = threading.Event()
+
     def move() -> None:
         with cluster.opened(number, target):
-            time.sleep(1.0)
+            opened.set()
+            time.sleep(0.4)
+        opened.clear()
 
     with meanwhile(move):
-        await asyncio.sleep(0.3)
+        await in_thread(opened.wait)
         await put_aside(uniform, "thread", 2, where["configurable"]["checkpoint_id"])
         assert (await aside(uniform, "get_tuple", config())).checkpoint["channel_values"] == {"n": 2}
     with cluster.opened(number, next(one for one in cluster.primaries() if one is not target)):
@@ -549,7 +562,7 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
     assert (await fresh.get_tuple(config())).checkpoint["channel_values"] == {"n": 2}
     await fresh.delete_thread("thread")
     with meanwhile(move):
-        await asyncio.sleep(0.3)
+        await in_thread(opened.wait)
         assert await aside(fresh, "get_tuple", config()) is None
         await put_aside(fresh, "thread", 3)
     assert (await fresh.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
@@ -557,19 +570,17 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
 
 @on("cluster")
 async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
-    uniform = moving.uniform(cluster_timeout=0.5)
+    uniform = moving.uniform(cluster_timeout=0.2)
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
     with cluster.opened(number, target):
-        began = time.monotonic()
         for call in (lambda: uniform.get_tuple(config()), lambda: put(uniform, config(), {"n": 1})):
             with pytest.raises(
-                ClusterMoving, match=rf"slot {number} .*The slot is open.*cluster_timeout=0\.5"
+                ClusterMoving, match=rf"slot {number} .*The slot is open.*cluster_timeout=0\.2"
             ) as caught:
-                await call()
+                await asyncio.wait_for(call(), 20)
             assert isinstance(caught.value, redis.ConnectionError)
             assert isinstance(caught.value, uniform.saver._driver.failures)
-        assert time.monotonic() - began < 10
     await put(uniform, config(), {"n": 1})
 
 
@@ -592,7 +603,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
     assert (await around.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
     lost.go_on()
     cluster.wait_ready()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:  # the client learns the nodes anew, which may take more than the 0.3 seconds; "calling again is safe"
         try:
             await uniform.setup()
