@@ -221,7 +221,7 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
     until(replica.is_replica_in_sync, "the replica is in sync")
     proxy = Proxy(primary.port)
     target = Target("own", mine.flavour, proxy.url, mine.prefix)
-    uniform = behind(target.uniform(min_replicas=1, replica_timeout=2))
+    uniform = behind(target.uniform(min_replicas=1, replica_timeout=4))
     await put(uniform, config("before"), {"n": 1})
 
     def fail_over() -> None:
@@ -248,7 +248,8 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     other = Process()
     until(replica.is_replica_in_sync, "the replica is in sync")
     target = Target("own", mine.flavour, primary.url, mine.prefix)
-    uniform = behind(target.uniform(client=target.client(retry=None), min_replicas=1, replica_timeout=4))
+    client = target.client(retry=None, socket_timeout=60)
+    uniform = behind(target.uniform(client=client, min_replicas=1, replica_timeout=50))
     await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
     await uniform.delete_thread("known")
     where = await put(uniform, config(), {"n": 1})
@@ -272,7 +273,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
 @on("pair")
 async def test_waiting_costs_no_round_trip(mine: Target) -> None:
     client = mine.client()
-    uniform = behind(mine.uniform(client=client, min_replicas=1))
+    uniform = behind(mine.uniform(client=client, min_replicas=1, replica_timeout=4))
     await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")
     await uniform.delete_thread("known")
     where = await put(uniform, config(), {"n": 1})
@@ -285,7 +286,7 @@ async def test_waiting_costs_no_round_trip(mine: Target) -> None:
 
 @on("pair")
 async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: Any) -> None:
-    uniform = behind(mine.uniform(min_replicas=1))
+    uniform = behind(mine.uniform(min_replicas=1, replica_timeout=4))
     for server in pair:
         server.ask("SCRIPT", "FLUSH")
     await put(uniform, config(), {"n": 1})
@@ -615,7 +616,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
 
 @on("cluster")
 async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
-    uniform = behind(moving.uniform(min_replicas=1, replica_timeout=2))
+    uniform = behind(moving.uniform(min_replicas=1, replica_timeout=4))
     await put(uniform, config(), {"n": 1})
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
@@ -631,7 +632,7 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
 async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) -> None:
     """Everything that a caller may rely on is there when it is acknowledged, in one round trip."""
     client = mine.client()
-    uniform = mine.uniform(client=client, min_replicas=1, replica_timeout=2)
+    uniform = mine.uniform(client=client, min_replicas=1, replica_timeout=4)
     where = await put(uniform, config(), {"n": 1})
     await uniform.put_writes(where, [("n", 1)], "task")
     await uniform.copy_thread("thread", "copy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -232,6 +233,14 @@ def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
 async def drained(uniform: Uniform) -> None:
     assert await uniform.flush(timeout=30) == 0
     assert uniform.saver.stats().backlog == 0
+
+
+async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
+    """Flush what can be flushed, again until so many records are left, or something else is so; a flush may run out of time before it begins."""
+    end = time.monotonic() + 30
+    while not done(left := await uniform.flush(timeout=0.3)):
+        assert time.monotonic() < end, left
+    return left
 
 
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
