@@ -243,6 +243,20 @@ async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
     return left
 
 
+def named(url: str, name: str) -> str:
+    """The URL of a Postgres, for processes that will be killed: it knows them by this name."""
+    return f"{url}{'&' if '?' in url else '?'}application_name={name}"
+
+
+def wait_for_the_dead(url: str, name: str) -> None:
+    """Wait until Postgres is done with what it was told by processes that are no more."""
+    end = time.monotonic() + 30
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchall():
+            assert time.monotonic() < end, "Postgres still works for processes that are gone"
+            time.sleep(0.01)
+
+
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
     """A flusher that has taken what is dirty, and stops before it gives anything to cold; its claim is over when the answer lets it go on."""
     saver = uniform.saver

@@ -29,7 +29,7 @@ from langgraph.types import Command as Resume
 from langgraph.types import interrupt
 from seeds import seeds, targets
 from servers import Server
-from tiering import FlakySaver, Tiers, between, plain, written
+from tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
 from typing_extensions import TypedDict
 from uniform import Target, Uniform
 from wrappers import elsewhere
@@ -532,7 +532,8 @@ async def test_killed_writers(tiers: Tiers) -> None:
     await tiers.cold()
     cold = await tiers.cold_uniform()
     for _ in range(6):
-        arguments = [sys.executable, "-c", WRITER, tiers.target.url, tiers.target.prefix, tiers.url]
+        given = tiers.target.url, tiers.target.prefix, named(tiers.url, tiers.target.prefix)
+        arguments = [sys.executable, "-c", WRITER, *given]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1] / "support") as writer:
             assert writer.stdout is not None
             for _ in range(chance.randint(1, 40)):
@@ -540,6 +541,7 @@ async def test_killed_writers(tiers: Tiers) -> None:
             time.sleep(chance.random() / 100)
             writer.kill()
             acknowledged += map(int, writer.stdout.read().split(b"\n")[:-1])
+        wait_for_the_dead(tiers.url, tiers.target.prefix)
         found = await (await tiers.uniform()).get_tuple(config())
         assert plain(found) == plain(await cold.get_tuple(config()))
         assert found.checkpoint["channel_values"]["n"][0] in (acknowledged[-1], acknowledged[-1] + 1)
