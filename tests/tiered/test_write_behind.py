@@ -945,7 +945,9 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
 
     flaky.before, left = Slow(), 72
     while left == 72:  # the time may be up before it begins
-        left = await asyncio.wait_for(uniform.flush(timeout=0.5), 8)  # a claim at one of them takes a second, all take eleven
+        left = await asyncio.wait_for(
+            uniform.flush(timeout=0.5), 8
+        )  # a claim at one of them takes a second, all take eleven
     assert left > 0
     flaky.before = {}
     await drained(uniform)
