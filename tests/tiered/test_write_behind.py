@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds, targets
+from seeds import seeds, seeds_and_slow, targets
 from servers import Server
 from tiering import (
     BEHIND,
@@ -781,7 +781,7 @@ async def test_closing(tiers: Tiers) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds(range(10)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(4), range(4, 20)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
     """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
     InMemorySaver."""
@@ -798,7 +798,7 @@ async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds([*range(10), 111, 131, 134]))
+@pytest.mark.parametrize("seed", seeds_and_slow([*range(5), 111, 131, 134], range(5, 10)))
 async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
     """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
     await interleaved(tiers, seed, history)

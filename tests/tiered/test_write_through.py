@@ -29,7 +29,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds, targets
+from seeds import seeds_and_slow, targets
 from servers import Server
 from tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
 from typing_extensions import TypedDict
@@ -497,7 +497,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
-@pytest.mark.parametrize("seed", seeds(range(15)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 30)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
     """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
     await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
