@@ -73,7 +73,7 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """The seconds after which no try begins any more."""
+        """The seconds after which no try begins any more, but the second."""
         return self._seconds
 
 
@@ -87,6 +87,9 @@ class Tries:
     def pause(self, error: Exception) -> float:
         """The seconds to wait after an error, before the next try.
 
+        A second try comes however long the first one took, unless the time is 0: a client learns the nodes anew by an error, and the first try may have spent
+        all the time on those that it knew.
+
         Raises:
             ClusterMoving: The time is up.
             Exception: The error itself, if trying again does not help.
@@ -96,7 +99,7 @@ class Tries:
         self._count += 1
         pause: float = min(_MAX_PAUSE, _MIN_PAUSE * 2 ** min(self._count - 1, 10)) * _jitter.uniform(0.5, 1.0)
         elapsed = time.monotonic() - self._began
-        if elapsed + pause > self._patience.seconds:
+        if elapsed + pause > self._patience.seconds and (self._count > 1 or not self._patience.seconds):
             raise self._patience.failed(self._key, elapsed, self._count, error) from error
         return pause
 

@@ -155,7 +155,7 @@ def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixt
 def test_as_a_process(option: str | None) -> None:
     environment = {**os.environ, "REDIS_URL": url_of("redis"), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "redis_saver", "demo", *([option] if option else [])]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=280)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("\x1b[" in done.stdout) == (option is None)
     assert url_of("redis") in done.stdout

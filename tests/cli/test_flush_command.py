@@ -104,7 +104,7 @@ def environment_of(more: dict[str, str]) -> dict[str, str]:
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "redis_saver", "flush", *options]
     return subprocess.run(
-        command, env=environment_of(environment), capture_output=True, text=True, check=False, timeout=120
+        command, env=environment_of(environment), capture_output=True, text=True, check=False, timeout=280
     )
 
 
@@ -466,5 +466,5 @@ else:
 assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
     command = [sys.executable, "-c", text]
-    done = subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=280)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")

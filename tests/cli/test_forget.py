@@ -370,7 +370,7 @@ async def test_as_a_process(place: Place) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "redis_saver", "forget", "--namespace", "memories", "user-1", "--yes"]
     environment = {**os.environ, "PYTHONPATH": str(root), "REDIS_URL": place.url}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
     assert (done.returncode, done.stderr) == (
         0,
         "",

@@ -133,6 +133,14 @@ async def saver_on(port: int, retries: int = 0, **options: Any) -> AsyncIterator
     await client.aclose()
 
 
+def times_out_after(saver: AsyncRedisSaver, seconds: float) -> None:
+    """Let a saver's connections wait so long for what they begin to wait for, those that it has and those that it makes."""
+    pool = saver._driver.connections.batcher().client.connection_pool
+    pool.connection_kwargs["socket_timeout"] = seconds
+    for one in (*pool._available_connections, *pool._in_use_connections):
+        one.socket_timeout = seconds
+
+
 @pytest.fixture
 async def saver(server: Server) -> AsyncIterator[AsyncRedisSaver]:
     async with saver_on(server.port) as made:
@@ -455,12 +463,14 @@ async def test_one_that_breaks_its_connection_breaks_no_other(behind: Any, relay
 
 async def test_a_reply_that_never_comes(relay: Relay) -> None:
     """The pipeline times out; then its requests are sent one by one."""
-    async with saver_on(relay.port, socket_timeout=1.0) as saver:
+    async with saver_on(relay.port, socket_timeout=60) as saver:
         swallowed = []
+        times_out_after(saver, 0.3)
 
         async def swallow(data: bytes, to: Any) -> None:
             swallowed.append(data)
             relay.on_reply = relay.passing
+            times_out_after(saver, 60)  # those that are sent one by one
 
         relay.on_reply = swallow
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
@@ -468,7 +478,8 @@ async def test_a_reply_that_never_comes(relay: Relay) -> None:
 
 
 async def test_replies_that_never_come_time_out_for_all(relay: Relay) -> None:
-    async with saver_on(relay.port, socket_timeout=0.5) as saver:
+    async with saver_on(relay.port, socket_timeout=60) as saver:
+        times_out_after(saver, 0.2)
 
         async def swallow(data: bytes, to: Any) -> None:
             pass
@@ -476,6 +487,7 @@ async def test_replies_that_never_come_time_out_for_all(relay: Relay) -> None:
         relay.on_reply = swallow
         found = await asyncio.gather(*read(saver, 1, 2, 3), return_exceptions=True)
         assert [type(one) for one in found] == [redis.TimeoutError] * 3
+        times_out_after(saver, 60)
         relay.on_reply = relay.passing
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
 

@@ -345,6 +345,7 @@ def test_many_loops_at_once_that_end_as_they_like(prefix: str) -> None:
 def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "OWN_AFTER", 1000.0)
     client = connect(url_of("redis"), asynchronous=True)
     saver = AsyncRedisSaver(client, prefix=prefix)
     own = saver._driver.connections
@@ -384,7 +385,7 @@ def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
 
 async def connected(raw: Any, name: str) -> int:
     """How many connections of a name a server has; they end a moment after they were closed."""
-    for _ in range(100):
+    for _ in range(1000):
         if not (count := sum(one["name"] == name for one in raw.client_list())):
             break
         gc.collect()

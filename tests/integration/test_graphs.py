@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import uuid4
@@ -24,6 +25,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.pregel._loop import PregelLoop
 from langgraph.types import (
     Command,
     Overwrite,
@@ -396,18 +398,31 @@ async def test_interrupts_without_an_answer(play: Any, at: Any) -> None:
 # -- many tasks in one step
 
 
-def fan_out(size: int, ran: Counter[Any], healthy: threading.Event) -> Any:
-    """Sends one task per number; the last one waits for all others, then fails until `healthy` is set."""
+@contextmanager
+def taken_in() -> Iterator[set[str]]:
+    """What tasks returned for the log, as far as LangGraph's loops have taken it in."""
+    found, works = set[str](), PregelLoop.put_writes
+
+    def noted(loop: Any, task_id: str, writes: Any, **options: Any) -> None:
+        works(loop, task_id, writes, **options)
+        found.update(one for channel, value in writes if channel == "log" for one in value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PregelLoop, "put_writes", noted)
+        yield found
+
+
+def fan_out(size: int, ran: Counter[Any], healthy: threading.Event, taken: set[str]) -> Any:
+    """Sends one task per number; the last one waits until all others are taken in, then fails until `healthy` is set."""
 
     def work(given: Any) -> Any:
         number = given["number"]
         ran[number] += 1
         if number == size - 1 and not healthy.is_set():
-            for _ in range(500):
-                if sum(ran.values()) == size:
+            for _ in range(6000):
+                if len(taken & {f"{one:02}" for one in range(size - 1)}) == size - 1:
                     break
                 time.sleep(0.01)
-            time.sleep(1.0)  # until all that they returned is taken in
             raise ValueError("the last one fails")
         return {"log": [f"{number:02}"]}
 
@@ -423,15 +438,15 @@ def fan_out(size: int, ran: Counter[Any], healthy: threading.Event) -> Any:
 
 async def fifty_tasks(run: Run) -> Any:
     ran, healthy = Counter[Any](), threading.Event()
-    chat = run.chat(fan_out(50, ran, healthy))
-    with pytest.raises(ValueError, match="the last one fails"):
+    with taken_in() as taken, pytest.raises(ValueError, match="the last one fails"):
+        chat = run.chat(fan_out(50, ran, healthy, taken))
         await chat.invoke(said("in"))
     assert ran == Counter(range(50))
     failed = seen(await chat.state())
     assert len([one for one in failed["tasks"] if one[1]]) == 1
     healthy.set()
     again = Run(run.make, run.how, run.durability)
-    result = await again.chat(fan_out(50, ran, healthy)).invoke(None)
+    result = await again.chat(fan_out(50, ran, healthy, taken)).invoke(None)
     assert ran == Counter([*range(50), 49]), "only the failed task ran again"
     assert result["log"] == ["in", "plan", *(f"{n:02}" for n in range(50))]
     return failed, result, await chat.history()
@@ -989,7 +1004,7 @@ async def test_copy_of_a_thread_with_subgraphs(play: Any, at: Any) -> None:
 @everywhere(NATIVE, [*SERVERS, "cluster", "fakeredis"], ["async"])
 async def test_expired_between_turns(play: Any, at: Any) -> None:
     """A thread whose time is over, by the saver's TTL or by its own, is a fresh thread, not a broken one."""
-    ttl = timedelta(milliseconds=400)
+    ttl = timedelta(hours=1)
     builders = [steps("a"), steps("a", "ask", stop_at="ask"), steps("a", schema=delta_log(100))]
     by_saver, by_thread = await play(*at, ttl=ttl), await play(*at)
     chats = [by_saver.chat(builder, str(number)) for number, builder in enumerate(builders)]
@@ -999,7 +1014,11 @@ async def test_expired_between_turns(play: Any, at: Any) -> None:
     for chat in chats:
         await chat.invoke(said("lost"))
         assert (await chat.state()).values["log"] == ["lost", "a"]
-    await asyncio.sleep(0.5)
+    raw = by_saver.target.raw
+    for key in [*by_saver.target.keys(), *by_thread.target.keys()]:
+        assert 0 < raw.pttl(key) <= 3_600_000, key
+        raw.pexpire(key, 1)
+    await asyncio.sleep(0.02)
     for chat in chats:
         gone = await chat.state()
         assert (gone.values, gone.next, gone.metadata, gone.tasks) == ({}, (), None, ())

@@ -30,17 +30,23 @@ from redis_saver._serde import native_bridge
 from redis_saver._store import transfer
 
 
+class Empty:
+    """An environment that is empty at first; what a wheel needs is installed in it once."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder / "env", with_pip=True)
+        self.python, self.has_dependencies = str(folder / "env" / "bin" / "python"), False
+
+
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The Python of an environment that is empty at first; what a wheel needs is installed in it once."""
-    folder = tmp_path_factory.mktemp("empty") / "env"
-    venv.create(folder, with_pip=True)
-    return str(folder / "bin" / "python")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Empty:
+    return Empty(tmp_path_factory.mktemp("empty"))
 
 
 @pytest.mark.xdist_group("install")
 @pytest.mark.parametrize("compiler", ["as here", "none", "left out"])
-def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_the_wheel_works_outside_the_repository(compiler: str, empty: Empty, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
     if compiler == "none":
         environment["CC"] = "false"
@@ -61,10 +67,10 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    run(empty, "-m", "pip", "uninstall", "--quiet", "--yes", "redis-saver")
     assert ("-py3-none-any." if compiler == "left out" else "-cp310-abi3-") in wheel.name, wheel.name
-    run(empty, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel))
-    run(empty, "-m", "pip", "install", "--quiet", str(wheel))
+    install = (empty.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*install, "--force-reinstall", *["--no-deps"] * empty.has_dependencies, str(wheel))
+    empty.has_dependencies = True
     script = (
         "import redis_saver, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
@@ -78,9 +84,9 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: str, tmp_p
         "    print(saver.get_tuple(where).checkpoint['channel_values'])\n"
         "    saver.delete_thread('t')\n"
     )
-    assert run(empty, "-c", script) == "{'n': 1}\n"
+    assert run(empty.python, "-c", script) == "{'n': 1}\n"
     missing = subprocess.run(
-        [empty, "-m", "redis_saver", "demo"],
+        [empty.python, "-m", "redis_saver", "demo"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -188,7 +188,7 @@ def test_what_is_no_tiered_saver(meters: Meters) -> None:
 
 
 def process(text: str) -> str:
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

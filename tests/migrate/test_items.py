@@ -434,7 +434,7 @@ def test_classes_need_not_be_known_and_bytes_stay(places: Places, here: str, tmp
     for arguments in (("export", there, str(file), "--store"), ("import", str(file), here)):
         command = [sys.executable, "-m", "redis_saver", *arguments]
         done = subprocess.run(
-            command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=60
+            command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=280
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert done.stdout.startswith("1 items: 1 copied")

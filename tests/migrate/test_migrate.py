@@ -293,7 +293,7 @@ def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> Non
     command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], here, "--thread-prefix", "user-chat"]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     with places.saver(lived["sqlite"]) as old, places.saver(here) as new:
         same(old, new, ["user-chat"])
@@ -404,7 +404,7 @@ def test_killed(places: Places, lived: dict[str, str]) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", script, lived["postgres"], here]
-    assert subprocess.run(command, env=environment, timeout=60).returncode == -9
+    assert subprocess.run(command, env=environment, timeout=280).returncode == -9
     assert (ran := Ran("migrate", lived["postgres"], here)).all_well
     assert " 1 completed" in ran.out
     with places.saver(lived["postgres"]) as old, places.saver(here) as new:
@@ -947,7 +947,7 @@ def test_a_bar_on_a_terminal(lived: dict[str, str], places: Places) -> None:
     command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], places.url("ours")]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "TERM": "xterm", "COLUMNS": "100"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True, timeout=60)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True, timeout=280)
     os.close(far)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(near, 100_000).decode())
     assert done.returncode == 0 and done.stdout.startswith("5 threads: 5 copied")

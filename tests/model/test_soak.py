@@ -18,7 +18,7 @@ WITHOUT_PLUGINS = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 def soak(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.soak", "--minutes", "0", *options]
     return subprocess.run(
-        command, cwd=TESTS.parent, env=WITHOUT_PLUGINS, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=TESTS.parent, env=WITHOUT_PLUGINS, capture_output=True, text=True, timeout=280, check=False
     )
 
 
@@ -78,7 +78,7 @@ def test_a_failure_is_shown_with_its_seed_and_the_command_that_repeats_it(tmp_pa
     assert second == "REDIS_SAVER_TARGETS=fakeredis"
     again = subprocess.run(
         ["env", first, second, sys.executable, *arguments],
-        cwd=TESTS.parent, env=WITHOUT_PLUGINS, capture_output=True, text=True, timeout=120, check=False,
+        cwd=TESTS.parent, env=WITHOUT_PLUGINS, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert f"assert {seed} < 0" in again.stdout
 

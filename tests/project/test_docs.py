@@ -125,7 +125,7 @@ def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, st
 
 def run(command: list[str], environment: dict[str, str], folder: Path) -> None:
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr

@@ -235,7 +235,7 @@ async def test_a_full_server_refuses_puts_and_answers_reads(target: Target) -> N
 
 
 def write_for_ever(url: str, prefix: str, number: int) -> None:
-    with RedisStore.from_conn_string(url, prefix=prefix) as store:
+    with RedisStore.from_conn_string(url, prefix=prefix, client_options={"client_name": prefix}) as store:
         turn = 0
         while True:
             turn += 1
@@ -252,13 +252,15 @@ async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Targe
     writers = [context.Process(target=write_for_ever, args=(target.url, target.prefix, number)) for number in range(4)]
     for writer in writers:
         writer.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(members(target)) < 3 and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.3)
     for writer in writers:
         os.kill(writer.pid or 0, signal.SIGKILL)
         writer.join()
+    while any(one["name"] == target.prefix for one in target.raw.client_list()):  # what it was told is done by then
+        await asyncio.sleep(0.01)
     store = target.store()
     found: dict[Any, list[Any]] = {}
     for one in await store.search((), limit=1000):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable
+from typing import Any
 
 SEED, ON = "REDIS_SAVER_SEED", "REDIS_SAVER_TARGETS"
 
@@ -30,6 +31,14 @@ def seeds(ordinary: Iterable[int]) -> list[int]:
     """Seeds for `parametrize`: these, or as many from that of the environment on."""
     first, own = given(), list(ordinary)
     return own if first is None else list(range(first, first + len(own)))
+
+
+def seeds_and_slow(ordinary: Iterable[int], more: Iterable[int]) -> list[Any]:
+    """As `seeds`, and more for the slow suite."""
+    import pytest  # not for programs that need a seed alone
+
+    of_slow = [] if given() is not None else [pytest.param(seed, marks=pytest.mark.slow) for seed in more]
+    return [*seeds(ordinary), *of_slow]
 
 
 def targets(*ordinary: str, never: Iterable[str] = ()) -> list[str]:

@@ -83,7 +83,7 @@ class Server:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         end_with_this_process(self.process, self.folder)
         client = self.client(retry=None)
-        for _ in range(400):
+        for _ in range(1200):
             try:
                 if client.ping():
                     break
@@ -127,7 +127,7 @@ class Cluster:
         for port in ports[1:]:
             clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
         for client in clients:
-            for _ in range(400):
+            for _ in range(1200):
                 info = client.execute_command("CLUSTER", "INFO")
                 text = info if isinstance(info, dict) else dict(part.split(":") for part in info.decode().split())
                 if text["cluster_state"] == "ok" and text["cluster_known_nodes"] == "3":

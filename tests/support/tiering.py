@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -88,27 +90,45 @@ class FlakySaver:
         return call
 
 
+_shared_pools: dict[tuple[int, str], ConnectionPool] = {}
+"""Blocking ones of this process, which all its tests use; its end closes them."""
+
+
 class Tiers:
     """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
 
     def __init__(self, target: Target, url: str) -> None:
         self.target, self.url = target, url
         self.pools: list[Any] = []
+        self._shared: Any = None
         self.native_async = target.flavour == "async"
         self.passed = 0.0
 
     async def cold(self, **more: Any) -> Any:
-        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **more}
-        if self.native_async:
-            pool: Any = AsyncConnectionPool(self.url, min_size=1, max_size=5, open=False, kwargs=options)
-            await pool.open()
-            self.pools.append(pool)
-            saver: Any = AsyncPostgresSaver(pool)
+        """A saver over Postgres. Those without options of their own share connections, which take long to make."""
+        if more:
+            self.pools.append(pool := await self._pool(**more))
         else:
-            pool = ConnectionPool(self.url, min_size=1, max_size=5, open=True, kwargs=options)
-            self.pools.append(pool)
-            saver = PostgresSaver(pool)
-        return saver
+            pool = await self._shared_pool()
+        return AsyncPostgresSaver(pool) if self.native_async else PostgresSaver(pool)
+
+    async def _shared_pool(self) -> Any:
+        if self.native_async:  # for the test's event loop
+            if self._shared is None:
+                self.pools.append(await self._pool())
+                self._shared = self.pools[-1]
+            return self._shared
+        if (os.getpid(), self.url) not in _shared_pools:
+            _shared_pools[os.getpid(), self.url] = await self._pool()
+        return _shared_pools[os.getpid(), self.url]
+
+    async def _pool(self, **more: Any) -> Any:
+        options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **more}
+        kind: Any = AsyncConnectionPool if self.native_async else ConnectionPool
+        pool = kind(self.url, min_size=1, max_size=20, open=not self.native_async, kwargs=options)
+        if self.native_async:
+            await pool.open()
+        return pool
 
     async def cold_uniform(self) -> Any:
         return Cold(await self.cold(), self.native_async)
@@ -232,6 +252,28 @@ def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
 async def drained(uniform: Uniform) -> None:
     assert await uniform.flush(timeout=30) == 0
     assert uniform.saver.stats().backlog == 0
+
+
+async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
+    """Flush what can be flushed, again until so many records are left, or something else is so; a flush may run out of time before it begins."""
+    end = time.monotonic() + 30
+    while not done(left := await uniform.flush(timeout=0.3)):
+        assert time.monotonic() < end, left
+    return left
+
+
+def named(url: str, name: str) -> str:
+    """The URL of a Postgres, for processes that will be killed: it knows them by this name."""
+    return f"{url}{'&' if '?' in url else '?'}application_name={name}"
+
+
+def wait_for_the_dead(url: str, name: str) -> None:
+    """Wait until Postgres is done with what it was told by processes that are no more."""
+    end = time.monotonic() + 30
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchall():
+            assert time.monotonic() < end, "Postgres still works for processes that are gone"
+            time.sleep(0.01)
 
 
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:

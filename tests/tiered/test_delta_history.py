@@ -9,7 +9,7 @@ import pytest
 from factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from seeds import seeds
+from seeds import seeds_and_slow, targets
 from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
 from uniform import Uniform
 from wrappers import Around
@@ -231,7 +231,8 @@ async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tie
 
 @MODES
 @pytest.mark.random
-@pytest.mark.parametrize("seed", seeds(range(3)))
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("seed", seeds_and_slow(range(2), range(2, 20)))
 async def test_random_operations_over_two_tiers(tiers: Tiers, mode: str, seed: int) -> None:
     """Of three processes; hot loses the thread at times, and gets some of its checkpoints back."""
     chance, model = random.Random(f"{seed} {mode}"), InMemorySaver()

@@ -152,12 +152,12 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     saver, _ = plain_saver(cold=Slow(), flush_interval=0.05)
     thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
     thread.start()
-    asked.wait(5)
+    asked.wait(30)
     assert saver._flush_queue is not None
     saver._flush_queue._lock.acquire()
     child = os.fork()
     if child == 0:
-        signal.alarm(15)
+        signal.alarm(60)
         put(saver, "t")
         while not saver.stats().flushed:
             time.sleep(0.02)
@@ -281,13 +281,11 @@ async def test_writers_that_wait_for_capacity_keep_no_worker_thread(target_name:
         def put(self, *_: Any) -> Any:
             raise psycopg.OperationalError("down")
 
-    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_timeout=2)
+    saver, _ = plain_saver(cold=Down(), flusher=False, max_backlog=5, backlog_timeout=60)
     made = [put(saver, f"t{number}") for number in range(5)]
     waiting = [asyncio.create_task(saver.aput_writes(made[0], [("n", 1)], f"task{one}")) for one in range(60)]
     await asyncio.sleep(0.1)
-    began = time.monotonic()
-    assert await saver.aget_tuple(made[1]) is not None
-    assert time.monotonic() - began < 1.5
+    assert await asyncio.wait_for(saver.aget_tuple(made[1]), 30) is not None
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds, targets
+from seeds import seeds, seeds_and_slow, targets
 from servers import Server
 from tiering import (
     BEHIND,
@@ -34,6 +34,7 @@ from tiering import (
     Tiers,
     between,
     drained,
+    flushed_until,
     keys_of,
     plain,
     stalled,
@@ -230,7 +231,7 @@ async def test_cold_is_down(tiers: Tiers) -> None:
     assert await uniform.get_tuple(config("thread", "other namespace")) is None
     with pytest.raises(psycopg.OperationalError):  # who knows whether cold has it
         await uniform.get_tuple(config("another"))
-    assert await uniform.flush(timeout=0.3) == 9
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().set_aside) == 9
     assert uniform.saver.stats().refused > 0
     assert "on purpose" in uniform.saver.stats().last_error
     assert uniform.saver.stats().set_aside > 0
@@ -273,7 +274,7 @@ async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
     made = await written(uniform)
     await written(uniform, "another")
     poison.add(made[1]["configurable"]["checkpoint_id"])
-    assert await uniform.flush(timeout=1) == 1
+    await flushed_until(uniform, lambda left: left == 1)
     stats = uniform.saver.stats()
     assert (stats.set_aside, stats.dirty_threads, stats.backlog) == (1, 1, 1)
     assert "cannot be stored" in stats.last_error
@@ -449,7 +450,7 @@ async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
     await written(uniform)
     now = tiers.target.raw.time()[0] * 1000
     tiers.target.raw.hset(keys_of(tiers).flush, mapping={"token": "of one that is gone", "until": now + 3_660_000})
-    assert await uniform.flush(timeout=1) == 0
+    await drained(uniform)
 
 
 async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
@@ -462,8 +463,7 @@ async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
     type(wrapped).put = type(wrapped).aput = refuses
     uniform = await tiers.uniform(cold=wrapped, **BEHIND)
     await written(uniform)
-    assert await uniform.flush(timeout=0.1) > 0
-    assert uniform.saver.stats().set_aside > 0
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().set_aside) > 0
 
 
 async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: Any) -> None:
@@ -596,9 +596,10 @@ async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> 
     keys = keys_of(tiers)
 
     def deadline() -> int:
-        found = {tiers.target.raw.pttl(key) for key in (keys.index_key, keys.data_key)}
-        assert max(found) - min(found) < 1000  # they are read one after the other
-        return int(max(found))
+        pipeline = tiers.target.raw.pipeline()
+        index, data = pipeline.pttl(keys.index_key).pttl(keys.data_key).execute()
+        assert abs(index - data) < 1000  # they are read one after the other
+        return int(index)
 
     await uniform.get_tuple(config())
     await hot.list(config())
@@ -680,7 +681,8 @@ async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
     tiers.target.raw.hdel(keys_of(tiers).data_key, *[
         field for field in tiers.target.raw.hkeys(keys_of(tiers).data_key) if field.startswith(b"b")
     ])  # fmt: skip
-    assert await uniform.flush(timeout=1) > 0
+    rest = await flushed_until(uniform, lambda left: left <= 6)
+    assert rest > 0
     assert "ThreadDamaged" in uniform.saver.stats().last_error
     assert len(await cold.list(config("another"))) == 3
 
@@ -779,7 +781,7 @@ async def test_closing(tiers: Tiers) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds(range(10)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(4), range(4, 20)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
     """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
     InMemorySaver."""
@@ -796,7 +798,7 @@ async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
-@pytest.mark.parametrize("seed", seeds([*range(10), 111, 131, 134]))
+@pytest.mark.parametrize("seed", seeds_and_slow([*range(5), 111, 131, 134], range(5, 10)))
 async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
     """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
     await interleaved(tiers, seed, history)
@@ -825,7 +827,7 @@ async def test_replicas(flavour: str) -> None:
                 break
     target = Target("own", flavour, primary.url, "replicated")
     kind = AsyncTieredSaver if flavour == "async" else TieredSaver
-    uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=0.5).saver, InMemorySaver(), **BEHIND))
+    uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=4).saver, InMemorySaver(), **BEHIND))
     other = Target("own", "sync", replica.url, "replicated").uniform()
     made = await written(uniform)
     assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
@@ -941,11 +943,12 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
                 return wait if tiers.native_async else lambda: time.sleep(0.15)
             return default
 
-    flaky.before = Slow()
-    began = time.monotonic()
-    left = await uniform.flush(timeout=0.5)
-    assert time.monotonic() - began < 5  # a claim at one of them takes a second
-    assert 0 < left < 72
+    flaky.before, left = Slow(), 72
+    while left == 72:  # the time may be up before it begins
+        left = await asyncio.wait_for(
+            uniform.flush(timeout=0.5), 8
+        )  # a claim at one of them takes a second, all take eleven
+    assert left > 0
     flaky.before = {}
     await drained(uniform)
 

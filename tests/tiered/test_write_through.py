@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -27,9 +29,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds, targets
+from seeds import seeds_and_slow, targets
 from servers import Server
-from tiering import FlakySaver, Tiers, between, plain, written
+from tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
 from typing_extensions import TypedDict
 from uniform import Target, Uniform
 from wrappers import elsewhere
@@ -495,33 +497,42 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
-@pytest.mark.parametrize("seed", seeds(range(15)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 30)))
 async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
     """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
     await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
 
 
-WRITER = """
-import sys
+WRITERS = """
+import os, sys
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 from langgraph.checkpoint.postgres import PostgresSaver
 from factories import checkpoint, config
 from redis_saver import RedisSaver, TieredSaver
 
-redis_url, prefix, url = sys.argv[1:]
-pool = ConnectionPool(url, min_size=1, open=True, kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row})
-with RedisSaver.from_conn_string(redis_url, prefix=prefix) as hot:
-    saver = TieredSaver(hot, PostgresSaver(pool))
-    found = saver.get_tuple(config())
-    where, number = (found.config, found.checkpoint["channel_values"]["n"][0]) if found else (config(), 0)
-    while True:
-        number += 1
-        one = checkpoint({"n": [number], "text": ["x" * 5000]}, {"n": f"{number:032}.1", "text": f"{1:032}.1"})
-        where = saver.put(where, one, {"step": number}, {"n": f"{number:032}.1", **({"text": f"{1:032}.1"} if number == 1 else {})})
-        saver.put_writes(where, [("n", [number])], "task")
-        print(number, flush=True)
+def write(redis_url, prefix, url):
+    pool = ConnectionPool(url, min_size=1, open=True, kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row})
+    with RedisSaver.from_conn_string(redis_url, prefix=prefix) as hot:
+        saver = TieredSaver(hot, PostgresSaver(pool))
+        found = saver.get_tuple(config())
+        where, number = (found.config, found.checkpoint["channel_values"]["n"][0]) if found else (config(), 0)
+        while True:
+            number += 1
+            one = checkpoint({"n": [number], "text": ["x" * 5000]}, {"n": f"{number:032}.1", "text": f"{1:032}.1"})
+            where = saver.put(where, one, {"step": number}, {"n": f"{number:032}.1", **({"text": f"{1:032}.1"} if number == 1 else {})})
+            saver.put_writes(where, [("n", [number])], "task")
+            print(number, flush=True)
+
+for _ in sys.stdin:
+    if writer := os.fork():
+        os.waitpid(writer, 0)
+        print("killed", flush=True)
+    else:
+        print(os.getpid(), flush=True)
+        write(*sys.argv[1:])
 """
+"""A writer for each line it reads: says its process id, then what is acknowledged, and "killed" when it was."""
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -529,21 +540,26 @@ with RedisSaver.from_conn_string(redis_url, prefix=prefix) as hot:
 async def test_killed_writers(tiers: Tiers) -> None:
     """What was acknowledged is in both, whatever was under way; hot never says less than cold."""
     chance, acknowledged = random.Random(1), [0]
-    await tiers.cold()
     cold = await tiers.cold_uniform()
-    for _ in range(6):
-        arguments = [sys.executable, "-c", WRITER, tiers.target.url, tiers.target.prefix, tiers.url]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1] / "support") as writer:
-            assert writer.stdout is not None
+    given = tiers.target.url, tiers.target.prefix, named(tiers.url, tiers.target.prefix)
+    arguments = [sys.executable, "-c", WRITERS, *given]
+    folder = Path(__file__).parents[1] / "support"
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as writers:
+        assert writers.stdin is not None and writers.stdout is not None
+        for _ in range(6):
+            writers.stdin.write(b"write\n")
+            writers.stdin.flush()
+            writer = int(writers.stdout.readline())
             for _ in range(chance.randint(1, 40)):
-                acknowledged.append(int(writer.stdout.readline()))
+                acknowledged.append(int(writers.stdout.readline()))
             time.sleep(chance.random() / 100)
-            writer.kill()
-            acknowledged += map(int, writer.stdout.read().split(b"\n")[:-1])
-        found = await (await tiers.uniform()).get_tuple(config())
-        assert plain(found) == plain(await cold.get_tuple(config()))
-        assert found.checkpoint["channel_values"]["n"][0] in (acknowledged[-1], acknowledged[-1] + 1)
-        assert found.checkpoint["channel_values"]["text"] == ["x" * 5000]
+            os.kill(writer, signal.SIGKILL)
+            acknowledged += map(int, iter(writers.stdout.readline, b"killed\n"))
+            wait_for_the_dead(tiers.url, tiers.target.prefix)
+            found = await (await tiers.uniform()).get_tuple(config())
+            assert plain(found) == plain(await cold.get_tuple(config()))
+            assert found.checkpoint["channel_values"]["n"][0] in (acknowledged[-1], acknowledged[-1] + 1)
+            assert found.checkpoint["channel_values"]["text"] == ["x" * 5000]
     listed = await (await tiers.uniform()).list(config())
     numbers = {one.checkpoint["channel_values"]["n"][0]: one for one in listed}
     assert list(numbers) == sorted(numbers, reverse=True)

@@ -24,6 +24,7 @@ from servers import Server
 from store_tiering import Recording, StoreTiers, check_copies, later, partition_of, plain
 from stores import check_sound
 from stores import later as items_later
+from tiering import named, wait_for_the_dead
 from uniform import Target, Uniform
 from wrappers import Around, elsewhere
 
@@ -741,19 +742,19 @@ def write_for_ever(redis_url: str, prefix: str, postgres_url: str, seed: int) ->
 @pytest.mark.parametrize("flavour", ["sync"])
 async def test_killed_processes_leave_nothing_in_hot_that_postgres_has_not(store_tiers: StoreTiers) -> None:
     target, context = store_tiers.target, multiprocessing.get_context("spawn")
-    given = target.url, target.prefix, store_tiers.url
+    given = target.url, target.prefix, named(store_tiers.url, target.prefix)
     processes = [context.Process(target=write_for_ever, args=(*given, seed)) for seed in range(3)]
     for one in processes:
         one.start()
     store = await store_tiers.store()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(await store.search(NS)) < 3 and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)
     for one in processes:
         os.kill(one.pid or 0, signal.SIGKILL)
         one.join()
-    await asyncio.sleep(0.2)  # what Postgres still does for the dead
+    wait_for_the_dead(store_tiers.url, target.prefix)
     names = [(ns, key) for ns in (NS, DEEP) for key in ("k", "l", "m", "own-0", "own-1", "own-2")]
     for passed in (0, 300_001):
         later(target, passed)
