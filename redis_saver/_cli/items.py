@@ -23,7 +23,7 @@ def run(given: argparse.Namespace) -> int:
     """Copy items. Returns the exit code."""
     labels = labels_of(given.namespace or ())
     with (
-        opened_store(given.source, target=False, prefix=given.source_prefix) as source,
+        opened_store(given.source, target=False, prefix=given.source_prefix or "langgraph") as source,
         opened_store(given.target, target=True, prefix=given.target_prefix) as target,
         progress_bar("items") as show,
     ):

