@@ -37,8 +37,8 @@ class Place(NamedTuple):
 class ForeignSource(Endpoint):
     """A saver of another package. All its keys are found when it is first asked for something; what is new after that is not seen."""
 
-    refusals: tuple[type[Exception], ...] = (*Endpoint.refusals, AttributeError)
-    """A document that is none of the saver's may have any form."""
+    refusals: tuple[type[Exception], ...] = (*Endpoint.refusals, AttributeError, RecursionError)
+    """What a document that is none of the saver's may lead to: it may have any form, and any depth."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
         """Use a driver. The caller closes its client.

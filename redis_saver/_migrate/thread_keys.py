@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import NamedTuple
 
 from redis_saver._common import names
@@ -23,6 +23,7 @@ class ThreadKeys:
 
     def __init__(self, found: Iterable[ThreadKey]) -> None:
         """Keep keys. One that comes twice is kept once."""
+        sqlite3 = import_module("sqlite3")  # some Pythons are built without it
         self._rows = sqlite3.connect("", check_same_thread=False)
         self._rows.execute(
             "CREATE TABLE keys (thread BLOB, name BLOB, is_own INT, PRIMARY KEY (thread, name)) WITHOUT ROWID"

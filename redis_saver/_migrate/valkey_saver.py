@@ -114,7 +114,7 @@ def _head_of(key: bytes, stored: Any) -> _Head | None:
     """The names in the whole text of a checkpoint."""
     try:
         found = json.loads(stored or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):
         return None

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
