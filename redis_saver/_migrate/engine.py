@@ -184,11 +184,12 @@ def _threads_of(source: Source, prefix: str) -> list[str]:
 
 def _named(threads: Collection[str], prefix: str) -> list[str]:
     """The names that the caller gave."""
-    if isinstance(threads, str) or not all(isinstance(name, str) for name in threads):
+    names = set(threads)
+    if isinstance(threads, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"threads={shown(threads)}: write a list of the names of threads, such as ['user-1']")
     if prefix:
         raise ValueError(f"threads= and thread_prefix={shown(prefix)}: give one of the two")
-    return sorted(set(threads))
+    return sorted(names)
 
 
 class _Move:

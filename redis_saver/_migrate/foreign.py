@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -37,6 +37,8 @@ class Place(NamedTuple):
 class ForeignSource(Endpoint):
     """A saver of another package. All its keys are found when it is first asked for something; what is new after that is not seen."""
 
+    kind: ClassVar[str]
+    """The package, as URLs name it."""
     refusals: tuple[type[Exception], ...] = (*Endpoint.refusals, AttributeError, RecursionError)
     """What a document that is none of the saver's may lead to: it may have any form, and any depth."""
 
@@ -64,10 +66,8 @@ class ForeignSource(Endpoint):
 
     def _known(self) -> ThreadKeys:
         if self._keys is None:
-            wanted = (None, self.prefix)
-            found = ThreadKeys(
-                each for each in self.driver.stream(self.scan()) if self.prefix is None or each.prefix in wanted
-            )
+            keys = self.driver.stream(self.scan())
+            found = ThreadKeys(key for key in keys if None in (self.prefix, key.prefix) or key.prefix == self.prefix)
             self._check_prefixes(found.prefixes)
             self._keys = found
         return self._keys
@@ -102,9 +102,10 @@ class ForeignSource(Endpoint):
                 one = record(found, place.tasks)
             yield one
 
+    @staticmethod
     @abstractmethod
-    def scan(self) -> Stream[ThreadKey]:
-        """All keys of the saver that are found by SCAN."""
+    def scan() -> Stream[ThreadKey]:
+        """The keys of a server that are the saver's, as far as SCAN has to find them."""
 
     @abstractmethod
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[Key, Place]]:

@@ -9,9 +9,10 @@ from typing import Any
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Operation, Page, Scan
 from redis_saver._engine.runner import Pump
-from redis_saver._migrate import redis_documents, valkey_saver
 from redis_saver._migrate.adapters import OurEndpoint
 from redis_saver._migrate.foreign import ForeignSource
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver.errors import EndpointError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -41,17 +42,18 @@ def _seen() -> Operation[list[tuple[tuple[str, str], int]]]:
     position: Any = None
     while True:
         position, keys = yield Scan(b"*}:data", position)
-        for prefix in {key: found[1] for key in keys if (found := _OUR_DATA.fullmatch(key))}.values():
-            name = shown(prefix.decode("utf-8", "backslashreplace"))
+        for found in filter(None, map(_OUR_DATA.fullmatch, keys)):
+            name = shown(found[1].decode("utf-8", "backslashreplace"))
             counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
         if position is None:
             break
-    for kind, scan in ((redis_documents.KIND, redis_documents.scan), (valkey_saver.KIND, valkey_saver.scan)):
-        pump = Pump(scan())
+    for source in (RedisDocuments, ValkeyStrings):
+        pump = Pump(source.scan())
         for step in pump:
             if isinstance(step, Page):
                 prefixes = [each.prefix for each in step.items if each.prefix is not None]
-                counts.update((f"{shown(prefix)}:*", f"of {kind}: write {kind}:URL") for prefix in prefixes)
+                remedy = f"of {source.kind}: write {source.kind}:URL"
+                counts.update((f"{shown(prefix)}:*", remedy) for prefix in prefixes)
                 continue
             with pump:
                 pump.reply = yield step

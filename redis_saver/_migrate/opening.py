@@ -20,11 +20,13 @@ from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common.display import printable, shown
-from redis_saver._migrate import langgraph_dev, new_files, redis_documents, valkey_saver
+from redis_saver._migrate import langgraph_dev, new_files
 from redis_saver._migrate.adapters import endpoint_of
 from redis_saver._migrate.dumpfile import FileSource
 from redis_saver._migrate.dumpfile_target import FileTarget
 from redis_saver._migrate.foreign import ForeignSource
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError, RedisSaverError
 
@@ -32,13 +34,10 @@ FORMS = (
     "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..., sqlite:PATH, "
     "inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
 )
-SOURCE_FORMS = f"{redis_documents.KIND}:URL (its RedisSaver and ShallowRedisSaver) or {valkey_saver.KIND}:URL (its ValkeySaver), with the URL of their server"
+SOURCE_FORMS = f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), with the URL of their server"
 """What else a source may be."""
 _OURS = urls.SCHEMES | {"memory"}
-_FOREIGN: Mapping[str, type[ForeignSource]] = {
-    redis_documents.KIND: redis_documents.RedisDocuments,
-    valkey_saver.KIND: valkey_saver.ValkeyStrings,
-}
+_FOREIGN: Mapping[str, type[ForeignSource]] = {each.kind: each for each in (RedisDocuments, ValkeyStrings)}
 """Savers of other packages on Redis or Valkey, by the name of the package."""
 
 
@@ -85,8 +84,8 @@ def opened(
         )
     with ExitStack() as stack:
         with opening(url):
-            wanted = _Wanted(url, path, serializer(), target, prefix or "langgraph", ttl, require_encryption)
-            endpoint = opener(wanted, stack)
+            ours = "langgraph" if prefix is None else prefix
+            endpoint = opener(_Wanted(url, path, serializer(), target, ours, ttl, require_encryption), stack)
         yield endpoint
 
 
@@ -100,7 +99,7 @@ def _opened_foreign(
         raise EndpointError(
             f"{name}: threads are moved from there, and not to there. Write a target, such as redis://host:6379"
         )
-    if prefix is not None and kind == valkey_saver.KIND:
+    if prefix is not None and kind == ValkeyStrings.kind:
         raise EndpointError(
             f"{name}: the keys of a ValkeySaver have no prefix to choose. Leave prefix {shown(prefix)} out"
         )

@@ -4,9 +4,11 @@
     <prefix>:<thread>:<namespace>                          the newest checkpoint of ShallowRedisSaver
     <writes>:<thread>:<namespace>:<checkpoint>:<task>:<n>  a pending write; n is its index
 
-An empty namespace is `__empty__` in keys and documents, but in the keys of ShallowRedisSaver it is empty, and in the documents of its twin for asyncio. Names may hold colons, so a key does not say where they
-end: the documents do, as they repeat all names. Documents are found by their type and these names, whatever their prefixes are; a pending write belongs
-to the checkpoint that it names. What else there is (pointers to the newest checkpoint, lists of keys, search indexes) can be made from these.
+An empty namespace is `__empty__` in keys and documents, but in the keys of ShallowRedisSaver it is empty, and in the documents of its twin for asyncio.
+
+Names may hold colons, so a key does not say where they end: the documents do, as they repeat all names. Documents are found by their type and these
+names, whatever their prefixes are; a pending write belongs to the checkpoint that it names. What else there is (pointers to the newest checkpoint, lists
+of keys, search indexes) can be made from these.
 """
 
 from __future__ import annotations
@@ -25,19 +27,9 @@ from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tu
 from redis_saver._migrate.records import Key, Task, TaskInfo
 from redis_saver._migrate.thread_keys import ThreadKey
 
-KIND = "langgraph-checkpoint-redis"
 _TYPE = b"ReJSON-RL"
-_NAMES = (
-    "thread_id",
-    "checkpoint_ns",
-    "checkpoint_id",
-    "parent_checkpoint_id",
-    "task_id",
-    "idx",
-    "task_path",
-    "channel",
-)
-_PATHS = (*(f"$.{name}" for name in _NAMES), "$.checkpoint.id")
+_CHECKPOINT = ("$.thread_id", "$.checkpoint_ns", "$.checkpoint_id", "$.parent_checkpoint_id")
+_WRITE = ("$.task_id", "$.idx", "$.task_path", "$.channel")
 _NO_NAMESPACE = "__empty__"
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -45,9 +37,18 @@ _NO_ID = "00000000-0000-0000-0000-000000000000"
 class RedisDocuments(ForeignSource):
     """The documents of langgraph-checkpoint-redis on a server."""
 
-    def scan(self) -> Stream[ThreadKey]:
+    kind = "langgraph-checkpoint-redis"
+
+    @staticmethod
+    def scan() -> Stream[ThreadKey]:
         """The keys of all documents of the saver."""
-        return scan()
+        position: Any = None
+        while True:
+            position, keys = yield Scan(b"*", position)
+            heads = yield from _heads((yield from of_type(keys, _TYPE)))
+            yield Page([ThreadKey(head.thread, head.key, head.prefix) for head in heads if head is not None])
+            if position is None:
+                return
 
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[Key, Place]]:
         """What a thread has."""
@@ -103,18 +104,6 @@ class RedisDocuments(ForeignSource):
         return self._serde.loads_typed((kind, data))
 
 
-def scan() -> Stream[ThreadKey]:
-    """The keys of all documents of the saver on a server."""
-    position: Any = None
-    while True:
-        position, keys = yield Scan(b"*", position)
-        documents = yield from of_type(keys, _TYPE)
-        heads = yield from _heads(documents)
-        yield Page([ThreadKey(head.thread, head.key, head.prefix) for head in heads if head is not None])
-        if position is None:
-            return
-
-
 class _Head(NamedTuple):
     """What a document says of itself, without values."""
 
@@ -147,7 +136,7 @@ def _order(head: _Head) -> tuple[str, str, int, bytes]:
 
 def _heads(keys: Sequence[bytes]) -> Operation[list[_Head | None]]:
     """What documents say of themselves; None for those that are gone, or are not of the saver."""
-    replies = yield from batched([Command(("JSON.GET", key, *_PATHS)) for key in keys])
+    replies = yield from batched([Command(("JSON.GET", key, *_CHECKPOINT, *_WRITE)) for key in keys])
     return [_head(key, found) for key, found in zip(keys, map(_parsed, replies), strict=True)]
 
 
@@ -155,19 +144,19 @@ def _head(key: bytes, found: Any) -> _Head | None:
     if not isinstance(found, dict):
         return None
     said = {path: values[0] for path, values in found.items() if values}
-    thread, ns, checkpoint_id, parent, task, index, path, channel, own_id = (said.get(name) for name in _PATHS)
+    thread, ns, checkpoint_id, parent = map(said.get, _CHECKPOINT)
+    task, number, path, channel = map(said.get, _WRITE)
     if not (isinstance(thread, str) and isinstance(ns, str) and isinstance(checkpoint_id, str)):
         return None
-    at = _without(ns, _NO_NAMESPACE), _without(checkpoint_id, _NO_ID)
-    thread_id, ns = _without(thread, _NO_ID), ns or _NO_NAMESPACE
-    if isinstance(task, str) and isinstance(index, int) and isinstance(channel, str):
-        if not _prefix(key, f":{thread}:{ns}:{checkpoint_id}:{task}:{index}"):
-            return None
-        return _Head(key, None, thread_id, at, None, task, index, path, channel)
-    prefix = _prefix(key, f":{thread}:{ns}:{checkpoint_id}") or _prefix(key, f":{thread}:{at[0]}")
-    if not prefix or own_id is None:
-        return None
-    return _Head(key, prefix, thread_id, at, _without(parent or "", _NO_ID) or None, "", 0, None, "")
+    thread_id, at = _without(thread, _NO_ID), (_without(ns, _NO_NAMESPACE), _without(checkpoint_id, _NO_ID))
+    in_key = f":{thread}:{ns or _NO_NAMESPACE}:{checkpoint_id}"
+    if isinstance(task, str) and isinstance(number, int) and isinstance(channel, str):
+        is_one = _prefix(key, f"{in_key}:{task}:{number}")
+        return _Head(key, None, thread_id, at, None, task, number, path, channel) if is_one else None
+    prefix = _prefix(key, in_key) or _prefix(key, f":{thread}:{at[0]}")
+    return (
+        _Head(key, prefix, thread_id, at, _without(parent or "", _NO_ID) or None, "", 0, None, "") if prefix else None
+    )
 
 
 def _without(name: str, stand_in: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class ThreadKeys:
         """Keep keys. One that comes twice is kept once."""
         sqlite3 = import_module("sqlite3")  # some Pythons are built without it
         self._rows = sqlite3.connect("", check_same_thread=False)
+        weakref.finalize(self, self._rows.close)
         self._rows.execute(
             "CREATE TABLE keys (thread BLOB, name BLOB, is_own INT, PRIMARY KEY (thread, name)) WITHOUT ROWID"
         )

@@ -25,7 +25,6 @@ from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tu
 from redis_saver._migrate.records import Key, Task, TaskInfo
 from redis_saver._migrate.thread_keys import ThreadKey
 
-KIND = "langgraph-checkpoint-aws"
 PREFIX = "checkpoint"
 _HEAD_BYTES = 1000
 """So much of a text is read to learn its names; if they are longer, all of it."""
@@ -38,9 +37,19 @@ _HEAD = re.compile(
 class ValkeyStrings(ForeignSource):
     """The strings of ValkeySaver on a server."""
 
-    def scan(self) -> Stream[ThreadKey]:
+    kind = "langgraph-checkpoint-aws"
+
+    @staticmethod
+    def scan() -> Stream[ThreadKey]:
         """The keys of all checkpoints."""
-        return scan()
+        position: Any = None
+        while True:
+            position, keys = yield Scan(b"checkpoint:{*", position)
+            texts = yield from of_type(keys, b"string")
+            found = zip(texts, (yield from _heads(texts)), strict=True)
+            yield Page([ThreadKey(head[0], key, PREFIX) for key, head in found if head is not None])
+            if position is None:
+                return
 
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[Key, Place]]:
         """What a thread has."""
@@ -77,19 +86,6 @@ class ValkeyStrings(ForeignSource):
     def _written(self, write: Mapping[str, Any]) -> Any:
         """The value of a pending write."""
         return self._serde.loads_typed((write["type"], base64.b64decode(write["value"])))
-
-
-def scan() -> Stream[ThreadKey]:
-    """The keys of all checkpoints of the saver on a server."""
-    position: Any = None
-    while True:
-        position, keys = yield Scan(b"checkpoint:{*", position)
-        texts = yield from of_type(keys, b"string")
-        heads = yield from _heads(texts)
-        found = zip(texts, heads, strict=True)
-        yield Page([ThreadKey(head[0], key, PREFIX) for key, head in found if head is not None])
-        if position is None:
-            return
 
 
 _Head = tuple[str, str, str, "str | None"]

@@ -13,6 +13,7 @@ import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import foreign_agents
@@ -22,12 +23,13 @@ import redis
 from dump_driver import DumpDriver
 from foreign_agents import HOSTILE, THREADS, of
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
 from servers import Server, free_port, modules_server, url_of
 
-from redis_saver import EndpointError, RedisSaver
+from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main
 from redis_saver._migrate import foreign_values
 from redis_saver._migrate.foreign import ForeignSource
@@ -259,6 +261,44 @@ async def test_what_a_valkey_saver_stores_now_arrives_as_it_was_put(plain: Serve
     foreign_agents.go_on(back)
 
 
+def test_what_a_valkey_saver_encrypted_is_read_with_the_key(plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("langgraph_checkpoint_aws.checkpoint.valkey")
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    url = f"{plain.url}/20"
+    foreign_agents.live(foreign_data.valkey_saver(url, serde=EncryptedSerializer.from_pycryptodome_aes()))
+    there, here = f"langgraph-checkpoint-aws:{url}", f"{plain.url}/21"
+    assert main(["migrate", there, here]) == 0
+    with RedisSaver.from_conn_string(here, serde=EncryptedSerializer.from_pycryptodome_aes()) as saver:
+        foreign_agents.go_on(saver)
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    with opened(there, target=False) as source:
+        failed = migrate(source, InMemorySaver()).failed
+    assert len(failed) == 4 and all("set LANGGRAPH_AES_KEY to the key it was written with" in each for each in failed)
+
+
+@pytest.mark.parametrize(
+    ("name", "rights"),
+    [
+        ("redis-0.5.2", "~* +scan +type +json.get"),
+        (VALKEY, "~checkpoint:* ~writes:* +scan +type +get +getrange"),
+    ],
+)
+def test_a_user_who_may_only_read_suffices(request: pytest.FixtureRequest, name: str, rights: str) -> None:
+    """`docs/coming-from.md` names these rights."""
+    server: Server = request.getfixturevalue("plain" if name == VALKEY else "modules")
+    with server.client() as client:
+        client.flushall()
+        foreign_data.fill(client, f"{name}.jsonl", documents=name != VALKEY)
+        client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">word", *rights.split())
+    kind = "langgraph-checkpoint-aws" if name == VALKEY else "langgraph-checkpoint-redis"
+    with opened(f"{kind}:redis://reader:word@127.0.0.1:{server.port}", target=False) as source:
+        source._serde = JsonPlusSerializer()
+        assert source.name == f"{kind}:{server.url}"
+        assert migrate(source, InMemorySaver()).moved == 4
+    page = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
+    assert all(f"`{right[1:].upper()}`" in page for right in rights.split() if right[0] == "+")
+
+
 def test_a_saver_for_asyncio_is_refused() -> None:
     aio = pytest.importorskip("langgraph.checkpoint.redis.aio")
     saver = object.__new__(aio.AsyncRedisSaver)
@@ -298,6 +338,7 @@ def test_what_is_gone_meanwhile_is_left_out(new: RedisSaver, plain: Server) -> N
         {"checkpoint": {"id": "x"}},
         {"checkpoint": {"id": "x", "channel_values": [1]}},
         {"checkpoint": "no JSON"},
+        {"checkpoint": None},
         {"metadata": "[1]"},
         {"metadata": None},
     ],
@@ -306,8 +347,6 @@ def test_a_damaged_document_is_named_and_others_are_moved(damage: Any, new: Redi
     driver = DumpDriver("redis-0.5.2.jsonl")
     key = some_key(driver, "checkpoint:user-chat:")
     driver.put(key, {**driver.document(key), **damage})
-    if isinstance(damage.get("checkpoint"), str):  # a text that says nothing of its id is not found to be a checkpoint
-        driver.put(key, {**driver.document(key), "checkpoint": {"id": "x", "channel_values": damage["checkpoint"]}})
     with target(plain.url) as here:
         report = migrate(documents(driver), here)
     assert report.moved == 3 and len(report.failed) == 1
@@ -441,7 +480,7 @@ def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plai
 # -- asyncio
 
 
-async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver) -> None:
+async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver, plain: Server) -> None:
     back, seen = InMemorySaver(), set[int]()
     source = source_of("redis-0.5.2")
     source._serde = JsonPlusSerializer()
@@ -450,6 +489,8 @@ async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver) -> 
     )
     assert (report.moved, report.compared) == (1, 0) and seen and threading.get_ident() not in seen
     assert (await amigrate(back, new)).moved == 1
+    async with AsyncRedisSaver.from_conn_string(plain.url) as saver:
+        assert (await amigrate(back, saver)).unchanged == 1
     with pytest.raises(EndpointError):
         await amigrate(strings(DumpDriver("redis-0.5.2.jsonl")), back)
 
