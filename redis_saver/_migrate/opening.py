@@ -17,12 +17,16 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
 from redis_saver._checkpoint.sync import RedisSaver
-from redis_saver._client import urls
-from redis_saver._common.display import printable
+from redis_saver._client import clients, urls
+from redis_saver._client.sync import SyncDriver
+from redis_saver._common.display import printable, shown
 from redis_saver._migrate import langgraph_dev, new_files
 from redis_saver._migrate.adapters import endpoint_of
 from redis_saver._migrate.dumpfile import FileSource
 from redis_saver._migrate.dumpfile_target import FileTarget
+from redis_saver._migrate.foreign import ForeignSource
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError, RedisSaverError
 
@@ -30,7 +34,11 @@ FORMS = (
     "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..., sqlite:PATH, "
     "inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
 )
+SOURCE_FORMS = f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), with the URL of their server"
+"""What else a source may be."""
 _OURS = urls.SCHEMES | {"memory"}
+_FOREIGN: Mapping[str, type[ForeignSource]] = {each.kind: each for each in (RedisDocuments, ValkeyStrings)}
+"""Savers of other packages on Redis or Valkey, by the name of the package."""
 
 
 @contextmanager
@@ -38,7 +46,7 @@ def opened(
     url: str,
     *,
     target: bool,
-    prefix: str = "langgraph",
+    prefix: str | None = None,
     ttl: timedelta | None = None,
     require_encryption: bool = False,
 ) -> Iterator[Any]:
@@ -49,9 +57,10 @@ def opened(
 
     Args:
         url: `redis://...` and the other forms of `RedisSaver.from_conn_string`, `postgresql://...`, `sqlite:PATH`,
-            `inmem:FOLDER`, `file:PATH`.
+            `inmem:FOLDER`, `file:PATH`. A source may also be `langgraph-checkpoint-redis:URL` or `langgraph-checkpoint-aws:URL`: what these packages' savers
+            keep on the server with that URL.
         target: Whether it is written. If not, it must exist, and is not changed.
-        prefix: For Redis: the beginning of all keys.
+        prefix: For Redis: the beginning of all keys; None: `langgraph`. For `langgraph-checkpoint-redis:` the `checkpoint_prefix`; None: whatever it is.
         ttl: For Redis: when the threads that are written expire.
         require_encryption: For Redis: whether plain values are refused. Default: no, as plain threads are moved, too.
 
@@ -59,9 +68,14 @@ def opened(
         EndpointError: The URL is not understood, or it leads nowhere, or a package is missing. The message says which, without a password.
     """
     scheme, separator, path = url.partition(":")
+    if scheme in _FOREIGN and path:
+        with _opened_foreign(scheme, path, target=target, prefix=prefix, ttl=ttl) as source:
+            yield source
+        return
     opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
     if not separator or opener is None or not path.strip("/"):
-        raise EndpointError(f"{urls.without_login(url)} is not the URL of a source or target: write {FORMS}")
+        others = "" if target else f"; or {SOURCE_FORMS}"
+        raise EndpointError(f"{urls.without_login(url)} is not the URL of a source or target: write {FORMS}{others}")
     if scheme in urls.PATHS and not urls.is_path(url):
         raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}. Write {scheme}:PATH")
     if ttl is not None and scheme not in _OURS:
@@ -70,8 +84,32 @@ def opened(
         )
     with ExitStack() as stack:
         with opening(url):
-            endpoint = opener(_Wanted(url, path, serializer(), target, prefix, ttl, require_encryption), stack)
+            ours = "langgraph" if prefix is None else prefix
+            endpoint = opener(_Wanted(url, path, serializer(), target, ours, ttl, require_encryption), stack)
         yield endpoint
+
+
+@contextmanager
+def _opened_foreign(
+    kind: str, url: str, *, target: bool, prefix: str | None, ttl: timedelta | None
+) -> Iterator[ForeignSource]:
+    """The source `kind:url`."""
+    name = f"{kind}:{urls.without_login(url)}"
+    if target or ttl is not None:
+        raise EndpointError(
+            f"{name}: threads are moved from there, and not to there. Write a target, such as redis://host:6379"
+        )
+    if prefix is not None and kind == ValkeyStrings.kind:
+        raise EndpointError(
+            f"{name}: the keys of a ValkeySaver have no prefix to choose. Leave prefix {shown(prefix)} out"
+        )
+    with ExitStack() as stack:
+        with opening(url):
+            client = clients.connect(url, asynchronous=False)
+            stack.callback(clients.close, client)
+            driver = SyncDriver(client)
+            driver.check_version()
+        yield _FOREIGN[kind](driver, serializer(), name, prefix)
 
 
 def serializer() -> SerializerProtocol:

@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from bench.servers import end_with_this_process, redis_of_the_wheel
+from bench.servers import end_with_this_process, redis_of_the_wheel, redis_with_modules
 from bench.servers import redis_program as binary
 
 
@@ -108,6 +108,12 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def modules_server() -> Server | None:
+    """A server with RedisJSON and RediSearch; None where there is none."""
+    program = redis_with_modules()
+    return None if program is None else Server(*program[1:], program=program[0])
 
 
 class Cluster:

