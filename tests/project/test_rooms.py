@@ -42,7 +42,7 @@ MAY_IMPORT = {
 """Beside the leaves, which import only one another."""
 JOINTS = {
     "_cache": {"cache", "sync", "aio"},
-    "_checkpoint": {"saver", "sync", "aio"},
+    "_checkpoint": {"owned_thread", "saver", "sync", "aio"},
     "_store": {"store", "sync", "aio"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},
 }
