@@ -140,4 +140,7 @@ def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
         more["checkpoint_ns"] = where.checkpoint_ns
     if where.checkpoint_id is None:
         more.pop("checkpoint_id", None)
-    return {**given, "configurable": more}
+    found: RunnableConfig = {**given, "configurable": more}
+    if "metadata" in given:  # where LangChain takes the texts of `configurable` along
+        found["metadata"] = {key: one for key, one in given["metadata"].items() if key not in config.OURS}
+    return found
