@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "__init__",
     },
     "telemetry": {"_tiered"},
-    "agent_server": {"_checkpoint", "_store"},
+    "agent_server": {"_checkpoint", "_engine", "_store"},
     "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered", "_tiered_store"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
