@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
@@ -19,9 +19,19 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage.context import Context
 
 T = TypeVar("T")
-_NOTHING: Mapping[tuple[Keyspace, bytes], str] = MappingProxyType({})
-_held: ContextVar[Mapping[tuple[Keyspace, bytes], str]] = ContextVar("redis_saver_held", default=_NOTHING)
-"""The tokens of the threads that are owned where the code runs, inside of `with saver.own(...)`: by the saver's keyspace, and the owner key."""
+
+
+class Held:
+    """The token of a thread that is owned while a block runs; nothing behind the block, also where code that began in it goes on."""
+
+    token = ""
+
+
+Tokens: TypeAlias = Mapping[tuple[Keyspace, bytes], Held]
+_NOTHING: Tokens = MappingProxyType({})
+_held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
+"""What is owned where the code runs, inside of `with saver.own(...)`: by the saver's keyspace, and the owner key."""
+_NOT_HELD = Held()
 _ON_PURPOSE = ("update", "fork")
 """How LangGraph names the source of a checkpoint that may fork: `update_state`, and a run that was sent back in time."""
 
@@ -34,7 +44,7 @@ class Guard(NamedTuple):
     token: str
     """The writer's, of all threads that the operation writes; nothing: what `held` has."""
     keyspace: Keyspace
-    held: Mapping[tuple[Keyspace, bytes], str]
+    held: Tokens
     is_required: bool
     checkpoint: bytes = b""
     """The member of a checkpoint whose parent has to be the newest; nothing: that is not looked at."""
@@ -52,7 +62,7 @@ class Guard(NamedTuple):
         if (script := self.scripts.get(call.script)) is None:
             return call
         owner = names.owner_beside(call.keys[0])
-        token = self.token or self.held.get((self.keyspace, owner), "")
+        token = self.token or self.held.get((self.keyspace, owner), _NOT_HELD).token
         required = b"1" if self.is_required else b""
         if call.script is scripts.ERASE:  # cold has deleted the thread
             if token:
@@ -118,10 +128,10 @@ def guard_of(context: Context, by: Mapping[Script, Script], token: str = "") -> 
     return Guard(by, token, context.keyspace, _held.get(), context.requires_owner)
 
 
-def hold(keyspace: Keyspace, owner: bytes, token: str) -> None:
-    """From now on, what runs here writes that thread with a token; with an empty one, without."""
+def hold(keyspace: Keyspace, owner: bytes, held: Held | None) -> None:
+    """From now on, what runs here writes that thread with a token; None: without."""
     tokens = {key: one for key, one in _held.get().items() if key != (keyspace, owner)}
-    _held.set({**tokens, (keyspace, owner): token} if token else tokens or _NOTHING)
+    _held.set({**tokens, (keyspace, owner): held} if held else tokens or _NOTHING)
 
 
 def marked(

@@ -46,6 +46,7 @@ class Ownership:
         self._driver, self._take = driver, take
         self._key = context.keyspace.owner_key(terms.thread)
         self._token, self._pid, self._is_lost = "", 0, False
+        self._held = guards.Held()
         self._renewing: Future[None] | None = None
 
     @property
@@ -99,7 +100,8 @@ class Ownership:
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
         self._token, self._pid = record.token, os.getpid()
-        guards.hold(self._context.keyspace, self._key, record.token)
+        self._held.token = record.token
+        guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
             _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
         self._renewing = loops.start(self._renew())
@@ -110,7 +112,8 @@ class Ownership:
 
     def _end(self) -> bool:
         """Renew the lease no more. Returns whether this process is to give the thread back: the child of a fork is not."""
-        guards.hold(self._context.keyspace, self._key, "")
+        self._held.token = ""
+        guards.hold(self._context.keyspace, self._key, None)
         if self._pid != os.getpid():
             return False
         assert self._renewing is not None  # noqa: S101 - the block has begun

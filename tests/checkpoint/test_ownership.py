@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from factories import checkpoint, config, ids
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 from uniform import Target, Uniform
 from wrappers import Around
@@ -374,6 +377,32 @@ async def test_a_graph_runs_as_its_owner(target: Target, on: Any) -> None:
     assert len(found) == 4
     assert {one.metadata["run_id"] for one in found} == {"the run"}
     assert not [one for one in found if "thread_owner" in one.metadata]
+
+
+async def test_a_subgraph_and_a_resumed_run_write_as_the_owner(target: Target) -> None:
+    uniform = target.uniform(ownership="required", on_fork="raise")
+    inner = StateGraph(State)
+    inner.add_node("asks", lambda state: {"n": state["n"] + interrupt("how many?")})
+    inner.add_edge(START, "asks")
+    builder = StateGraph(State)
+    builder.add_node("inner", inner.compile()).add_edge(START, "inner")
+    compiled = builder.compile(checkpointer=uniform.saver)
+    async with owning(uniform) as given:
+        await run(compiled, uniform, {"n": 1}, given)
+    async with owning(uniform) as given:
+        assert await run(compiled, uniform, Command(resume=5), given) == {"n": 6}
+        other = {"configurable": {"thread_id": THREAD}}
+        code = contextvars.Context()  # as in another process: nothing but the config says who writes
+        with pytest.raises(NotOwner):
+            await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, other))
+        assert await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, given))
+
+
+async def test_code_that_goes_on_behind_the_block_is_no_owner(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform):
+        code = contextvars.copy_context()
+    await code.run(asyncio.ensure_future, put(uniform, None, 1))
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
