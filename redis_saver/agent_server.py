@@ -15,6 +15,8 @@ The server reads `module.name` for what is installed and `./file.py:name` for a 
     REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default never
     REDIS_SAVER_REFRESH_ON_READ        true: reading a thread moves its deadline too; by default false
     REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default all
+    REDIS_SAVER_OWNERSHIP              run: a run owns its thread from when it first reads it, so what an older run still writes is refused; by
+                                       default nobody owns threads
     REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default never
     REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in LangGraph's stores
     REDIS_SAVER_STORE_EMBED            the model that embeds items, such as openai:text-embedding-3-small (extra `vectors`, and LangChain
@@ -31,18 +33,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.ownership import Terms, taken
+from redis_saver._common import config as configs
 from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
+from redis_saver._engine.requests import T
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
 
@@ -59,7 +66,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
         UnsupportedServer: The server lacks what the saver needs.
     """
     settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER", refreshes=False), "history": _history(), **_shared()}
-    async with AsyncRedisSaver.from_conn_string(_url(), **settings) as saver:
+    async with _kind().from_conn_string(_url(), **settings) as saver:
         await saver.asetup()
         _pass_histories_on()
         yield saver
@@ -78,6 +85,66 @@ async def store() -> AsyncIterator[AsyncRedisStore]:
     async with AsyncRedisStore.from_conn_string(_url(), **settings) as found:
         await found.asetup()
         yield found
+
+
+class SaverOfRuns(AsyncRedisSaver):
+    """An `AsyncRedisSaver` whose runs own their threads: each from its first read on, until the next run begins.
+
+    A run is what the server names by `run_id`. One that was thought dead, and goes on after the next has begun, is refused (`NotOwner`). A call
+    without a `run_id`, such as an update of the state over HTTP, is let through. Cost: one round trip more at the first read of a run.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        """As `AsyncRedisSaver`."""
+        super().__init__(*arguments, **settings)
+        self._nonce = os.urandom(8)
+        self._tokens: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
+        found = super()._get_tuple(config)
+        thread, run = configs.thread_id(config), _run_of(config)
+        return found if run is None or (thread, run) in self._tokens else self._begun(thread, run, found)
+
+    def _begun(self, thread: str, run: str, found: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        nonce = sha256(self._nonce + run.encode("utf-8", "surrogatepass")).hexdigest()[
+            :16
+        ]  # two reads of a run at once take the thread once
+        terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
+        record = yield from taken(self._rules, terms, nonce)
+        self._tokens[thread, run] = record.token
+        while len(self._tokens) > _MAX_RUNS:
+            self._tokens.popitem(last=False)
+        return (yield from found)
+
+    def _put(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
+        return super()._put(self._as_owner(config), *arguments)
+
+    def _put_writes(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, None]:
+        return super()._put_writes(self._as_owner(config), *arguments)
+
+    def _as_owner(self, config: RunnableConfig) -> RunnableConfig:
+        if (run := _run_of(config)) is None or not (token := self._tokens.get((configs.thread_id(config), run))):
+            return config
+        return {**config, "configurable": {**configs.configurable(config), configs.OWNER_KEY: token}}
+
+
+_MAX_RUNS = 10_000
+"""Of so many runs a process knows that they have begun. One that it has forgotten takes its thread anew when it reads it."""
+
+
+def _run_of(config: RunnableConfig) -> str | None:
+    """The run that a call belongs to, where the server says it: in one of these places, by release and attempt."""
+    places = (config, config.get("metadata") or {}, configs.configurable(config))
+    found = next((place["run_id"] for place in places if place.get("run_id")), None)
+    return None if found is None else str(found)
+
+
+def _kind() -> type[AsyncRedisSaver]:
+    if (said := os.environ.get("REDIS_SAVER_OWNERSHIP")) is None:
+        return AsyncRedisSaver
+    if said != "run":
+        raise ValueError(f"REDIS_SAVER_OWNERSHIP={shown(said)}: write run, or leave it out")
+    return SaverOfRuns
 
 
 def _url() -> str:

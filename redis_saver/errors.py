@@ -12,6 +12,8 @@
     ├── LimitExceeded            a write, or what a read would become, is larger than `Limits`    (also a ValueError)
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
     ├── ThreadBusy               others wrote or flushed the thread all the time
+    ├── NotOwner                 somebody else owns the thread; nothing was written
+    ├── StaleParent              the parent of a checkpoint is not the newest any more, and forks are refused; nothing was written
     ├── StoreBusy                a partition could not be announced in the store's directory; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
@@ -34,6 +36,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
@@ -56,9 +59,11 @@ __all__ = [
     "KeyConflict",
     "LimitExceeded",
     "LoopEnded",
+    "NotOwner",
     "PlainValueRefused",
     "RedisSaverError",
     "ReplicationTimeout",
+    "StaleParent",
     "StoreBusy",
     "StoreDamaged",
     "ThreadBusy",
@@ -133,6 +138,25 @@ class LimitExceeded(RedisSaverError, ValueError):
 
     On a read it does not mean damage: what was written with larger limits has to be read with larger limits.
     """
+
+
+class NotOwner(RedisSaverError):
+    """Somebody else owns the thread (`own`), or nobody does any more by the token that was given. Nothing was written."""
+
+    def __init__(self, message: str, by: str = "", since: datetime | None = None) -> None:
+        """Say who owns it."""
+        super().__init__(message)
+        self.by: str = by
+        """Who owns it, as the owner described itself; nothing where nobody does."""
+        self.since: datetime | None = since
+        """Since when."""
+
+    def __reduce__(self) -> tuple[type[NotOwner], tuple[str, str, datetime | None]]:
+        return type(self), (str(self), self.by, self.since)
+
+
+class StaleParent(RedisSaverError):
+    """Another run has written a newer checkpoint than the parent of this one, and `on_fork="raise"`. Nothing was written."""
 
 
 class ThreadNotFound(RedisSaverError, LookupError):
@@ -215,6 +239,14 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
         KeyConflict,
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
     ),
+    "NOTOWNER": (
+        NotOwner,
+        "Nothing was written. End this run, as the other one goes on; or take the thread with own(), on_busy='take'",
+    ),
+    "STALEPARENT": (
+        StaleParent,
+        "Nothing was written. Another run wrote the thread meanwhile: read the thread again, and run on what it has now. own() keeps two runs apart",
+    ),
     "UNSUPPORTED": (
         UnsupportedFormat,
         "a newer redis-saver stored it. Nothing was changed. Upgrade redis-saver where this was raised",
@@ -252,6 +284,10 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
     if (match := _CODE.search(text)) is not None:
         kind, remedy = _REMEDIES[match[1]]
         said = match[2]
+        if kind is NotOwner:
+            return not_owner(*said.partition(" ")[::2])
+        if kind is StaleParent:
+            said = f"the parent is not the newest checkpoint of its namespace any more, which is {said}"
     elif "WRONGTYPE" in text:
         kind, remedy = _REMEDIES["KEYCONFLICT"]
         said = "a key has another type than the keys of redis_saver"
@@ -262,6 +298,23 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         return None
     where = " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in keys)
     return kind(f"{printable(said)} (in {where}): {remedy}.")
+
+
+def not_owner(since: str, by: str) -> NotOwner:
+    """The error for who does not own a thread.
+
+    Args:
+        since: Since when somebody else does, in microseconds; `0`: nobody is known to.
+        by: Who that is.
+    """
+    remedy = _REMEDIES["NOTOWNER"][1]
+    if not (since.isdecimal() and 0 < int(since) < 10**16):
+        return NotOwner(
+            "nobody owns the thread by this token any more: it was given back, the thread was deleted, or the key that says so was lost. Nothing was "
+            "written. Take the thread anew with own()"
+        )
+    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
+    return NotOwner(f"{printable(by)} owns the thread since {moment.isoformat()}. {remedy}", printable(by), moment)
 
 
 class _Wrapping:

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import Saver
+from redis_saver._checkpoint.saver import OnFork, OwnershipRule, Saver
 from redis_saver._client import clients, clusters
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.protocols import AsyncClient
@@ -55,6 +55,8 @@ class AsyncRedisSaver(Saver[AsyncClient]):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
+        ownership: OwnershipRule = "optional",
+        on_fork: OnFork = "allow",
         client_options: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `async with`.
@@ -77,6 +79,8 @@ class AsyncRedisSaver(Saver[AsyncClient]):
             require_primary=require_primary,
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
+            ownership=ownership,
+            on_fork=on_fork,
         )
         try:
             yield saver

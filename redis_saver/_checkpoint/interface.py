@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from redis_saver._checkpoint import guards
 from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver._common import config as configs
 from redis_saver._common import versions
@@ -61,6 +62,41 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
         return self._driver.astream(operation)
 
+    # -- operations, guarded where ownership or forks are looked at
+
+    def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
+        found = self._operations.get_tuple(self._context, config)
+        return guards.marked(found, config) if self._rules.refuses_forks else found
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Generator[Any, Any, RunnableConfig]:
+        put = self._operations.put(self._context, config, checkpoint, metadata, new_versions)
+        return guards.of_put(self._rules, self._guarded, put, config, checkpoint, metadata)
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Generator[Any, Any, None]:
+        put = self._operations.put_writes(self._context, config, writes, task_id, task_path)
+        return guards.of_write(self._rules, self._guarded, put, config)
+
+    def _delete_thread(self, thread_id: str) -> Generator[Any, Any, None]:
+        delete = self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id"))
+        return guards.of_change(self._rules, self._guarded, delete, deletes=True)
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Generator[Any, Any, None]:
+        delete = self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id"))
+        return guards.of_change(self._rules, self._guarded, delete)
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Generator[Any, Any, None]:
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        copy = self._operations.copy_thread(self._context, source, target)
+        return guards.of_change(self._rules, self._guarded, copy)
+
     # -- checkpoints
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -73,11 +109,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
-        return self._run(self._operations.get_tuple(self._context, config))
+        return self._run(self._get_tuple(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
-        return await self._arun(self._operations.get_tuple(self._context, config))
+        return await self._arun(self._get_tuple(config))
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
@@ -150,8 +186,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
 
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
+            NotOwner: `configurable["thread_owner"]` is not the token of who owns the thread; or it is missing, and `ownership="required"`.
+                Nothing was written.
+            StaleParent: The parent is not the newest checkpoint any more, and `on_fork="raise"`. Nothing was written.
         """
-        return self._run(self._operations.put(self._context, config, checkpoint, metadata, new_versions))
+        return self._run(self._put(config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -161,7 +200,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`put` for asyncio."""
-        return await self._arun(self._operations.put(self._context, config, checkpoint, metadata, new_versions))
+        return await self._arun(self._put(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -174,14 +213,15 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
             ValueError: The config has no `checkpoint_id`.
+            NotOwner: As in `put`.
         """
-        return self._run(self._operations.put_writes(self._context, config, writes, task_id, task_path))
+        return self._run(self._put_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`put_writes` for asyncio."""
-        return await self._arun(self._operations.put_writes(self._context, config, writes, task_id, task_path))
+        return await self._arun(self._put_writes(config, writes, task_id, task_path))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -218,13 +258,14 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread: its checkpoints, values and writes in all namespaces, at once.
 
-        A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens.
+        A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens. If somebody else owns it
+        (`own`), its next write raises `NotOwner`; with `ownership="required"`, the deletion does.
         """
-        return self._run(self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id")))
+        return self._run(self._delete_thread(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """`delete_thread` for asyncio."""
-        return await self._arun(self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id")))
+        return await self._arun(self._delete_thread(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
@@ -239,11 +280,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
             ThreadBusy: A thread was written to during each of many attempts.
             ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
         """
-        return self._run(self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id")))
+        return self._run(self._delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs` for asyncio."""
-        return await self._arun(self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id")))
+        return await self._arun(self._delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
@@ -261,10 +302,8 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             ThreadBusy: Checkpoints of the source were removed during each of many attempts.
         """
-        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return self._run(self._operations.copy_thread(self._context, source, target))
+        return self._run(self._copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread` for asyncio."""
-        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        return await self._arun(self._operations.copy_thread(self._context, source, target))
+        return await self._arun(self._copy_thread(source_thread_id, target_thread_id))

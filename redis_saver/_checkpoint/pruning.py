@@ -94,7 +94,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
             if isinstance(has_some, bytes):
                 unread.append((thread, has_some))
             elif has_some:
-                yield from _remove_runs(context, thread, set(members))
+                yield from remove_runs(context, thread, set(members))
     for thread, text in unread:
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -127,7 +127,8 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
     raise _busy(thread)
 
 
-def _remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
+def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
+    """Remove the checkpoints of some runs, by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
         seen = yield from read_references(context, thread)
         if seen is None:

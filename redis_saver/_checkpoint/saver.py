@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._checkpoint import checking, operations
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.ownership import Record, Terms, take
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import clusters
 from redis_saver._client.base import RedisDriver
@@ -23,8 +24,8 @@ from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Request
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.requests import Operation, Request
+from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage import encryption
@@ -32,6 +33,8 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 
+OwnershipRule: TypeAlias = Literal["optional", "required"]
+OnFork: TypeAlias = Literal["allow", "raise"]
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
@@ -60,6 +63,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
+        ownership: OwnershipRule = "optional",
+        on_fork: OnFork = "allow",
     ) -> None:
         """Use a client of yours. The saver does not close it.
 
@@ -93,12 +98,19 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 pending writes, deletions of threads, copies, TTLs. `docs/high-availability.md` says how many to choose.
             replica_timeout: Seconds to wait for them. Then the write raises `ReplicationTimeout`. Keep it below the client's
                 `socket_timeout`.
+            ownership: What becomes of writes without a token while somebody owns the thread (`own`): `"optional"`: they are let through.
+                `"required"`: they raise `NotOwner`, also deletions and prunes.
+            on_fork: `"raise"`: a run's checkpoint is refused (`StaleParent`) if its parent is not the newest of its namespace any more, because
+                another run wrote it meanwhile. What forks on purpose goes through: `update_state`, a run with an explicit `checkpoint_id`,
+                `copy_thread`. `"allow"`: as with LangGraph's savers, the chain forks.
 
         Raises:
             ImportError: `compression` without its extra.
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         keyspace = Keyspace(prefix)
+        configs.one_of(type(self), "ownership", ownership, "optional", "required")
+        configs.one_of(type(self), "on_fork", on_fork, "allow", "raise")
         self._driver = self._driver_class(
             client,
             prefix=prefix,
@@ -117,6 +129,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=histories.parse(history),
+            requires_owner=ownership == "required",
+            refuses_forks=on_fork == "raise",
         )
 
     @property
@@ -125,6 +139,17 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         if self._current.serde is not self.serde:
             self._current = self._current._replace(serde=self.serde)
         return self._current
+
+    @property
+    def _rules(self) -> Context:
+        return self._current
+
+    @property
+    def _owner_driver(self) -> Driver[Any]:
+        return self._driver
+
+    def _take(self, terms: Terms, nonce: str) -> Operation[Record]:
+        return take(self._current, terms, nonce)
 
     def __repr__(self) -> str:
         """The class, the server without its login, the prefix and the TTL."""

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import Saver
+from redis_saver._checkpoint.saver import OnFork, OwnershipRule, Saver
 from redis_saver._client import clients, clusters
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
@@ -55,6 +55,8 @@ class RedisSaver(Saver[SyncClient]):
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
+        ownership: OwnershipRule = "optional",
+        on_fork: OnFork = "allow",
         client_options: Mapping[str, Any] | None = None,
     ) -> Iterator[Self]:
         """A saver with a client of its own, which is closed at the end of the `with`.
@@ -75,6 +77,8 @@ class RedisSaver(Saver[SyncClient]):
             require_primary: As in the constructor.
             min_replicas: As in the constructor.
             replica_timeout: As in the constructor.
+            ownership: As in the constructor.
+            on_fork: As in the constructor.
             client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`; they may also stand behind the `?` of the URL.
         """
         client = clients.connect(url, asynchronous=False, **(client_options or {}))
@@ -93,6 +97,8 @@ class RedisSaver(Saver[SyncClient]):
             require_primary=require_primary,
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
+            ownership=ownership,
+            on_fork=on_fork,
         )
         try:
             yield saver

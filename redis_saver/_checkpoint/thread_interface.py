@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
+from redis_saver._checkpoint import guards
+from redis_saver._checkpoint.owned_thread import Ownership
+from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import retention
+from redis_saver._checkpoint.retention import Retention, retention
 from redis_saver._common import config as configs
 from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
 from redis_saver._common.ttl import TTL
+from redis_saver._engine import scripts
 from redis_saver._engine.requests import T
+from redis_saver._engine.runner import Driver
+from redis_saver._engine.scripts import Script
+from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
 """How a saver describes a thread."""
@@ -35,11 +42,29 @@ class ThreadInterface(Generic[InfoT]):
     """Threads as a whole: which there are, how much is kept of them, when they expire."""
 
     _operations: ClassVar[ThreadOperations]
+    _guarded: ClassVar[Mapping[Script, Script]] = scripts.GUARDED
+    """The scripts that look who may write, in place of those that do not."""
+    _driver: Driver[Any]
+    """What runs the operations."""
 
     @property
     @abstractmethod
     def _context(self) -> Any:
         """The saver as its operations see it."""
+
+    @property
+    @abstractmethod
+    def _rules(self) -> Context:
+        """The saver on the server that knows who owns threads: its settings."""
+
+    @abstractmethod
+    def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
+        """Take a thread (`ownership.take`)."""
+
+    @property
+    @abstractmethod
+    def _owner_driver(self) -> Driver[Any]:
+        """What runs operations on that server."""
 
     @abstractmethod
     def _run(self, operation: Generator[Any, Any, T]) -> T: ...
@@ -91,8 +116,11 @@ class ThreadInterface(Generic[InfoT]):
                 `dry_run` with another saver. Nothing was removed, unless a thread began to use a `DeltaChannel` meanwhile: then those before it
                 were pruned.
         """
-        kept = retention(strategy, keep_last, older_than)
-        return self._run(self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run))
+        return self._run(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run))
+
+    def _prune(self, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Generator[Any, Any, Pruned]:
+        prune = self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run)
+        return guards.of_change(self._rules, self._guarded, prune, deletes=kept is None)
 
     @keywords.checked
     async def aprune(
@@ -105,10 +133,47 @@ class ThreadInterface(Generic[InfoT]):
         dry_run: bool = False,
     ) -> Pruned:
         """`prune` for asyncio."""
-        kept = retention(strategy, keep_last, older_than)
-        return await self._arun(
-            self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run)
-        )
+        return await self._arun(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run))
+
+    @keywords.checked
+    def own(
+        self,
+        thread_id: str,
+        *,
+        lease: timedelta | str = "30s",
+        on_busy: OnBusy = "raise",
+        wait: timedelta | str | None = None,
+        by: str | None = None,
+        run_id: str | None = None,
+    ) -> Ownership:
+        """Own a thread while a block runs: `with saver.own(thread_id) as config:`, or `async with`.
+
+        The block runs the graph with that config (or one merged with it): `graph.invoke(input, config)`. Its `configurable["thread_owner"]` is a token,
+        a str, which also subgraphs get, and which may be handed to other processes that write for this run. Each write with a token is refused
+        (`NotOwner`) unless it is the one of who owns the thread now. So a run whose thread was taken cannot write any more, however late it
+        wakes up. Inside of the block, also `delete_thread`, `prune` and other methods of this saver write as the owner.
+
+        The thread need not exist. Ownership is no part of it: `copy_thread` does not copy it, a deletion by anybody else ends it.
+
+        Cost: one round trip to take the thread, one to give it back, one for each third of the lease, on an OS thread in the background. Writes take none more.
+
+        Args:
+            thread_id: The thread.
+            lease: How long it is owned if this process dies: between a second and a day. While the block runs it is renewed. Who is late (because the
+                process was stopped, or could not reach the server) may go on as long as nobody took the thread, for a day.
+            on_busy: What happens if somebody else owns the thread, and its lease lasts. `"raise"` a `NotOwner`; `"wait"` until it is given back or the
+                lease runs out; `"take"` the thread: what the other one still writes is refused; or `"rollback"`: take it, and remove the
+                checkpoints of the other one's `run_id`, if it had one.
+            wait: How long to wait at the most, with `"wait"`. Then it raises `NotOwner`. None: as long as it takes.
+            by: Who the owner is, for people: errors, logs and `threads()` show it. Default: the host and the process.
+            run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
+
+        Raises:
+            NotOwner: When the block begins: somebody else owns the thread.
+            ValueError, TypeError: An argument makes no sense.
+        """
+        terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
+        return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
 
     @keywords.checked
     def threads(self, thread_prefix: str = "") -> Iterator[InfoT]:

@@ -177,7 +177,7 @@ class PutRequest:
         """Chunks to be sent whatever the cache says."""
         checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
         merged = get_checkpoint_metadata(given, metadata)
-        for key in (config.TTL_KEY, config.HISTORY_KEY):
+        for key in config.OURS:
             merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
         run_id = merged.get("run_id")
         run = b"" if run_id is None else names.run(str(run_id))

@@ -126,6 +126,11 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
         future.cancel()  # does nothing if it is done; if not, this OS thread was interrupted
 
 
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run a coroutine on the background loop, without waiting for it."""
+    return _send(coroutine, None)
+
+
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """`call`, for a task of any loop. Cancelling the task cancels the coroutine.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,6 +18,14 @@ TTL_KEY = "thread_ttl"
 """The key in `configurable` that gives a thread its own TTL."""
 HISTORY_KEY = "thread_history"
 """And the one that says how much of its history it keeps."""
+OWNER_KEY = "thread_owner"
+"""The one with the token of who owns the thread, as `own` gives it."""
+NEWEST_KEY = "__redis_saver_newest"
+"""The one by which `get_tuple` tells the loop that it answered the newest checkpoint of the namespace, for savers that refuse forks. LangGraph hands it on to
+the loop's `put`, and leaves it out of metadata because of how it begins."""
+OURS = (TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY)
+"""All keys that LangGraph does not know."""
+_TOKEN = re.compile(r"[0-9]{1,16}-[0-9a-f]{16}")
 
 
 class Address(NamedTuple):
@@ -127,6 +136,25 @@ def thread_history(config: RunnableConfig) -> bytes:
         return b""
     kept = histories.parse(given, name=f"configurable[{HISTORY_KEY!r}]")
     return b"all" if kept is None else b"%d" % kept
+
+
+def thread_owner(config: RunnableConfig) -> str:
+    """The token in a config's `configurable["thread_owner"]`; nothing where there is none.
+
+    Raises:
+        TypeError, ValueError: It is no token.
+    """
+    if (given := configurable(config).get(OWNER_KEY)) is None:
+        return ""
+    if not isinstance(given, str):
+        raise TypeError(
+            f"configurable[{OWNER_KEY!r}]={shown(given)}: pass the config that own() gives, or its token, a str"
+        )
+    if not _TOKEN.fullmatch(given):
+        raise ValueError(
+            f"configurable[{OWNER_KEY!r}]={shown(given)} is no token of own(): pass the config that own() gives"
+        )
+    return given
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:

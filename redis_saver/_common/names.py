@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from redis_saver._common.display import shown
 
-INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
+INDEX, DATA, DIRTY, INTENTS, REPLICATED, OWNER = b"index", b"data", b"dirty", b"intents", b"replicated", b"owner"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -212,6 +212,10 @@ class Keyspace:
         tag, ending = self._tags[thread_id], b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
+    def owner_key(self, thread_id: str) -> bytes:
+        """The key that says who owns a thread."""
+        return self._tags[thread_id] + OWNER
+
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""
         index, data, intents, dirty = self.reading_keys(thread_id)
@@ -234,6 +238,11 @@ class Keyspace:
         except UnicodeDecodeError:
             return None  # another program's key
         return name
+
+
+def owner_beside(index_key: bytes) -> bytes:
+    """The key that says who owns a thread, beside the thread's index."""
+    return index_key[: -len(INDEX)] + OWNER
 
 
 def checkpoint(ns: str, checkpoint_id: str) -> bytes:

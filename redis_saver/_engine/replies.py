@@ -85,6 +85,15 @@ class AckReply(IntEnum):
     """Another flusher has taken over the claim. Nothing was struck off."""
 
 
+class OwnershipReply(IntEnum):
+    """`lua/checkpoint/take_ownership.lua`."""
+
+    OWNED = 0
+    """Somebody else has the thread."""
+    TAKEN = 1
+    """The caller has it."""
+
+
 class StoreReply(IntEnum):
     """The scripts of the store, `lua/store/`; each answers some of these."""
 

@@ -89,6 +89,9 @@ PROMOTE = load("checkpoint/promote")
 CHECK = load("checkpoint/check")
 THREAD_INFO = load("checkpoint/thread_info")
 SET_TTL = load("checkpoint/set_ttl")
+TAKE_OWNERSHIP = load("checkpoint/take_ownership")
+RENEW_OWNERSHIP = load("checkpoint/renew_ownership")
+RELEASE_OWNERSHIP = load("checkpoint/release_ownership")
 PUT_ITEMS = load("store/put_items")
 IMPORT_ITEMS = load("store/import_items")
 EXPORT_ITEMS = load("store/export_items")
@@ -147,21 +150,61 @@ _READING = (
 )
 ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
 """The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
+_RELIED_ON = (
+    PUT,
+    PUT_WRITES,
+    PUT_BEHIND,
+    PUT_WRITES_BEHIND,
+    PUT_TOMBSTONE,
+    DELETE_THREAD,
+    PROMOTE,
+    SET_TTL,
+    TAKE_OWNERSHIP,
+    PUT_ITEMS,
+    IMPORT_ITEMS,
+    SWEEP_ITEMS,
+    ANNOUNCE,
+    BEGIN_WRITES,
+)
+
+_OF_WRITERS = """
+local owner = table.remove(KEYS)
+local parent, checkpoint = table.remove(ARGV), table.remove(ARGV)
+local is_required, token = table.remove(ARGV), table.remove(ARGV)
+local refused = refused_writer(owner, token, is_required) or refused_parent(KEYS[1], checkpoint, parent)
+if refused then return refused end
+"""
+_MORE = {
+    # If the parent has to be the newest, whoever writes to cold has to be done (`IntentReply.WAIT`).
+    BEGIN_INTENT: "if checkpoint ~= '' and is_being_written(KEYS[3], tonumber(ARGV[7])) then return { 5, 0, 0 } end\n",
+    # Whoever deletes a thread without owning it leaves nothing behind, and who owned it does not write it any more.
+    DELETE_THREAD: "if token == '' and ARGV[1] ~= 'count' then redis.call('UNLINK', owner) end\n",
+    PUT_TOMBSTONE: "if token == '' then redis.call('UNLINK', owner) end\n",
+    ERASE: "if token == '' then redis.call('UNLINK', owner) end\n",
+}
+
+
+def _guarded(*guarded: Script) -> dict[Script, Script]:
+    """Scripts in a form that first looks who may write.
+
+    It takes one more key, `owner`, and four more arguments: the writer's token; `1` if the saver requires one; and, to have the parent looked at, the
+    checkpoint's member of the index and its parent's id as a component, else two empty ones.
+    """
+    shared = _COMMENT.sub("", (_folder() / "lib" / "owner.lua").read_text("utf-8"))
+    return {
+        script: _made(script.name, f"do\n{_used(shared + _OF_WRITERS + _MORE.get(script, ''))}end\n{script.text}")
+        for script in guarded
+    }
+
+
+GUARDED = _guarded(PUT, PUT_WRITES, DELETE_THREAD, REMOVE, PROMOTE)
+"""What changes a thread on one server, guarded."""
+GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, ERASE)
+"""What begins to change a thread over two tiers, guarded. What ends a write is not: cold has it by then."""
 ACKNOWLEDGED = frozenset(
     (
-        PUT,
-        PUT_WRITES,
-        PUT_BEHIND,
-        PUT_WRITES_BEHIND,
-        PUT_TOMBSTONE,
-        DELETE_THREAD,
-        PROMOTE,
-        SET_TTL,
-        PUT_ITEMS,
-        IMPORT_ITEMS,
-        SWEEP_ITEMS,
-        ANNOUNCE,
-        BEGIN_WRITES,
+        *_RELIED_ON,
+        *({**GUARDED, **GUARDED_TIERED}[script] for script in _RELIED_ON if script in {**GUARDED, **GUARDED_TIERED}),
     )
 )
 """The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,

@@ -26,6 +26,10 @@ class Context(NamedTuple):
     limits: Limits
     keep_last: int | None = None
     """How many checkpoints of a namespace are kept; None: all."""
+    requires_owner: bool = False
+    """Whether a thread that somebody owns takes no writes without a token."""
+    refuses_forks: bool = False
+    """Whether a loop's checkpoint is refused if its parent is not the newest any more."""
 
 
 def default_ttl(context: Context) -> int | bytes:

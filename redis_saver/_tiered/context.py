@@ -134,10 +134,13 @@ def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     """A config in the form that other savers need: it always has a namespace, and names are strings."""
     where, more = config.address(given), dict(config.configurable(given))
     more["thread_id"] = where.thread_id
-    for key in (config.TTL_KEY, config.HISTORY_KEY):
+    for key in config.OURS:
         more.pop(key, None)  # which are about hot; LangGraph would take a text along in the metadata
     if ns:
         more["checkpoint_ns"] = where.checkpoint_ns
     if where.checkpoint_id is None:
         more.pop("checkpoint_id", None)
-    return {**given, "configurable": more}
+    found: RunnableConfig = {**given, "configurable": more}
+    if "metadata" in given:  # where LangChain takes the texts of `configurable` along
+        found["metadata"] = {key: one for key, one in given["metadata"].items() if key not in config.OURS}
+    return found

@@ -15,21 +15,25 @@ from typing_extensions import Self
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, Operations
-from redis_saver._checkpoint.saver import context_of
+from redis_saver._checkpoint.ownership import Record, Terms
+from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import error_text, kind_of
+from redis_saver._engine import scripts
 from redis_saver._engine.requests import R, T
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._serde.serializer import safe
+from redis_saver._storage.context import Context
 from redis_saver._tiered import checking, operations
 from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.flush.opaque_copy import opaque_pair
 from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver._tiered.leases import Leases
-from redis_saver._tiered.requests import HotFailed, TieredRequest
+from redis_saver._tiered.ownership import take
+from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning
@@ -151,6 +155,19 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     @property
     def _context(self) -> Tiers:
         return self._tiers
+
+    _guarded = scripts.GUARDED_TIERED
+
+    @property
+    def _rules(self) -> Context:
+        return context_of(self.hot)
+
+    @property
+    def _owner_driver(self) -> Driver[Any]:
+        return driver_of(self.hot)
+
+    def _take(self, terms: Terms, nonce: str) -> Tiered[Record]:
+        return take(self._tiers, terms, nonce)
 
     @abstractmethod
     def _make_flusher(self, workers: int) -> None:

@@ -14,17 +14,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 import redis
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.graph import StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from servers import free_port, url_of
+from typing_extensions import TypedDict
 
-from redis_saver import AsyncRedisSaver, AsyncRedisStore, RedisSaver, RedisStore, UnsupportedServer
+from redis_saver import AsyncRedisSaver, AsyncRedisStore, NotOwner, RedisSaver, RedisStore, UnsupportedServer
 from redis_saver.agent_server import checkpointer, store
 from redis_saver._client import clients
 
@@ -36,6 +39,7 @@ OURS = (
     "REDIS_SAVER_PREFIX",
     "REDIS_SAVER_TTL",
     "REDIS_SAVER_KEEP_LAST",
+    "REDIS_SAVER_OWNERSHIP",
     "REDIS_SAVER_REFRESH_ON_READ",
     "REDIS_SAVER_STORE_TTL",
     "REDIS_SAVER_STORE_REFRESH_ON_READ",
@@ -80,6 +84,44 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver._context.keep_last == 100
         assert isinstance(saver.serde, EncryptedSerializer)
         assert saver._context.require_encryption
+
+
+@pytest.mark.parametrize("where", ["run_id", "metadata", "configurable"])
+async def test_a_run_that_another_one_followed_writes_no_more(environment: pytest.MonkeyPatch, where: str) -> None:
+    environment.setenv("REDIS_SAVER_OWNERSHIP", "run")
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def node(state: dict[str, int]) -> dict[str, int]:
+        if state["n"] == 1:
+            entered.set()
+            await go_on.wait()
+        return {"n": state["n"] + 1}
+
+    def given(run: UUID) -> Any:
+        config: dict[str, Any] = {"configurable": {"thread_id": "thread"}}
+        if where == "run_id":
+            return {**config, "run_id": run}
+        return {**config, where: {**config.get(where, {}), "run_id": str(run)}}
+
+    async with checkpointer() as saver:
+        builder = StateGraph(TypedDict("State", {"n": int}))  # type: ignore[misc]
+        builder.add_node("node", node).set_entry_point("node")
+        graph = builder.compile(checkpointer=saver)
+        first = asyncio.create_task(graph.ainvoke({"n": 1}, given(uuid4())))
+        await entered.wait()
+        assert await graph.ainvoke({"n": 5}, given(uuid4())) == {"n": 6}
+        go_on.set()
+        with pytest.raises(NotOwner, match="run .* owns the thread since"):
+            await first
+        assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == {"n": 6}
+        await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # no run's
+
+
+@pytest.mark.parametrize("text", ["", "runs", "true"])
+async def test_ownership_is_by_run(environment: pytest.MonkeyPatch, text: str) -> None:
+    environment.setenv("REDIS_SAVER_OWNERSHIP", text)
+    with pytest.raises(ValueError, match=f"^REDIS_SAVER_OWNERSHIP={re.escape(repr(text))}: "):
+        await checkpointer().__aenter__()
 
 
 async def test_the_store_without_further_settings_is_the_plain_one(environment: pytest.MonkeyPatch) -> None:

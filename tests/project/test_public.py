@@ -32,7 +32,7 @@ from redis_saver import (
 MODULES = {"agent_server", "errors", "migrate", "sentinels", "serde", "telemetry"}
 THREADS = {"copy_thread", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
 """Each has a twin for asyncio, as `check` has."""
-OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter"}
+OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
 OWN = {
     RedisSaver: {"from_conn_string", "setup", "asetup"},
     AsyncRedisSaver: {"from_conn_string", "setup", "asetup"},

@@ -33,7 +33,7 @@ MAY_IMPORT = {
         "__init__",
     },
     "telemetry": {"_tiered"},
-    "agent_server": {"_checkpoint", "_store"},
+    "agent_server": {"_checkpoint", "_engine", "_store"},
     "__init__": {"_cache", "_checkpoint", "_serde", "_store", "_tiered", "_tiered_store"},
     "__main__": {"_cli"},
     "migrate": {"_migrate"},
@@ -42,7 +42,7 @@ MAY_IMPORT = {
 """Beside the leaves, which import only one another."""
 JOINTS = {
     "_cache": {"cache", "sync", "aio"},
-    "_checkpoint": {"saver", "sync", "aio"},
+    "_checkpoint": {"owned_thread", "saver", "sync", "aio"},
     "_store": {"store", "sync", "aio"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},
 }

@@ -1,0 +1,16 @@
+-- Gives a thread back, by its owner.
+--
+-- KEYS[1] owner      string      <prefix>:{<thread>}:owner
+-- ARGV[1] token      the owner's
+--
+-- Returns 1; 0 where the caller does not own it any more.
+-- Errors: none of ours.
+
+--- @include lib/owner
+
+local owner = KEYS[1]
+local token = ARGV[1]
+
+if owner_of(redis.call('GET', owner)) ~= token then return 0 end
+redis.call('UNLINK', owner)
+return 1

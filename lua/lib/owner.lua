@@ -1,0 +1,45 @@
+-- Shared by the scripts that write a thread (put in front of them, see redis_saver/_engine/scripts.py): who may write it.
+
+-- The parts of what the owner's key holds: token, until when the lease lasts (milliseconds), since when it is owned (microseconds), the run, the run of
+-- the one it was taken from, and who the owner says it is. No parts where nobody took the thread, or where it cannot be read.
+local function owner_of(record)
+  return string.match(record or '', '^(%d+%-%x+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+end
+
+-- Milliseconds by the server's clock.
+local function now_in_milliseconds()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- The error reply to a writer who does not own the thread, or nil.
+-- token: the writer's, or ''; is_required: '1' where a thread that is owned takes no writes without one.
+local function refused_writer(owner, token, is_required)
+  if token == '' and is_required ~= '1' then return nil end
+  local held, until_then, since, _, _, by = owner_of(redis.call('GET', owner))
+  if token ~= '' and token == held then return nil end
+  if token == '' and (not held or tonumber(until_then) <= now_in_milliseconds()) then return nil end
+  return redis.error_reply('NOTOWNER ' .. (since or '0') .. ' ' .. (by or ''))
+end
+
+-- The error reply to a checkpoint whose parent is not the newest of its namespace, or nil. One that is there already is not refused.
+-- checkpoint: its member of the index, or '' where that is not to be looked at; parent: its parent's id, escaped, or ''.
+local function refused_parent(index, checkpoint, parent)
+  if checkpoint == '' then return nil end
+  local ns = string.sub(checkpoint, 1, (string.find(checkpoint, '%z')))
+  local newest = redis.call('ZREVRANGEBYLEX', index, '(' .. string.sub(ns, 1, -2) .. '\1', '[' .. ns, 'LIMIT', 0, 1)[1]
+  if not newest or newest == ns .. parent or redis.call('ZSCORE', index, checkpoint) then return nil end
+  return redis.error_reply('STALEPARENT ' .. string.gsub(string.sub(newest, #ns + 1, 200), '[^%w%-_.:]', ''))
+end
+
+-- Whether somebody is writing the thread to cold.
+-- intents: the key of write intents, or nil; gone: milliseconds after which a writer is gone.
+local function is_being_written(intents, gone)
+  if not intents then return false end
+  local now = now_in_milliseconds()
+  for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
+    local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
+    if age >= 0 and age < gone then return true end
+  end
+  return false
+end

@@ -1,0 +1,144 @@
+"""A thread that is owned while a block runs: it is taken, the lease is renewed in the background, and the thread is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver._checkpoint import guards, ownership
+from redis_saver._checkpoint.ownership import Record, Terms
+from redis_saver._client import loops
+from redis_saver._common.config import OWNER_KEY
+from redis_saver._common.display import error_text, shown
+from redis_saver._engine.requests import Operation
+from redis_saver._engine.runner import Driver
+from redis_saver._storage.context import Context
+
+_LOG = logging.getLogger("redis_saver.ownership")
+_RENEWALS = 3
+"""How often a lease is renewed before it would run out."""
+Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
+
+
+class Ownership:
+    """`with saver.own(...) as config:`, and `async with`. Each is for one block."""
+
+    def __init__(
+        self, terms: Terms, context: Context, owner_driver: Driver[Any], driver: Driver[Any], take: Taking
+    ) -> None:
+        """Own a thread on these terms, from when the block begins.
+
+        Args:
+            terms: How the thread is to be owned.
+            context: The saver on the server that knows who owns threads.
+            owner_driver: What runs operations there, and `failures`, what it raises if the server fails.
+            driver: What takes threads.
+            take: How: an operation over `driver`, of the terms and a nonce.
+        """
+        self._terms, self._context, self._owner_driver = terms, context, owner_driver
+        self._driver, self._take = driver, take
+        self._key = context.keyspace.owner_key(terms.thread)
+        self._token, self._pid, self._is_lost = "", 0, False
+        self._held = guards.Held()
+        self._renewing: Future[None] | None = None
+
+    @property
+    def token(self) -> str:
+        """The token, which `configurable["thread_owner"]` carries; nothing before the block begins.
+
+        It is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread: whatever an agent changes elsewhere can refuse a smaller one.
+        """
+        return self._token
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a renewal found that somebody else took the thread, or that it was deleted. A write finds out at once."""
+        return self._is_lost
+
+    # -- the block
+
+    def __enter__(self) -> RunnableConfig:
+        return self._begin(self._driver.run(self._taken()))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._end():
+            try:
+                self._owner_driver.run(self._released())
+            except self._failures as failed:
+                self._not_released(failed)
+
+    async def __aenter__(self) -> RunnableConfig:
+        return self._begin(await self._driver.arun(self._taken()))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._end():
+            try:
+                await self._owner_driver.arun(self._released())
+            except self._failures as failed:
+                self._not_released(failed)
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return self._owner_driver.failures  # type: ignore[attr-defined,no-any-return]
+
+    def _taken(self) -> Generator[Any, Any, Record]:
+        if self._token:
+            raise RuntimeError(
+                f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
+            )
+        return self._take(self._terms, os.urandom(8).hex())
+
+    def _begin(self, record: Record) -> RunnableConfig:
+        terms = self._terms
+        self._token, self._pid = record.token, os.getpid()
+        self._held.token = record.token
+        guards.hold(self._context.keyspace, self._key, self._held)
+        if record.was_owned:
+            _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
+        self._renewing = loops.start(self._renew())
+        config: RunnableConfig = {"configurable": {"thread_id": terms.thread, OWNER_KEY: record.token}}
+        if terms.run_id is not None:
+            config["metadata"] = {"run_id": terms.run_id}
+        return config
+
+    def _end(self) -> bool:
+        """Renew the lease no more. Returns whether this process is to give the thread back: the child of a fork is not."""
+        self._held.token = ""
+        guards.hold(self._context.keyspace, self._key, None)
+        if self._pid != os.getpid():
+            return False
+        assert self._renewing is not None  # noqa: S101 - the block has begun
+        self._renewing.cancel()
+        return True
+
+    def _released(self) -> Operation[bool]:
+        return ownership.release(self._context, self._terms.thread, self._token)
+
+    def _not_released(self, error: Exception) -> None:
+        """The lease runs out by itself, so what the block did is not undone by an error."""
+        _LOG.warning("thread %s was not given back: %s", shown(self._terms.thread), error_text(error))
+
+    async def _renew(self) -> None:
+        """Renew the lease, until the block ends or the thread is not owned any more. If the server fails, it is asked again."""
+        terms = self._terms
+        while True:
+            await asyncio.sleep(terms.lease / 1000 / _RENEWALS)
+            try:
+                renewed = ownership.renew(self._context, terms.thread, self._token, terms.lease)
+                is_owned = await self._owner_driver.arun(renewed)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed; and writes find out themselves
+                _LOG.warning("the lease of thread %s was not renewed: %s", shown(terms.thread), error_text(error))
+                continue
+            if not is_owned:
+                self._is_lost = True
+                _LOG.warning("thread %s is owned by somebody else now, or was deleted", shown(terms.thread))
+                return

@@ -1,0 +1,417 @@
+"""Ownership: one run at a time writes a thread, and a run whose thread was taken is refused, however late it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from factories import checkpoint, config, ids
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+from uniform import Target, Uniform
+from wrappers import Around
+
+from redis_saver import RedisSaver
+from redis_saver._common.names import Keyspace
+from redis_saver._engine.requests import Call
+from redis_saver.errors import NotOwner, StaleParent
+
+THREAD = "thread"
+
+
+@asynccontextmanager
+async def owning(uniform: Uniform, thread: str = THREAD, **options: Any) -> AsyncIterator[RunnableConfig]:
+    """`own` in the saver's flavour."""
+    owned = uniform.saver.own(thread, **options)
+    if uniform.native_async:
+        async with owned as given:
+            yield given
+    else:
+        with owned as given:
+            yield given
+
+
+def at(given: RunnableConfig | None, **where: Any) -> RunnableConfig:
+    """A config of the thread, with the token of another one."""
+    mine = config(**where)
+    token = (given or {}).get("configurable", {}).get("thread_owner")
+    return {"configurable": {**mine["configurable"], **({"thread_owner": token} if token else {})}}
+
+
+def made_of(value: int) -> Checkpoint:
+    return checkpoint({"n": value}, {"n": f"{value:032}.{id(object())}"})
+
+
+async def put(
+    uniform: Uniform, given: RunnableConfig | None, value: int, parent: str | None = None, **more: Any
+) -> str:
+    made = made_of(value)
+    where = at(given, **({"checkpoint_id": parent} if parent else {}))
+    await uniform.put(where, made, {"source": "loop", "step": value, **more}, made["channel_versions"])
+    return str(made["id"])
+
+
+def key(target: Target) -> bytes:
+    return Keyspace(target.prefix).owner_key(THREAD)
+
+
+async def test_the_owner_writes_and_nothing_is_left(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        assert given["configurable"]["thread_id"] == THREAD
+        first = await put(uniform, given, 1)
+        await uniform.put_writes(at(given, checkpoint_id=first), [("n", 2)], "task")
+        found = await uniform.get_tuple(config())
+        assert found.checkpoint["id"] == first
+        assert [one[2] for one in found.pending_writes] == [2]
+        assert "thread_owner" not in found.metadata
+    assert key(target) not in target.keys()
+    await put(uniform, None, 2, first)
+
+
+async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target: Target) -> None:
+    one, other = target.uniform(), target.uniform()
+    async with owning(one, by="the first", lease="1s") as old:
+        first = await put(one, old, 1)
+        async with owning(other, on_busy="take", by="the second") as new:
+            before = target.raw.hgetall(Keyspace(target.prefix).keys(THREAD).data_key)
+            for write in (
+                lambda: put(one, old, 2, first),
+                lambda: one.put_writes(at(old, checkpoint_id=first), [("n", 2)], "task"),
+                lambda: one.put_writes(at(old, checkpoint_id=first), [("__error__", "x")], "task"),
+                lambda: one.delete_thread(THREAD),
+                lambda: one.prune([THREAD], strategy="delete"),
+            ):
+                with pytest.raises(
+                    NotOwner, match="the second owns the thread since 20.*Nothing was written"
+                ) as caught:
+                    await write()
+                assert caught.value.by == "the second"
+                assert pickle.loads(pickle.dumps(caught.value)).since == caught.value.since
+            assert target.raw.hgetall(Keyspace(target.prefix).keys(THREAD).data_key) == before
+            second = await put(other, new, 2, first)
+            assert int(new["configurable"]["thread_owner"].split("-")[0]) > int(
+                old["configurable"]["thread_owner"].split("-")[0]
+            )
+            with pytest.raises(NotOwner):
+                await one.prune([THREAD])
+        with pytest.raises(NotOwner, match="nobody owns the thread by this token any more"):
+            await put(one, old, 3, second)
+    assert (await one.get_tuple(config())).checkpoint["id"] == second
+
+
+async def test_who_is_late_goes_on_if_nobody_took_the_thread(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        first = await put(uniform, given, 1)
+        record = target.raw.get(key(target)).split(b" ", 2)
+        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        second = await put(uniform, given, 2, first)
+        async with owning(target.uniform()) as other:  # nobody has to take it from anybody
+            await put(target.uniform(), other, 3, second)
+            with pytest.raises(NotOwner):
+                await put(uniform, given, 4, second)
+
+
+async def test_a_busy_thread(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform, by="worker 7", run_id="run/7 %-") as given:
+        with pytest.raises(NotOwner, match="worker 7 owns the thread since"):
+            async with owning(target.uniform()):
+                pass
+        with pytest.raises(NotOwner, match="worker 7"):
+            async with owning(target.uniform(), on_busy="wait", wait="50ms"):
+                pass
+        await put(uniform, given, 1)
+    async with owning(target.uniform(), on_busy="wait", wait="0s"):
+        pass
+
+
+async def test_who_waits_goes_on_when_the_lease_has_run_out(target: Target) -> None:
+    async with owning(target.uniform()) as old:
+        uniform = target.uniform()
+        record = target.raw.get(key(target)).split(b" ", 2)
+        now = (
+            target.raw.time()
+            if target.name != "cluster"
+            else target.raw.time(target_nodes=target.raw.get_random_node())
+        )
+        soon = now[0] * 1000 + now[1] // 1000 + 200
+        target.raw.set(key(target), b" ".join([record[0], b"%d" % soon, record[2]]))
+        async with owning(uniform, on_busy="wait") as new:
+            first = await put(uniform, new, 1)
+            with pytest.raises(NotOwner):
+                await put(uniform, old, 2, first)
+
+
+async def test_rollback_removes_what_the_other_run_wrote(target: Target) -> None:
+    uniform, other = target.uniform(), target.uniform()
+    before = await put(uniform, None, 1)
+    async with owning(uniform, run_id="a run") as old:
+        lost = await put(uniform, old, 2, before, run_id="a run")
+        await uniform.put_writes(at(old, checkpoint_id=lost), [("n", 3)], "task")
+        async with owning(other, on_busy="rollback", run_id="another") as new:
+            assert (await other.get_tuple(config())).checkpoint["id"] == before
+            last = await put(other, new, 3, before)
+    assert ids(await uniform.list(config())) == [last, before]
+
+
+async def test_with_ownership_required_nobody_else_writes(target: Target) -> None:
+    uniform = target.uniform(ownership="required")
+    first = await put(uniform, None, 1)  # nobody owns it
+    await uniform.copy_thread(THREAD, "another")
+    async with owning(target.uniform(), by="somebody") as given:
+        for write in (
+            lambda: put(uniform, None, 2, first),
+            lambda: uniform.put_writes(config(checkpoint_id=first), [("n", 2)], "task"),
+            lambda: uniform.delete_thread(THREAD),
+            lambda: uniform.prune([THREAD], strategy="delete"),
+            lambda: uniform.copy_thread("another", THREAD),
+        ):
+            with pytest.raises(NotOwner, match="somebody"):
+                await write()
+        second = await put(uniform, given, 2, first)  # the token is a str: any saver writes with it
+    assert ids(await uniform.list(config())) == [second, first]
+
+
+async def test_without_ownership_required_others_write(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(target.uniform()) as given:
+        first = await put(uniform, None, 1)
+        await put(target.uniform(), given, 2, first)
+
+
+async def test_a_deletion_ends_the_ownership_but_not_by_the_owner(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        await put(uniform, given, 1)
+        await uniform.delete_thread(THREAD)  # inside of the block it writes as the owner
+        assert target.keys() == [key(target)]
+        await put(uniform, given, 2)
+        await target.uniform().delete_thread(THREAD)
+        assert target.keys() == []
+        with pytest.raises(NotOwner, match="nobody owns the thread by this token any more"):
+            await put(uniform, given, 3)
+    assert target.keys() == []
+
+
+async def test_a_dry_run_of_a_deletion_ends_no_ownership(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        first = await put(uniform, given, 1)
+        await target.uniform().prune([THREAD], strategy="delete", dry_run=True)
+        await put(uniform, given, 2, first)
+
+
+async def test_a_copy_is_owned_by_nobody(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        await put(uniform, given, 1)
+        await uniform.copy_thread(THREAD, "copy")
+    assert not [one for one in target.keys() if one.endswith(b"owner")]
+
+
+async def test_costs_no_round_trip_and_no_key_where_it_is_off(target: Target) -> None:
+    uniform = target.uniform()
+    seen: list[Call] = []
+
+    def watching(request: Any) -> Any:
+        seen.append(request)
+        return (yield request)
+
+    Around(uniform.saver, watching)
+    first = await put(uniform, None, 1)
+    plain = seen.copy()
+    seen.clear()
+    async with owning(uniform) as given:
+        assert len(seen) == 1
+        seen.clear()
+        await put(uniform, given, 2, first)
+        assert [len(one.keys) for one in plain] == [2]
+        assert [len(one.keys) for one in seen] == [3]
+        seen.clear()
+    assert len(seen) == 1
+
+
+async def test_a_lost_reply_of_a_take_is_asked_for_again(target: Target) -> None:
+    uniform = target.uniform()
+
+    def twice(request: Any) -> Any:
+        yield request
+        return (yield request)
+
+    Around(uniform.saver, twice)
+    async with owning(uniform) as given:
+        first = await put(uniform, given, 1)
+        await put(uniform, given, 2, first)
+    assert key(target) not in target.keys()
+
+
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        (b"", "nobody"),
+        (b"\xff\x00garbage", "nobody"),
+        (b"1-ab 2 3 - - \r\n-ERR x\x1b[0m", "owns the thread since 1970"),
+    ],
+)
+async def test_other_bytes_under_the_owners_key(target: Target, stored: bytes, says: str) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as given:
+        target.raw.set(key(target), stored)
+        with pytest.raises(NotOwner, match=says) as caught:
+            await put(uniform, given, 1)
+        assert str(caught.value).isprintable()
+    target.raw.unlink(key(target))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lease": "10ms"}, "lease='10ms'"),
+        ({"lease": "2d"}, "lease='2d'"),
+        ({"lease": 30}, "lease=30"),
+        ({"on_busy": "reject"}, "on_busy='reject'"),
+        ({"wait": "1s"}, "wait='1s' goes with on_busy='wait'"),
+        ({"on_busy": "wait", "wait": timedelta(seconds=-1)}, "wait="),
+        ({"by": 7}, "by=7"),
+        ({"thread_id": None}, "thread_id=None"),
+        ({"leese": "1s"}, "did you mean 'lease'"),
+    ],
+)
+@pytest.mark.parametrize("target_name", ["fakeredis"])
+async def test_wrong_arguments(target: Target, options: dict[str, Any], says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        target.uniform().saver.own(**{"thread_id": THREAD, **options})
+    assert target.keys() == []
+
+
+@pytest.mark.parametrize("token", [7, "", "x", "1-ABC", "12-0123456789abcdef\n"])
+@pytest.mark.parametrize("target_name", ["fakeredis"])
+async def test_what_is_no_token(target: Target, token: Any) -> None:
+    made = made_of(1)
+    given = {"configurable": {"thread_id": THREAD, "thread_owner": token}}
+    with pytest.raises((TypeError, ValueError), match="thread_owner.*own"):
+        await target.uniform().put(given, made, {}, {})
+    assert target.keys() == []
+
+
+# -- a parent that is not the newest
+
+
+class State(TypedDict):
+    n: int
+
+
+def graph(saver: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("one", lambda state: {"n": state["n"] + 1})
+    builder.add_node("two", lambda state: {"n": state["n"] + 1})
+    builder.add_edge(START, "one").add_edge("one", "two")
+    return builder.compile(checkpointer=saver)
+
+
+async def run(compiled: Any, uniform: Uniform, given: Any, where: Any) -> Any:
+    if uniform.native_async:
+        return await compiled.ainvoke(given, where)
+    return compiled.invoke(given, where)
+
+
+async def test_two_runs_of_one_thread_do_not_fork_it(target: Target) -> None:
+    uniform = target.uniform(on_fork="raise")
+    first = await put(uniform, None, 1)
+    one, other = await uniform.get_tuple(config()), await uniform.get_tuple(config())
+    made = made_of(2)
+    await uniform.put(one.config, made, {"source": "loop", "step": 2}, made["channel_versions"])
+    late = made_of(3)
+    with pytest.raises(StaleParent, match=f"the newest checkpoint.*{made['id']}.*Nothing was written"):
+        await uniform.put(other.config, late, {"source": "loop", "step": 2}, late["channel_versions"])
+    await uniform.put(one.config, made, {"source": "loop", "step": 2}, made["channel_versions"])  # sent again
+    assert ids(await uniform.list(config())) == [made["id"], first]
+
+
+async def test_two_first_runs_of_a_thread_do_not_fork_it(target: Target) -> None:
+    uniform = target.uniform(on_fork="raise")
+    await put(uniform, None, 1, source="input")
+    with pytest.raises(StaleParent):
+        await put(uniform, None, 2, source="input")
+
+
+async def test_what_forks_on_purpose_goes_through(target: Target) -> None:
+    uniform = target.uniform(on_fork="raise")
+    compiled, where = graph(uniform.saver), {"configurable": {"thread_id": THREAD}}
+    assert await run(compiled, uniform, {"n": 0}, where) == {"n": 2}
+    assert await run(compiled, uniform, {"n": 5}, where) == {"n": 7}
+    history = [one.config for one in await uniform.list(where)]
+    past = history[-2]["configurable"]
+    explicit = {"configurable": {"thread_id": THREAD, "checkpoint_ns": "", "checkpoint_id": past["checkpoint_id"]}}
+    assert await run(compiled, uniform, None, explicit) == {"n": 2}  # time travel
+    found = await uniform.get_tuple(where)
+    assert await run(compiled, uniform, {"n": 1}, found.config) == {"n": 3}  # the config of a state
+    stale = await uniform.get_tuple(where)
+    await run(compiled, uniform, {"n": 2}, where)
+    assert await run(compiled, uniform, {"n": 3}, stale.config) == {"n": 5}  # and that of an older one
+    if uniform.native_async:
+        await compiled.aupdate_state(explicit, {"n": 9}, as_node="one")
+    else:
+        compiled.update_state(explicit, {"n": 9}, as_node="one")
+    assert await run(compiled, uniform, None, where) == {"n": 10}
+
+
+@pytest.mark.parametrize("on", [{}, {"on_fork": "raise"}, {"ownership": "required", "on_fork": "raise"}])
+async def test_a_graph_runs_as_its_owner(target: Target, on: Any) -> None:
+    uniform = target.uniform(**on)
+    compiled = graph(uniform.saver)
+    async with owning(uniform, run_id="the run") as given:
+        assert await run(compiled, uniform, {"n": 0}, given) == {"n": 2}
+    found = await uniform.list(config())
+    assert len(found) == 4
+    assert {one.metadata["run_id"] for one in found} == {"the run"}
+    assert not [one for one in found if "thread_owner" in one.metadata]
+
+
+async def test_a_subgraph_and_a_resumed_run_write_as_the_owner(target: Target) -> None:
+    uniform = target.uniform(ownership="required", on_fork="raise")
+    inner = StateGraph(State)
+    inner.add_node("asks", lambda state: {"n": state["n"] + interrupt("how many?")})
+    inner.add_edge(START, "asks")
+    builder = StateGraph(State)
+    builder.add_node("inner", inner.compile()).add_edge(START, "inner")
+    compiled = builder.compile(checkpointer=uniform.saver)
+    async with owning(uniform) as given:
+        await run(compiled, uniform, {"n": 1}, given)
+    async with owning(uniform) as given:
+        assert await run(compiled, uniform, Command(resume=5), given) == {"n": 6}
+        other = {"configurable": {"thread_id": THREAD}}
+        code = contextvars.Context()  # as in another process: nothing but the config says who writes
+        with pytest.raises(NotOwner):
+            await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, other))
+        assert await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, given))
+
+
+async def test_code_that_goes_on_behind_the_block_is_no_owner(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform):
+        code = contextvars.copy_context()
+    await code.run(asyncio.ensure_future, put(uniform, None, 1))
+
+
+@pytest.mark.parametrize("target_name", ["fakeredis"])
+def test_a_block_is_entered_once(target: Target) -> None:
+    saver = target.uniform().saver
+    if not isinstance(saver, RedisSaver):
+        return
+    owned = saver.own(THREAD)
+    with owned:
+        pass
+    with pytest.raises(RuntimeError, match="call own\\(\\) anew"), owned:
+        pass
