@@ -49,7 +49,7 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
+    __slots__ = ("__weakref__", "created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart.

@@ -117,6 +117,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, flat: li
             checksum, size = checksum - old.version, size - old.size
         entries[entry.field] = entry
         checksum, size = checksum + entry.version, size + entry.size
+        context.long_values.note(partition, entry)
     if vectors is not None and (embedder := context.embedder) is not None:
         given = {}
         for position in range(0, len(flat), width):

@@ -65,6 +65,8 @@ def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: 
     page = Page(tokens[-1], tuple(entries))
     if entries and page != known and len(set(tokens)) == 1:
         context.remembered.put(name, page, sum([entry.size for entry in entries]))
+        for entry in entries:
+            context.long_values.note(place.partition, entry)
     return page
 
 
