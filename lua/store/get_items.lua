@@ -12,8 +12,8 @@
 -- ARGV[4] known       values that the caller knows: for each the position of its field, and the name of the put that stored it; '' for none
 -- ARGV[5..]           fields, each once
 --
--- Returns the records, without values that are known (nil for an item that is not there); an empty list where none is, or where none is asked for; or a
--- code, alone or first in a list
+-- Returns the records, without values that are known (nil for an item that is not there), and behind them 1 if nothing in the partition has a TTL; an empty
+-- list where no item is, or where none is asked for; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
@@ -36,6 +36,7 @@ end
 
 if text and string.sub(text, 1, 4) == '1 0 ' then -- the common case: nothing in it has a TTL
   if moves == '2' then return {} end
+  found[#found + 1] = 1
   return known == '' and found or without_known()
 end
 

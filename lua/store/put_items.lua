@@ -68,19 +68,20 @@ if state then
   if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
 end
 
--- The value that a splice makes of a record. Nothing if that is of another put.
+-- The parts of the value that a splice makes of a record, behind a first one for what stands in front of it: so a long value is copied once. Nothing if the
+-- record is of another put.
 local function spliced(splice, record)
   local base, length, at = string.match(splice, '^=(%x+) (%d+) ()')
   local made_by, first = string.match(record, '^%d+ %d+ %d+ (%x+) ()')
   if made_by ~= base or #record - first + 1 ~= tonumber(length) then return nil end
-  local parts = {}
+  local parts = { '' }
   while at <= #splice do
     local start, kept, added, behind = string.match(splice, '^(%d+) (%d+) (%d+):()', at)
     parts[#parts + 1] = string.sub(record, first + start, first + start + kept - 1)
     parts[#parts + 1] = string.sub(splice, behind, behind + added - 1)
     at = behind + added
   end
-  return table.concat(parts)
+  return parts
 end
 
 -- Check, before anything is written.
@@ -128,7 +129,12 @@ for i, field in ipairs(fields) do
     state.last = math.max(micros, state.last + 1)
     local new = string.format('%.0f', state.last)
     changed[#changed + 1] = field
-    changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
+    if type(value) == 'table' then
+      value[1] = created .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' '
+      changed[#changed + 1] = table.concat(value)
+    else
+      changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
+    end
     versions[#versions + 1] = new
     versions[#versions + 1] = field
     if ARGV[at + 5] ~= '' then

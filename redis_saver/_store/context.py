@@ -24,6 +24,8 @@ class StoreContext(NamedTuple):
     remembered: Remembered
     """Pages and mirrors, and long values."""
     long_values: LongValues
+    reads_plain: bool
+    """Whether a read may be a command, where that is exact. Not with `require_primary`, which scripts guard; nor in a cluster, whose client may send it to a replica."""
     is_replicated: bool
     """Whether writes wait for replicas: then each is sent alone."""
     embedder: Embedder | None = None

@@ -11,7 +11,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from redis_saver._client import clusters
+from redis_saver._client import clients, clusters
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
 from redis_saver._common import times
@@ -122,6 +122,7 @@ class Store(Interface, Generic[ClientT]):
             Places(keyspace, limits),
             remembered,
             LongValues(remembered),
+            not require_primary and not clients.is_cluster(client),
             min_replicas > 0,
             index_config.load(index),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
@@ -13,14 +13,18 @@ from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
-from redis_saver._store.long_values import PutValue
 from redis_saver._store.places import namespace_and_key
 from redis_saver._store.texts import Texts
 from redis_saver.errors import Conflict
 
+if TYPE_CHECKING:
+    from redis_saver._store.vectors import Rows
+
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
 """So many items, and about so many bytes, are stored in one step."""
 ANY_VERSION = b""
+_ARGUMENTS, _VALUE = 6, 4
+"""An item has so many arguments of the script, and its value is this one."""
 
 
 class Write(NamedTuple):
@@ -52,52 +56,37 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         Conflict: An item has another version than expected.
     """
     for fields in _steps(context, writes) if writes else ():
-        step = _Step(
-            [(field, writes[field]) for field in fields],
-            os.urandom(8).hex(),
-            _vectors(context, partition, fields, writes, texts),
-        )
-        splices = context.long_values.splices(partition, {field: write.value for field, write in step.writes})
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, step.arguments(splices))
+        arguments: list[Argument] = []
+        made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
+        for field in fields:
+            write = writes[field]
+            vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
+            arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
+        values = [writes[field].value for field in fields]
+        splices = context.long_values.splices(partition, fields, values)
+        sent = _with_splices(arguments, splices) if splices else arguments
+        reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent)
         if reply and reply[0] == StoreReply.STALE_BASE:
-            reply = yield from ask(context, partition, scripts.PUT_ITEMS, step.arguments({}))
+            reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments)
         code, *said = reply or (0,)
         if code == StoreReply.CONFLICT:
             raise _conflict(partition, fields[said[0] - 1], int(said[1]), writes)
-        for field, write in step.writes:
-            context.long_values.keep(partition, field, PutValue(step.made_by.encode(), write.value))
+        context.long_values.keep_put(partition, made_by, fields, values)
         if code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
 
 
-class _Step(NamedTuple):
-    """What one script stores."""
-
-    writes: Sequence[tuple[bytes, Write]]
-    made_by: str
-    """The put's name: 16 digits, by which the script knows a request that is sent twice."""
-    vectors: Mapping[bytes, bytes]
-
-    def arguments(self, splices: Mapping[bytes, bytes]) -> list[Argument]:
-        """The script's, with splices in place of some values."""
-        arguments: list[Argument] = []
-        for field, write in self.writes:
-            value = splices.get(field, write.value)
-            arguments += (field, write.expected, write.ttl, self.made_by, value, self.vectors.get(field, b""))
-        return arguments
+def _with_splices(arguments: Sequence[Argument], splices: Mapping[int, bytes]) -> list[Argument]:
+    """The arguments with splices in place of the values of items at these positions."""
+    sent = list(arguments)
+    for position, splice in splices.items():
+        sent[position * _ARGUMENTS + _VALUE] = splice
+    return sent
 
 
-def _vectors(
-    context: StoreContext, partition: Partition, fields: Sequence[bytes], writes: Mapping[bytes, Write], texts: Texts
-) -> Mapping[bytes, bytes]:
-    """The vectors of those that have some, as they are stored."""
-    if (embedder := context.embedder) is None:
-        return {}
-    return {
-        field: embedder.encode(context.values, *namespace_and_key(partition, field), texts.rows(writes[field].texts))
-        for field in fields
-        if writes[field].texts
-    }
+def _vectors(context: StoreContext, partition: Partition, field: bytes, rows: Rows) -> bytes:
+    assert context.embedder is not None  # noqa: S101 - else nothing is embedded
+    return context.embedder.encode(context.values, *namespace_and_key(partition, field), rows)
 
 
 def _steps(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:

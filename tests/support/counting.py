@@ -7,7 +7,7 @@ from typing import Any
 from uniform import Uniform
 from wrappers import Around
 
-from redis_saver._engine.requests import Batch, Call
+from redis_saver._engine.requests import Batch, Call, Command
 
 
 class Counted:
@@ -47,7 +47,7 @@ class Bytes:
 
         def around(request: Any) -> Any:
             for one in request.requests if isinstance(request, Batch) else (request,):
-                if isinstance(one, Call):
+                if isinstance(one, (Call, Command)):
                     self.calls += 1
                     self.sent += sum(
                         len(part if isinstance(part, bytes) else str(part)) for part in (*one.keys, *one.arguments)
