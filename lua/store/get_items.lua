@@ -25,7 +25,7 @@ local found = redis.call('HMGET', items, '@state', unpack(ARGV, 5))
 local text = table.remove(found, 1)
 
 -- The records without those values that the caller knows.
-local function without_known()
+local function without_values()
   for position, put in string.gmatch(known, '(%d+) (%x+)') do
     local i = tonumber(position)
     local head, made_by = string.match(found[i] or '', '^(%d+ %d+ %d+ (%x+) )')
@@ -37,7 +37,7 @@ end
 if text and string.sub(text, 1, 4) == '1 0 ' then -- the common case: nothing in it has a TTL
   if moves == '2' then return {} end
   found[#found + 1] = 1
-  return known == '' and found or without_known()
+  return known == '' and found or without_values()
 end
 
 --- @include lib/partition
@@ -56,4 +56,4 @@ if moves ~= '0' then
   local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
 end
-return moves == '2' and {} or without_known()
+return moves == '2' and {} or without_values()

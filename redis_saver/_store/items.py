@@ -67,6 +67,12 @@ class Entry:
         self.size = 400 + len(field) + 3 * len(record)
         """Bytes of memory, about, with its value."""
 
+    def fill(self, data: bytes | None) -> None:
+        """Take a value that is known already, where the server left it out."""
+        if data is not None and not self.data:
+            self.data = data
+            self.size += 3 * len(data)
+
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
         """Its value, for filters: no caller gets this one."""
         if self.known is None:

@@ -64,6 +64,6 @@ def _entries(
                 entry = entries[position] = Entry(fields[position], record)
                 if len(entry.data) >= MIN_BYTES:
                     context.long_values.keep(partition, entry.field, entry)
-                elif not entry.data and (one := known.get(position)) and one.made_by == entry.made_by:
-                    entry.data = one.data
+                elif (one := known.get(position)) is not None and one.made_by == entry.made_by:
+                    entry.fill(one.data)
     return entries

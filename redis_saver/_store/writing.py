@@ -57,8 +57,8 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
     """
     for fields in _steps(context, writes) if writes else ():
         arguments: list[Argument] = []
-        made_by = os.urandom(8).hex()  # by which the script knows a request that is sent twice
-        for field in fields:
+        names = _new_names(len(fields))
+        for field, made_by in zip(fields, names, strict=True):
             write = writes[field]
             vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
             arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
@@ -71,9 +71,15 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         code, *said = reply or (0,)
         if code == StoreReply.CONFLICT:
             raise _conflict(partition, fields[said[0] - 1], int(said[1]), writes)
-        context.long_values.keep_put(partition, made_by, fields, values)
+        context.long_values.keep_put(partition, fields, names, values)
         if code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
+
+
+def _new_names(count: int) -> list[str]:
+    """A name for the put of each item: by it the script knows a request that is sent twice, and processes know the value."""
+    digits = os.urandom(8 * count).hex()
+    return [digits[at : at + 16] for at in range(0, len(digits), 16)]
 
 
 def _with_splices(arguments: Sequence[Argument], splices: Mapping[int, bytes]) -> list[Argument]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -373,7 +374,36 @@ async def test_memory_is_bounded_and_may_be_none(target: Target, caplog: pytest.
     assert caplog.text.count("cache_bytes=10,000 cannot hold") == 1
     await large.put(NS, "a", {"n": 1})
     await large.delete(NS, "c")
-    assert list(large.saver._context.long_values._known) == [(MEMBER, b"b\0")]
+    assert list(large.saver._context.long_values._known[MEMBER]) == [b"b\0"]
+
+
+@on_redis
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_os_threads_and_processes_edit_one_file(target: Target) -> None:
+    """By compare-and-set: each edit is in the file at the end."""
+    shared, other = target.store().saver, target.store().saver
+    shared.put(NS, "f", file(TEXT))
+
+    def edit(number: int) -> None:
+        store = shared if number % 3 else other
+        for line in range(number * 100, number * 100 + 5):
+            while True:
+                item = store.get(NS, "f")
+                text = item.value["content"].replace(f"\n{line}: ", f"\nby {number} in {line}: ")
+                try:
+                    store.put(NS, "f", file(text, line), if_version=item.version)
+                    break
+                except Conflict:
+                    continue
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(edit, range(1, 7)))
+    found = (await seen(target))["content"]
+    for number in range(1, 7):
+        for line in range(number * 100, number * 100 + 5):
+            found = found.replace(f"\nby {number} in {line}: ", f"\n{line}: ")
+    assert found == TEXT
+    check_sound(target)
 
 
 @on_redis
@@ -437,3 +467,56 @@ async def test_a_deep_agent_edits_a_long_file(target: Target, store: Uniform) ->
         sent, received = counted.take()
         assert sent < 3 * LITTLE + 100 and received < 300, (sent, received)
     check_sound(target)
+
+
+SEARCHES: dict[str, Any] = {
+    "page": lambda store: store.search(NS, limit=20),
+    "filter": lambda store: store.search(NS, filter={"n": {"$gt": 0}}, limit=20),
+    "deeper": lambda store: store.search((*NS, "deep")),
+    "all": lambda store: store.search((), limit=20),
+    "all, filter": lambda store: store.search((), filter={"n": {"$gt": 0}}, limit=20),
+}
+
+
+@on_redis
+@pytest.mark.parametrize("search", SEARCHES)
+async def test_a_search_receives_no_value_that_this_process_put(target: Target, store: Uniform, search: str) -> None:
+    """What others put comes whole, once."""
+    other, deep = target.store(), (*NS, "deep")
+    counted = Bytes(store)
+
+    async def look(expected: dict[str, Any]) -> int:
+        counted.take()
+        found = {item.key: item.value for item in await SEARCHES[search](store) if item.namespace in (NS, deep)}
+        assert found == {key: value for key, value in expected.items() if search != "deeper" or key[0] == "d"}
+        return counted.take()[1]
+
+    expected = {name: file(TEXT + name, 1) for name in ("a", "b", "c", "d1", "d2")}
+    where = {name: deep if name[0] == "d" else NS for name in expected}
+    await store.batch([PutOp(where[name], name, value) for name, value in expected.items()])
+    assert await look(expected) < 1000
+    expected |= {name: edited(number) for number, name in enumerate(("b", "c", "d2"), 1)}
+    await store.put(NS, "b", expected["b"])
+    await store.batch([PutOp(where[name], name, expected[name]) for name in ("c", "d2")])
+    assert await look(expected) < 1000
+    await store.put(NS, "a", file(TEXT, 4))
+    expected |= {name: edited(7 + number) for number, name in enumerate(("a", "d1"))}
+    await other.batch([PutOp(where[name], name, expected[name]) for name in ("a", "d1")])
+    received = await look(expected)
+    assert len(TEXT) < received < len(TEXT) * 2 + 3000
+    assert await look(expected) < 1000
+    check_sound(target)
+
+
+@on_redis
+async def test_a_put_that_was_replaced_is_not_taken_for_what_is_there(target: Target, store: Uniform) -> None:
+    """The process put the item, and others did after it, before it searched; one record says that it is of the same put as another."""
+    other = target.store()
+    await store.batch([PutOp(NS, "a", file(TEXT, 1)), PutOp(NS, "b", file(TEXT, 2))])
+    await other.put(NS, "a", file(TEXT, 3))
+    items, *_ = StoreKeyspace(target.prefix).partition(MEMBER).keys
+    shorter = record(target, "b").replace(b"2026-11-25", b"2027-12-26")
+    target.raw.hset(items, b"b\0", shorter.replace(shorter.split(b" ")[3], b"0" * 16))
+    found = {item.key: item.value for item in await store.search(NS)}
+    assert found["a"] == file(TEXT, 3)
+    assert found["b"]["modified"].startswith("2027") and found["b"]["n"] == 2
