@@ -9,19 +9,36 @@
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
--- ARGV[4..]           fields, each once
+-- ARGV[4] known       values that the caller knows: for each the position of its field, and the name of the put that stored it; '' for none
+-- ARGV[5..]           fields, each once
 --
--- Returns the records (nil for an item that is not there); an empty list where none is, or where none is asked for; or a code, alone or first in a list
+-- Returns the records, without values that are known (nil for an item that is not there), and behind them 1 if nothing in the partition has a TTL; an empty
+-- list where no item is, or where none is asked for; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED = 1, 2
-local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
-local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
+local token, announced, moves, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local found = redis.call('HMGET', items, '@state', unpack(ARGV, 5))
 local text = table.remove(found, 1)
-if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or found end -- the common case: nothing in it has a TTL
+
+-- The records without those values that the caller knows.
+local function without_values()
+  for position, put in string.gmatch(known, '(%d+) (%x+)') do
+    local i = tonumber(position)
+    local head, made_by = string.match(found[i] or '', '^(%d+ %d+ %d+ (%x+) )')
+    if made_by == put then found[i] = head end
+  end
+  return found
+end
+
+if text and string.sub(text, 1, 4) == '1 0 ' then -- the common case: nothing in it has a TTL
+  if moves == '2' then return {} end
+  found[#found + 1] = 1
+  return known == '' and found or without_values()
+end
 
 --- @include lib/partition
 --- @include lib/refresh
@@ -33,10 +50,10 @@ local _, now = clock()
 local more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
-if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
+if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 5)) end
 if moves ~= '0' then
-  local fields = { unpack(ARGV, 4) }
+  local fields = { unpack(ARGV, 5) }
   local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
 end
-return moves == '2' and {} or found
+return moves == '2' and {} or without_values()

@@ -31,6 +31,8 @@ class Command(NamedTuple):
     """Send one command, whose first argument is its name and whose second is a key. Reply: the command's."""
 
     arguments: Sequence[Argument]
+    keys: Sequence[bytes] = ()
+    """If it is one of ours: what an error names where the key has another type."""
 
 
 class Batch(NamedTuple):

@@ -57,12 +57,12 @@ def of_script(request: Call | Command, reply: Any, exceptions: Any) -> Any:
     """A reply, unless it is an error.
 
     Raises:
-        RedisSaverError: The reply is an error of one of our scripts.
+        RedisSaverError: The reply is an error of one of our scripts, or a key of ours has another type.
         Exception: The reply is another error.
     """
     if not isinstance(reply, Exception):
         return reply
-    if isinstance(request, Call) and (ours := from_reply(reply, request.keys, exceptions)) is not None:
+    if request.keys and (ours := from_reply(reply, request.keys, exceptions)) is not None:
         raise ours from reply
     raise reply
 

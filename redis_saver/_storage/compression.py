@@ -65,6 +65,11 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
     return decompressor.decompress(data)  # type: ignore[no-any-return]
 
 
+def is_compressed(kind: bytes) -> bool:
+    """Whether a type is that of compressed bytes."""
+    return kind.startswith(_MARK)
+
+
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
     """A type and bytes, compressed if that makes them shorter."""
     if len(data) >= MIN_BYTES and len(short := compress(data)) + len(_MARK) < len(data):
@@ -74,4 +79,4 @@ def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
     """The inverse of `smaller`. Bytes that were never compressed stay as they are."""
-    return (kind[len(_MARK) :], decompress(data, allowance)) if kind.startswith(_MARK) else (kind, data)
+    return (kind[len(_MARK) :], decompress(data, allowance)) if is_compressed(kind) else (kind, data)

@@ -10,6 +10,7 @@ search needed them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
+from redis_saver._store.long_values import names_of
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import decoding_item, reading_store
 
@@ -91,8 +93,10 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
     """A mirror with what is newer than it; and whether it is exact, or also has items that are gone."""
     found, is_last = before, 0
     what = "records" if before.vectors is None else "vectors"
+    put_here = context.long_values.put_here(partition)
+    names = names_of(put_here)
     while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (found.newest, what))
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (found.newest, what, names))
         if not reply:
             return NOTHING, True
         token, count, checksum, is_last, *flat = reply
@@ -101,22 +105,26 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
             continue
         if flat:
             with reading_store(partition.keys[0]):
-                found = _added(context, partition, found, flat)
+                found = _added(context, partition, found, flat, put_here)
         if token != found.token:
             found = replace(found, token=token)
     return found, len(found.entries) == count and found.checksum == int(checksum)
 
 
-def _added(context: StoreContext, partition: Partition, before: Mirror, flat: list[bytes]) -> Mirror:
+def _added(
+    context: StoreContext, partition: Partition, before: Mirror, flat: list[bytes], put_here: Mapping[bytes, bytes]
+) -> Mirror:
     """A mirror with newer items, which come oldest first."""
     entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
     width = 2 if vectors is None else 3
     for position in range(0, len(flat), width):
         entry = Entry(flat[position], flat[position + 1])
+        entry.fill(put_here.get(entry.made_by))
         if (old := entries.pop(entry.field, None)) is not None:
             checksum, size = checksum - old.version, size - old.size
         entries[entry.field] = entry
         checksum, size = checksum + entry.version, size + entry.size
+        context.long_values.note(partition, entry)
     if vectors is not None and (embedder := context.embedder) is not None:
         given = {}
         for position in range(0, len(flat), width):
@@ -132,7 +140,7 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
     versions: dict[bytes, int] = {}
     above, is_last = b"0", 0
     while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions"))
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
         if not reply:
             return NOTHING
         _, _, _, is_last, *flat = reply

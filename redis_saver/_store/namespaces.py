@@ -117,7 +117,7 @@ def _delete_below(context: StoreContext, place: Place) -> Operation[int]:
     """Delete a part of a partition, a thousand items at a time."""
     removed, above, is_last = 0, b"0", 0
     while not is_last:
-        reply = yield from ask(context, place.partition, scripts.LIST_ITEMS, (above, "versions"))
+        reply = yield from ask(context, place.partition, scripts.LIST_ITEMS, (above, "versions", b""))
         if not reply:
             break
         _, _, _, is_last, *flat = reply

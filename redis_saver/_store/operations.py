@@ -11,12 +11,12 @@ from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, Sea
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._store import namespaces, searching
-from redis_saver._store.calling import ask, together
+from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
-from redis_saver._store.items import Entry, VersionedItem, encode_value
+from redis_saver._store.items import VersionedItem, encode_value
+from redis_saver._store.reading import read
 from redis_saver._store.texts import Texts
 from redis_saver._store.writing import ANY_VERSION, DELETION, Write, put
 from redis_saver.errors import reading_store
@@ -34,11 +34,11 @@ def get(context: StoreContext, namespace: tuple[str, ...], key: str, refresh: bo
 def _get(
     context: StoreContext, partition: Partition, field: bytes, namespace: tuple[str, ...], key: str, refresh: bool
 ) -> Operation[VersionedItem | None]:
-    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field))
-    if not records or records[0] is None:
+    (entry,) = yield from read(context, partition, (field,), refresh=refresh)
+    if entry is None:
         return None
     with reading_store(partition.keys[0]):
-        return Entry(field, records[0]).item(context.values, tuple(namespace), key)
+        return entry.item(context.values, tuple(namespace), key)
 
 
 def put_one(context: StoreContext, op: PutOp, if_version: int | None, texts: Texts) -> Operation[None]:
@@ -169,14 +169,12 @@ class _Batch:
     def _get(
         self, partition: Partition, fields: dict[bytes, list[tuple[int, GetOp]]], refresh: bool
     ) -> Operation[None]:
-        records = yield from ask(self._context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
-        for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
-            if record is None:
-                continue
-            with reading_store(partition.keys[0]):
-                entry = Entry(field, record)
-                for position, op in asked:
-                    self._results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
+        entries = yield from read(self._context, partition, tuple(fields), refresh=refresh)
+        for asked, entry in zip(fields.values(), entries, strict=True):
+            if entry is not None:
+                with reading_store(partition.keys[0]):
+                    for position, op in asked:
+                        self._results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
 
     def _into(self, position: int, operation: Operation[Any]) -> Operation[None]:
         self._results[position] = yield from operation

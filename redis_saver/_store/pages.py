@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from redis_saver._engine import scripts
@@ -12,6 +12,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
+from redis_saver._store.long_values import names_of
 from redis_saver._store.places import Place
 from redis_saver.errors import reading_store
 
@@ -65,6 +66,8 @@ def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: 
     page = Page(tokens[-1], tuple(entries))
     if entries and page != known and len(set(tokens)) == 1:
         context.remembered.put(name, page, sum([entry.size for entry in entries]))
+        for entry in entries:
+            context.long_values.note(place.partition, entry)
     return page
 
 
@@ -72,15 +75,17 @@ def _read(
     context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
 ) -> Operation[_Reply]:
     had = _part(known, below, limit)
+    put_here = context.long_values.put_here(place.partition)
+    names = names_of(put_here)
     while True:
         about = (known.token, *_about(had)) if had else (b"", 0, 0, 0, 0)
-        asked = (int(refresh), place.prefix, below, offset, limit, *about)
+        asked = (int(refresh), place.prefix, below, offset, limit, *about, names)
         reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, asked)
         if reply == StoreReply.SAME and had:
             return _Reply(known.token, b"", offset, had)
         token, next_below, passed, *flat = reply
         with reading_store(place.partition.keys[0]):
-            entries = _entries(flat, had)
+            entries = _entries(flat, had, put_here)
             if not had and None in entries:
                 raise ValueError("the record of an item is empty")
         if None not in entries:
@@ -100,10 +105,14 @@ def _about(entries: Sequence[Entry]) -> tuple[int, int, int, int]:
     return len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM
 
 
-def _entries(flat: list[bytes], had: Sequence[Entry]) -> list[Entry | None]:
+def _entries(flat: list[bytes], had: Sequence[Entry], put_here: Mapping[bytes, bytes]) -> list[Entry | None]:
     """The items of a reply: fields, versions, and records of those that are not known. None for one that is not known either."""
     known = {(entry.field, entry.version): entry for entry in had}
-    return [
-        Entry(flat[each], flat[each + 2]) if flat[each + 2] else known.get((flat[each], int(float(flat[each + 1]))))
-        for each in range(0, len(flat), 3)
-    ]
+    entries: list[Entry | None] = []
+    for each in range(0, len(flat), 3):
+        field, version, record = flat[each : each + 3]
+        if record:
+            entry = Entry(field, record)
+            entry.fill(put_here.get(entry.made_by))
+        entries.append(entry if record else known.get((field, int(float(version)))))
+    return entries

@@ -1,4 +1,4 @@
-"""What a process remembers of a store: pages and mirrors, those used last. A hint, never an answer: the server decides whether it still holds."""
+"""What a process remembers of a store: pages, mirrors and long values, those used last. A hint, never an answer: the server decides whether it still holds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Remembered:
             if self._limit and not self._has_warned:
                 self._has_warned = True
                 _LOG.warning(
-                    "A search of a store read %s bytes of items and vectors that cache_bytes=%s cannot hold: each further one reads them again. Set cache_bytes "
+                    "A store read or put %s bytes of items and vectors that cache_bytes=%s cannot hold: each further call reads them again. Set cache_bytes "
                     "higher, or search smaller partitions",
                     f"{size:,}",
                     f"{self._limit:,}",

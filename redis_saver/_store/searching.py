@@ -177,7 +177,7 @@ def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
         if entry.has_ttl:
             fields.setdefault(partition, []).append(entry.field)
     asked = [
-        ask(context, partition, scripts.GET_ITEMS, (2, *names[start : start + 1000]))
+        ask(context, partition, scripts.GET_ITEMS, (2, b"", *names[start : start + 1000]))
         for partition, names in fields.items()
         for start in range(0, len(names), 1000)
     ]

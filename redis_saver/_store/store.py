@@ -11,7 +11,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
-from redis_saver._client import clusters
+from redis_saver._client import clients, clusters
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
 from redis_saver._common import times
@@ -32,6 +32,7 @@ from redis_saver._store import directory, index_config, namespaces
 from redis_saver._store.context import StoreContext
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.interface import Interface
+from redis_saver._store.long_values import LongValues
 from redis_saver._store.places import Places
 from redis_saver._store.remembered import Remembered
 from redis_saver._store.ttl_config import to_config
@@ -77,7 +78,7 @@ class Store(Interface, Generic[ClientT]):
             index: What of each item is embedded, and by what, for `search(..., query=)`: LangGraph's `IndexConfig`, or `RedisIndexConfig`. None: nothing.
                 Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
+            cache_bytes: Memory for the pages, partitions and long values that were read or put last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
             limits: The longest names and values (`name_bytes`, `value_bytes`). More raises `LimitExceeded`.
             require_encryption: As a saver takes it.
             strict: As a saver takes it.
@@ -114,11 +115,14 @@ class Store(Interface, Generic[ClientT]):
         )
         if cache_bytes is None:
             cache_bytes = CACHE_BYTES if index is None else INDEXED_CACHE_BYTES
+        remembered = Remembered(cache_bytes)
         self._context = StoreContext(
             values,
             keyspace,
             Places(keyspace, limits),
-            Remembered(cache_bytes),
+            remembered,
+            LongValues(remembered),
+            not require_primary and not clients.is_cluster(client),
             min_replicas > 0,
             index_config.load(index),
         )

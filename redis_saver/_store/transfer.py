@@ -45,7 +45,7 @@ def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, 
     found: set[bytes] = set()
     above, is_last = b"0", 0
     while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions"))
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
         if not reply:
             break
         _, _, _, is_last, *flat = reply

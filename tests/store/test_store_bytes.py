@@ -87,6 +87,7 @@ async def test_damaged_bytes(target: Target, seed: int) -> None:
         for number in range(4):
             store.put(NS, f"k{number}", {"n": number}, ttl=chance.choice([None, 5]))
             store.put((*NS, "deep"), f"k{number}", {"n": number})
+        store.put(NS, "long", {"n": 1, "text": "a long text " * 300})
         store.search(NS, filter={"n": 1})
         store.search(NS)
         if chance.random() < 0.5:
@@ -105,6 +106,8 @@ async def test_damaged_bytes(target: Target, seed: int) -> None:
             lambda: store.count(),
             lambda: store.put(NS, "k2", {"n": 5}, ttl=chance.choice([None, 1000])),
             lambda: store.put(("new",), "k", {"n": 5}),
+            lambda: store.get(NS, "long"),
+            lambda: store.put(NS, "long", {"n": 2, "text": "a long text " * 290}),
             lambda: store.delete(NS, "k3"),
             lambda: store.sweep_ttl(),
             lambda: target.store().saver.search(NS, filter={"n": 1}),

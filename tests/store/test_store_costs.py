@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counting import Counted
+from counting import Bytes, Counted
 from embedding import Model
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 from uniform import Target, Uniform
-from wrappers import Around
-
-from redis_saver._engine.requests import Batch, Call
 
 NS = ("memories", "user-1")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -92,35 +89,6 @@ async def test_calls_of_many_tasks_share_round_trips(counted: tuple[Uniform, Cou
     counter.take()
     await asyncio.gather(*(store.get(NS, "k") for _ in range(50)))
     assert len(counter.take()) == 1
-
-
-class Bytes:
-    """What a store sends and receives: the arguments and replies of its scripts."""
-
-    def __init__(self, store: Uniform) -> None:
-        self.sent = self.received = 0
-
-        def around(request: Any) -> Any:
-            for one in request.requests if isinstance(request, Batch) else (request,):
-                if isinstance(one, Call):
-                    self.sent += sum(
-                        len(part if isinstance(part, bytes) else str(part)) for part in (*one.keys, *one.arguments)
-                    )
-            reply = yield request
-            self.received += size(reply)
-            return reply
-
-        Around(store.saver, around)
-
-    def take(self) -> tuple[int, int]:
-        found, self.sent, self.received = (self.sent, self.received), 0, 0
-        return found
-
-
-def size(reply: Any) -> int:
-    if isinstance(reply, (list, tuple)):
-        return sum(map(size, reply))
-    return len(reply) if isinstance(reply, (bytes, str)) else 8
 
 
 async def test_a_repeated_page_and_a_warm_search_transfer_nothing_but_what_changed(target: Target) -> None:

@@ -1,8 +1,13 @@
-"""A client that counts."""
+"""What counts round trips, and bytes."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from uniform import Uniform
+from wrappers import Around
+
+from redis_saver._engine.requests import Batch, Call, Command
 
 
 class Counted:
@@ -32,3 +37,33 @@ class Counted:
         names = [str(args[0]) for args in self.sent]
         self.sent.clear()
         return names
+
+
+class Bytes:
+    """What a store sends and receives: the arguments and replies of its scripts."""
+
+    def __init__(self, store: Uniform) -> None:
+        self.sent = self.received = self.calls = 0
+
+        def around(request: Any) -> Any:
+            for one in request.requests if isinstance(request, Batch) else (request,):
+                if isinstance(one, (Call, Command)):
+                    self.calls += 1
+                    self.sent += sum(
+                        len(part if isinstance(part, bytes) else str(part)) for part in (*one.keys, *one.arguments)
+                    )
+            reply = yield request
+            self.received += size(reply)
+            return reply
+
+        Around(store.saver, around)
+
+    def take(self) -> tuple[int, int]:
+        found, self.sent, self.received = (self.sent, self.received), 0, 0
+        return found
+
+
+def size(reply: Any) -> int:
+    if isinstance(reply, (list, tuple)):
+        return sum(map(size, reply))
+    return len(reply) if isinstance(reply, (bytes, str)) else 8

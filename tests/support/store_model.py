@@ -82,6 +82,7 @@ class Play:
         memories = [{}, {"cache_bytes": 0}, {"cache_bytes": 5000}]
         self.stores = [target.store(**memories[number % 3]) for number in range(processes)]
         self.onlooker = target.store(cache_bytes=0)
+        self.text = "".join(self.chance.choice("ab= 0:\n") for _ in range(3000))
 
     async def run(self, length: int) -> None:
         kinds = (
@@ -105,7 +106,15 @@ class Play:
             "n": self.chance.randrange(5),
             "s": self.chance.choice("xyz"),
             "d": {"m": self.chance.choice([1, None])},
+            **({"text": self.edited()} if self.chance.random() < 0.3 else {}),
         }
+
+    def edited(self) -> str:
+        """A long text, which is like the one before."""
+        at = self.chance.randrange(len(self.text))
+        gone, new = self.chance.choice([0, 1, 50, 800]), self.chance.choice(["", "=", "é" * 30, "0 5 7:" * 150])
+        self.text = (self.text[:at] + new + self.text[at + gone :])[:6000].ljust(2500, "z")
+        return self.text
 
     def ttl(self) -> float | None:
         return self.chance.choice([None, 10, 1000])

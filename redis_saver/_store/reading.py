@@ -1,0 +1,69 @@
+"""Items by their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from redis_saver._common.store_names import Partition
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._store.calling import ask
+from redis_saver._store.context import StoreContext
+from redis_saver._store.items import Entry
+from redis_saver._store.long_values import MIN_BYTES, Known
+from redis_saver.errors import reading_store
+
+_HINT_BYTES = 300
+"""About the memory for a partition in which nothing has a TTL."""
+_WITHOUT_TTLS = b"1 0 "
+"""How the state of a partition begins in which nothing has a TTL (`get_items.lua` looks for the same)."""
+
+
+def read(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes], *, refresh: bool
+) -> Operation[list[Entry | None]]:
+    """Some items of a partition, None for each that is not there. One round trip. Long values that this process knows are not sent.
+
+    Where nothing in the partition had a TTL at the last read, a command asks for the records and the state. If the state says that this is still so, then the
+    script would do nothing else, and a command takes half the time of one. If it is not so any more, the script is asked after all: two round trips, once.
+
+    Args:
+        context: The store.
+        partition: Where the items are.
+        fields: Their fields, each once, 500 at the most.
+        refresh: Whether their TTLs begin anew.
+    """
+    known = context.long_values.known(partition, fields)
+    lasting = "lasting", partition.member
+    if not known and context.reads_plain and context.remembered.get(lasting):
+        # In small letters: a client with a cache of its own (redis-py's CacheConfig) would keep what HMGET answers.
+        state, *records = yield Command(("hmget", partition.keys[0], "@state", *fields), partition.keys[:1])
+        if state and state.startswith(_WITHOUT_TTLS):
+            return _entries(context, partition, fields, records, known)
+        context.remembered.forget(lasting)
+    names = b" ".join([b"%d %b" % (position + 1, one.made_by) for position, one in known.items()]) if known else b""
+    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), names, *fields))
+    if len(records) > len(fields):
+        del records[len(fields) :]
+        if not known:
+            context.remembered.put(lasting, True, _HINT_BYTES)
+    return _entries(context, partition, fields, records, known)
+
+
+def _entries(
+    context: StoreContext,
+    partition: Partition,
+    fields: Sequence[bytes],
+    records: Sequence[bytes | None],
+    known: Mapping[int, Known],
+) -> list[Entry | None]:
+    entries: list[Entry | None] = [None] * len(fields)
+    with reading_store(partition.keys[0]):
+        for position, record in enumerate(records):
+            if record is not None:
+                entry = entries[position] = Entry(fields[position], record)
+                if len(entry.data) >= MIN_BYTES:
+                    context.long_values.keep(partition, entry.field, entry)
+                elif (one := known.get(position)) is not None and one.made_by == entry.made_by:
+                    entry.fill(one.data)
+    return entries

@@ -1,0 +1,101 @@
+"""Where nothing in a partition has a TTL, a read is a command in place of a script: in every other case it answers as the script does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from counting import Counted
+from langgraph.store.base import GetOp
+from stores import check_sound, later
+from uniform import Target, Uniform
+
+from redis_saver import KeyConflict, StoreDamaged, UnsupportedFormat
+from redis_saver._common.store_names import StoreKeyspace
+
+NS = ("memories", "ada")
+MINUTE = 60_000
+
+
+def items_key(target: Target) -> bytes:
+    return StoreKeyspace(target.prefix).partition(b"memories\0ada\0").keys[0]
+
+
+async def warm(target: Target, **options: Any) -> tuple[Uniform, Counted]:
+    """A store that has read an item of a partition without TTLs, and the counter of its client."""
+    client = target.client()
+    store = target.store(client=client, **options)
+    await store.put(NS, "k", {"n": 1})
+    assert (await store.get(NS, "k")).value == {"n": 1}
+    return store, Counted(client)
+
+
+@pytest.mark.everywhere
+async def test_a_second_read_is_a_command(target: Target) -> None:
+    store, counted = await warm(target)
+    await target.store().put(NS, "l", {"n": 2})
+    found = await store.get(NS, "l")
+    assert found.value == {"n": 2} and await store.get(NS, "none") is None
+    in_cluster = target.name == "cluster"
+    assert counted.take() == ["EVALSHA" if in_cluster else "hmget"] * 2
+    ops = [GetOp(NS, "k"), GetOp(NS, "none"), GetOp(NS, "l"), GetOp((*NS, "deep"), "k")]
+    assert [item and item.value["n"] for item in await store.batch(ops)] == [1, None, 2, None]
+    assert await store.get(("other", "user"), "k") is None
+    await target.store().delete_namespace(NS)
+    assert await store.get(NS, "k") is None
+    await store.put(NS, "k", {"n": 3})
+    assert (await store.get(NS, "k")).value == {"n": 3}
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_ttl_that_comes_is_seen_at_once(target: Target) -> None:
+    """One round trip more, once."""
+    store, counted = await warm(target)
+    await target.store().put(NS, "short", {"n": 2}, ttl=10)
+    for refresh in (True, False):
+        counted.take()
+        assert (await store.get(NS, "short", refresh_ttl=refresh)).value == {"n": 2}
+        assert counted.take() == (["hmget", "EVALSHA"] if refresh else ["EVALSHA"])
+        later(target, 6 * MINUTE)
+    assert await store.get(NS, "short") is None, "the second read did not begin its time anew"
+    check_sound(target)
+    await store.get(NS, "k")
+    counted.take()
+    assert (await store.get(NS, "k")).value == {"n": 1}
+    assert counted.take() == ["hmget"], "nothing has a TTL any more"
+
+
+@pytest.mark.parametrize("target_name", ["redis", "fakeredis"])
+async def test_what_is_no_store_is_the_same_error(target: Target) -> None:
+    store, _ = await warm(target)
+    items = items_key(target)
+    state = target.raw.hget(items, "@state")
+    for changed, error in (
+        (b"2" + state[1:] + b" new", UnsupportedFormat),
+        (b"1 x" + state[3:], StoreDamaged),
+        (None, StoreDamaged),
+    ):
+        await store.get(NS, "k")
+        target.raw.hdel(items, "@state") if changed is None else target.raw.hset(items, "@state", changed)
+        with pytest.raises(error):
+            await store.get(NS, "k")
+        target.raw.hset(items, "@state", state)
+    await store.get(NS, "k")
+    target.raw.hset(items, b"k\0", b"no record")
+    with pytest.raises(StoreDamaged):
+        await store.get(NS, "k")
+    target.raw.delete(items)
+    target.raw.set(items, "of another program")
+    with pytest.raises(KeyConflict, match="memories/ada"):
+        await store.get(NS, "k")
+    with pytest.raises(KeyConflict):
+        await store.batch([GetOp(NS, "k"), GetOp(("other", "user"), "k")])
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("options", [{"require_primary": True}, {"cache_bytes": 0}])
+async def test_where_it_is_not_known_to_be_exact_scripts_read(target: Target, options: Any) -> None:
+    """A replica would answer a command, and a store without memory does not know of a partition."""
+    store, counted = await warm(target, **options)
+    await store.get(NS, "k")
+    assert counted.take() == ["EVALSHA"]
