@@ -94,7 +94,7 @@ class VersionInfo:
         return self.bytes - self.shared_bytes
 
 
-class _Write(NamedTuple):
+class WriteHead(NamedTuple):
     """A pending write without its value."""
 
     task_id: str
@@ -103,8 +103,8 @@ class _Write(NamedTuple):
     size: int
 
 
-class _Entry(NamedTuple):
-    """A checkpoint without its values."""
+class Entry(NamedTuple):
+    """A checkpoint without its values, for the rooms of this package."""
 
     ns: str
     id: str
@@ -116,7 +116,7 @@ class _Entry(NamedTuple):
     seen: Mapping[str, Mapping[str, VersionText]]
     present: frozenset[str]
     """The channels that have a value."""
-    writes: Sequence[_Write]
+    writes: Sequence[WriteHead]
     size: int
     """Of what the value's field holds."""
     chunks: Mapping[bytes, int]
@@ -126,8 +126,8 @@ class _Entry(NamedTuple):
 class _Family(NamedTuple):
     """A checkpoint with those that were made of it. Without a parent: one checkpoint that has none, or whose parent is gone."""
 
-    parent: _Entry | None
-    children: Sequence[_Entry]
+    parent: Entry | None
+    children: Sequence[Entry]
 
 
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
@@ -138,6 +138,16 @@ def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
 def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
     """The versions of a channel, newest first."""
     return _walk(context, thread, ns, channel, lambda family: list(_versions(family, channel)))
+
+
+def entries(context: Context, thread: str, ns: str | None) -> Stream[Entry]:
+    """The checkpoints of a thread without their values, newest first."""
+    return _walk(context, thread, ns, None, lambda family: [family.parent] if family.parent else [])
+
+
+def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
+    """The nodes that ran between a checkpoint and its child, inferred from what they have seen."""
+    return _ran(parent, [child])
 
 
 def _walk(
@@ -161,9 +171,9 @@ class _Waiting:
     """Checkpoints whose parents did not come yet."""
 
     def __init__(self) -> None:
-        self._children: dict[tuple[str, str], list[_Entry]] = {}
+        self._children: dict[tuple[str, str], list[Entry]] = {}
 
-    def families(self, entries: Sequence[_Entry]) -> Iterator[_Family]:
+    def families(self, entries: Sequence[Entry]) -> Iterator[_Family]:
         """The families of a page of checkpoints, each newer than the next."""
         for entry in entries:
             yield _Family(entry, self._children.pop((entry.ns, entry.id), ()))
@@ -181,7 +191,7 @@ class _Waiting:
         return (_Family(None, [entry]) for children in self._children.values() for entry in children)
 
 
-def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[_Entry]]:
+def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
     """A page as `lua/checkpoint/audit.lua` answers it: the bound of the next one (empty at the end), and the checkpoints."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, flat, sizes, *stored = answer
@@ -206,7 +216,7 @@ def _entry(
     raw_writes: Sequence[bytes],
     size: int,
     sizes: Mapping[bytes, int],
-) -> _Entry:
+) -> Entry:
     checkpoint_id = where.checkpoint_id or ""
     decoded = headers.decode(context, header, checkpoint_id, chunks, where)
     found, about = decoded.checkpoint, decoded.metadata
@@ -215,7 +225,7 @@ def _entry(
     present = frozenset(
         channel for channel, flag in zip(found["channel_versions"], flags, strict=True) if flag == PRESENT[0]
     )
-    return _Entry(
+    return Entry(
         ns=where.checkpoint_ns,
         id=checkpoint_id,
         parent=decoded.parent,
@@ -231,12 +241,12 @@ def _entry(
     )
 
 
-def _writes(flat: Sequence[Any]) -> list[_Write]:
+def _writes(flat: Sequence[Any]) -> list[WriteHead]:
     found = []
     for at in range(0, len(flat), 6):
         suffix, _index, path, channel, _kind, size = flat[at : at + 6]
         task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-        found.append(_Write(task_id, names.decode(path), names.decode(channel), int(size)))
+        found.append(WriteHead(task_id, names.decode(path), names.decode(channel), int(size)))
     return found
 
 
@@ -289,7 +299,7 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
                 )
 
 
-def _ran(parent: _Entry | None, children: Sequence[_Entry]) -> tuple[str, ...]:
+def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
     """The nodes that ran between a checkpoint and others, by what they have seen."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}

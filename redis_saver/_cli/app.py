@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from redis_saver import __version__
-from redis_saver._cli import check, flush, forget, migrate
+from redis_saver._cli import changing, check, doctor, flush, forget, looking, migrate, stats_command, threads_command
 from redis_saver._cli.demo_command import demo
 
 app = typer.Typer(
@@ -36,6 +36,11 @@ def _begin(
 
 
 app.command("demo")(demo)
+threads_command.add(app)
+looking.add(app)
+changing.add(app)
+stats_command.add(app)
+doctor.add(app)
 migrate.add(app)
 flush.add(app)
 check.add(app)

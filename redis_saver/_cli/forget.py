@@ -12,14 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, needed, refuse_embedded, words_of
+from redis_saver._cli.opening import Savers
 from redis_saver._common.display import printable, shown
-from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.item_endpoints import OurItems
 from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
-from redis_saver._storage.context import Context
 from redis_saver._store import store as stores
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered_store import erasing
@@ -156,11 +154,7 @@ class _Threads:
 
     def _refuse_cold_backed(self, names: Iterable[str]) -> None:
         for name in names:
-            if driver_of(self._hot).run(_is_cold_backed(context_of(self._hot), name)):
-                raise EndpointError(
-                    f"thread {shown(name)} is in a cold tier, too, and what is deleted in Redis alone comes back from there. Nothing was deleted. Name it with "
-                    "--postgres URL. If there is none any more, or it is another saver, delete the thread in Python, with delete_thread()"
-                )
+            Savers(self._hot, self._hot, has_cold=False).refuse_cold_backed(name, "deleted")
 
     def _count(self, name: str) -> int:
         with self._asking_cold():
@@ -182,11 +176,6 @@ class _Threads:
             yield
         except self._failures as error:
             raise EndpointError(f"--postgres: {printable(str(error))}") from error
-
-
-def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
-    (found,) = yield Command(("HMGET", context.keyspace.keys(name).data_key, "@cold_backed"))
-    return found is not None
 
 
 def _of_namespaces(given: Options, stack: ExitStack, namespaces: Sequence[tuple[str, ...]]) -> list[_Part]:
