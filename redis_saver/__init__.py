@@ -7,8 +7,11 @@ from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._cache.sync import RedisCache
 from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff
 from redis_saver._checkpoint.inventory import Finding
+from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -70,7 +73,11 @@ __all__ = [
     "BacklogWarning",
     "CacheStats",
     "CalledOnEventLoop",
+    "Change",
+    "ChannelDiff",
+    "ChannelValue",
     "CheckReport",
+    "CheckpointDiff",
     "ClusterMoving",
     "Conflict",
     "DecodeError",
@@ -112,7 +119,9 @@ __all__ = [
     "TieredThreadInfo",
     "UnsupportedFormat",
     "UnsupportedServer",
+    "VersionInfo",
     "VersionedItem",
     "VersionedSearchItem",
+    "WriteInfo",
     "__version__",
 ]

@@ -1,12 +1,19 @@
--- Describes a thread for threads().
+-- Describes a thread for threads(), if it is one that the caller looks for.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] root       the root namespace, escaped
 -- ARGV[2] interrupt  how the member of a pending interrupt ends
+-- ARGV[3] error      how the member of a pending error ends
+-- ARGV[4] state      'active', 'interrupted' or 'failed'; '' for any
+-- ARGV[5] least      bytes that it has at the least
+-- ARGV[6] within     milliseconds within which it expires, '' for any
+-- ARGV[7] pinned     '1' or '0', '' for any
+-- ARGV[8] dirty      '1' where cold lacks some of it, '0' where it has all, '' for any
 --
--- Returns {id of the newest checkpoint or '', its links or '', checkpoints, bytes, milliseconds left (-1: no
--- deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned}; nil where there is no thread.
+-- Returns {id of the newest checkpoint or '', the beginning of its header up to its time or '', checkpoints, bytes, milliseconds
+-- left (-1: no deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned, 1 where that
+-- checkpoint has a pending error}; nil where there is no thread, or another one than is looked for.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -15,11 +22,29 @@
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
-local root, interrupt = ARGV[1], ARGV[2]
+local root, interrupt, failure = ARGV[1], ARGV[2], ARGV[3]
+local state, least, within, pinned, dirty = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-if not meta then return false end
+if not meta or meta.bytes < least then return false end
+
+local is_pinned, is_dirty, left = meta.ttl == '0' and 1 or 0, meta.dirty and 1 or 0, redis.call('PTTL', data)
+if pinned ~= '' and tonumber(pinned) ~= is_pinned or dirty ~= '' and tonumber(dirty) ~= is_dirty then return false end
+if within ~= '' and (left < 0 or left > tonumber(within)) then return false end
+
+local waits, failed = 0, 0
+local id = newest_id(index, root)
+if id then
+  local from = 'w' .. root .. id
+  local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
+  for i = 1, #members do
+    if string.sub(members[i], -#interrupt) == interrupt then waits = 1 end
+    if string.sub(members[i], -#failure) == failure then failed = 1 end
+  end
+end
+local is_wanted = { [''] = true, active = waits + failed == 0, interrupted = waits == 1, failed = failed == 1 }
+if not is_wanted[state] then return false end
 
 local newest, head = newest_first(index, '(i\255', '[i', 1)[1], ''
 if newest then
@@ -27,19 +52,9 @@ if newest then
   header, problem = read_header(index, data, newest[2], newest[1])
   if problem then return problem end
   if not header then return gone(data, 'c' .. newest[2] .. newest[1]) end
-  head = string.sub(header, 1, links(header).behind - 1)
-end
-
-local waits = 0
-local id = newest_id(index, root)
-if id then
-  local from = 'w' .. root .. id
-  local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
-  for i = 1, #members do
-    if string.sub(members[i], -#interrupt) == interrupt then waits = 1 end
-  end
+  head = string.sub(header, 1, skip(header, 1, 2) - 1)
 end
 return {
   newest and newest[1] or '', head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
-  meta.bytes, redis.call('PTTL', data), waits, meta.ttl == '0' and 1 or 0,
+  meta.bytes, left, waits, is_pinned, failed,
 }

@@ -27,7 +27,6 @@ from redis_saver._engine.runner import Driver
 class Operations(ThreadOperations, Protocol):
     """The operations behind the methods: a module of generators (`operations.py`, `_tiered/operations.py`). Each takes the saver's context first."""
 
-    get_tuple: Made[CheckpointTuple | None]
     list_checkpoints: Made[Any]
     """A stream. If an argument makes no sense, the call itself raises."""
     put: Made[RunnableConfig]

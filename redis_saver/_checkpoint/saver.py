@@ -9,9 +9,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._checkpoint import checking, operations
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.interface import Operations
 from redis_saver._checkpoint.ownership import Record, Terms, take
-from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._checkpoint.query_interface import QueryInterface
 from redis_saver._client import clusters
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
@@ -38,7 +38,7 @@ OnFork: TypeAlias = Literal["allow", "raise"]
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
-class Saver(Interface[ThreadInfo], Generic[ClientT]):
+class Saver(QueryInterface, Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method has a twin with an `a` in front, for asyncio."""
 
     serde: SerializerProtocol = FastSerializer()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
 from redis_saver._checkpoint import guards
+from redis_saver._checkpoint.diff import CheckpointDiff, diff
 from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import Retention, retention
+from redis_saver._checkpoint.threads import ThreadState, thread_query
 from redis_saver._common import config as configs
 from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
@@ -31,6 +37,7 @@ Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
 class ThreadOperations(Protocol):
     """What these methods are made of."""
 
+    get_tuple: Made[CheckpointTuple | None]
     prune: Made[Pruned]
     stream_threads: Made[None]
     get_thread: Made[Any]
@@ -46,6 +53,7 @@ class ThreadInterface(Generic[InfoT]):
     """The scripts that look who may write, in place of those that do not."""
     _driver: Driver[Any]
     """What runs the operations."""
+    serde: SerializerProtocol
 
     @property
     @abstractmethod
@@ -176,25 +184,63 @@ class ThreadInterface(Generic[InfoT]):
         return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
 
     @keywords.checked
-    def threads(self, thread_prefix: str = "") -> Iterator[InfoT]:
+    def threads(
+        self,
+        thread_prefix: str = "",
+        *,
+        state: ThreadState | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        min_bytes: int = 0,
+        expires_within: timedelta | str | None = None,
+        pinned: bool | None = None,
+        dirty: bool | None = None,
+    ) -> Iterator[InfoT]:
         """The threads there are, in no order, found with SCAN while you draw from the iterator.
 
-        Cost: a look at all keys of the server, in pages; one page is in memory. As SCAN may, it can name a thread twice while the server resizes
-        its tables. Over two tiers, the threads of hot come first, then those that only cold has; the names of hot's threads are in memory. A
-        cold saver that is not LangGraph's Postgres saver is read whole.
+        Cost: a look at all keys of the server, in pages; one page is in memory. The server itself leaves out threads that do not match, but for
+        `updated_after` and `updated_before`, which this process compares. As SCAN may, it can name a thread twice while the server resizes its
+        tables. Over two tiers, the threads of hot come first, then those that only cold has; the names of hot's threads are in memory, and all
+        conditions are looked at in this process, on what both tiers have together. A cold saver that is not LangGraph's Postgres saver is read whole.
 
         Args:
             thread_prefix: Only threads whose name begins so.
+            state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`: it has a pending error of
+                a task. `"active"`: neither; the thread runs, is done, or was broken off.
+            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which has a zone.
+            updated_before: Only those whose newest checkpoint has an earlier one.
+            min_bytes: Only threads of at least so many bytes.
+            expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
+            pinned: Only threads that are pinned, or only others.
+            dirty: Only threads of which cold does not have all yet, or only others. Without a cold saver none is dirty.
 
         Raises:
+            TypeError, ValueError: An argument makes no sense. Raised by the call itself.
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
-        return self._stream(self._operations.stream_threads(self._context, thread_prefix))
+        asked = thread_query(
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty
+        )
+        return self._stream(self._operations.stream_threads(self._context, asked))
 
     @keywords.checked
-    def athreads(self, thread_prefix: str = "") -> AsyncIterator[InfoT]:
+    def athreads(
+        self,
+        thread_prefix: str = "",
+        *,
+        state: ThreadState | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        min_bytes: int = 0,
+        expires_within: timedelta | str | None = None,
+        pinned: bool | None = None,
+        dirty: bool | None = None,
+    ) -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
-        return self._astream(self._operations.stream_threads(self._context, thread_prefix))
+        asked = thread_query(
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty
+        )
+        return self._astream(self._operations.stream_threads(self._context, asked))
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """One thread, as `threads()` describes it; None: there is no such thread.
@@ -209,6 +255,41 @@ class ThreadInterface(Generic[InfoT]):
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""
         return await self._arun(self._operations.get_thread(self._context, configs.name(thread_id, "thread_id")))
+
+    @keywords.checked
+    def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
+        """What differs between two checkpoints of a thread: channels, and inside of their values.
+
+        Dicts are compared by key, lists by element between what is the same at the front and at the end of both, messages by id (whatever their
+        order) and field, all else by the bytes that the serializer makes of it. A `DeltaChannel` has a value only where a snapshot was taken.
+
+        Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory. Only channels with another
+        version are compared.
+
+        Args:
+            thread_id: The thread.
+            before: The id of the first checkpoint.
+            after: The id of the second one; None: the newest.
+            checkpoint_ns: The namespace of both; empty for the root.
+
+        Raises:
+            ThreadNotFound: One of them is not there.
+        """
+        return self._run(self._diff(thread_id, before, after, checkpoint_ns))
+
+    @keywords.checked
+    async def adiff(
+        self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = ""
+    ) -> CheckpointDiff:
+        """`diff` for asyncio."""
+        return await self._arun(self._diff(thread_id, before, after, checkpoint_ns))
+
+    def _diff(
+        self, thread_id: str, before: str, after: str | None, checkpoint_ns: str
+    ) -> Generator[Any, Any, CheckpointDiff]:
+        thread, ns = configs.name(thread_id, "thread_id"), configs.name(checkpoint_ns, "checkpoint_ns")
+        ids = configs.name(before, "before"), None if after is None else configs.name(after, "after")
+        return diff(partial(self._operations.get_tuple, self._context), self.serde, thread, ns, *ids)
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""

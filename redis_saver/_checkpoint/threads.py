@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
-from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint.listing import mapped, scan_threads
-from redis_saver._common import names, times
+from redis_saver._common import config, names, times
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, Stream
@@ -19,7 +19,11 @@ from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import ThreadNotFound, decoding
 
 _ROOT = names.component("")
-_INTERRUPT = b"\0%d" % WRITES_IDX_MAP[INTERRUPT]
+_INTERRUPT, _ERROR = b"\0%d" % WRITES_IDX_MAP[INTERRUPT], b"\0%d" % WRITES_IDX_MAP[ERROR]
+
+ThreadState: TypeAlias = Literal["active", "interrupted", "failed"]
+"""What the newest checkpoint of a thread's root namespace says: it has a pending `interrupt()`; it has a pending error of a task; or neither, so the
+thread runs, is done, or was broken off."""
 
 
 class ThreadInfo(NamedTuple):
@@ -41,6 +45,65 @@ class ThreadInfo(NamedTuple):
     """Whether it stays until `unpin`."""
     interrupted: bool
     """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
+    failed: bool = False
+    """Whether that checkpoint has a pending error: a task raised, and was not run again with success."""
+
+
+class ThreadQuery(NamedTuple):
+    """The arguments of a `threads` call, checked."""
+
+    prefix: str = ""
+    state: ThreadState | None = None
+    updated_after: datetime | None = None
+    updated_before: datetime | None = None
+    min_bytes: int = 0
+    expires_within: timedelta | None = None
+    pinned: bool | None = None
+    dirty: bool | None = None
+
+    def is_updated(self, at: datetime | None) -> bool:
+        """Whether a thread with a checkpoint of that time is looked for. One without a time is, if no time is asked for."""
+        after, before = self.updated_after, self.updated_before
+        if at is None:
+            return after is None and before is None
+        return (after is None or at > after) and (before is None or at < before)
+
+
+def thread_query(
+    prefix: str,
+    state: ThreadState | None,
+    updated_after: datetime | None,
+    updated_before: datetime | None,
+    min_bytes: int,
+    expires_within: timedelta | str | None,
+    pinned: bool | None,
+    dirty: bool | None,
+) -> ThreadQuery:
+    """Check the arguments of a `threads` call.
+
+    Raises:
+        TypeError, ValueError: An argument makes no sense; the message says which and why.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"thread_prefix={shown(prefix)}: write a str")
+    if state not in (None, "active", "interrupted", "failed"):
+        raise ValueError(f"state={shown(state)}: write 'active', 'interrupted' or 'failed'")
+    for name, at in (("updated_after", updated_after), ("updated_before", updated_before)):
+        if at is not None and not isinstance(at, datetime):
+            raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
+        if at is not None and at.tzinfo is None:
+            raise ValueError(f"{name}={shown(at)} has no zone: write one, such as datetime.now(timezone.utc)")
+    config.number("min_bytes", min_bytes, 0, whole=True)
+    within = None if expires_within is None else times.of(expires_within, name="expires_within")
+    if within is not None and within < timedelta():
+        raise ValueError(f"expires_within={shown(expires_within)}: write a time that is not negative")
+    for name, flag in (("pinned", pinned), ("dirty", dirty)):
+        if flag is not None and not isinstance(flag, bool):
+            raise TypeError(f"{name}={shown(flag)}: write True, False, or None for both")
+    return ThreadQuery(prefix, state, updated_after, updated_before, min_bytes, within, pinned, dirty)
+
+
+ANY = ThreadQuery()
 
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
@@ -50,14 +113,15 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
     yield Call(scripts.DELETE_THREAD, keys, (b"any",))
 
 
-def stream_threads(context: Context, thread_prefix: str) -> Stream[ThreadInfo]:
-    """Describe all threads whose names begin with a prefix."""
+def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
+    """Describe the threads that are looked for. The server leaves out others; only times are compared here, as they are texts."""
 
     def describe(found: Sequence[str]) -> Operation[list[ThreadInfo]]:
-        threads = [thread for thread in found if thread.startswith(thread_prefix)]
-        answers = (yield Batch([described(context, thread) for thread in threads])) if threads else []
+        threads = [thread for thread in found if thread.startswith(asked.prefix)]
+        answers = (yield Batch([described(context, thread, asked) for thread in threads])) if threads else []
         pairs = zip(threads, answers, strict=True)
-        return [info(thread, answer) for thread, answer in pairs if answer is not None]
+        infos = [info(thread, answer) for thread, answer in pairs if answer is not None]
+        return [one for one in infos if asked.is_updated(one.updated_at)]
 
     return mapped(scan_threads(context), describe)
 
@@ -68,15 +132,18 @@ def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
     return None if answer is None else info(thread, answer)
 
 
-def described(context: Context, thread: str) -> Call:
-    """The request that describes a thread."""
-    return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), (_ROOT, _INTERRUPT))
+def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
+    """The request that describes a thread, if it is looked for."""
+    within: Argument = b"" if asked.expires_within is None else asked.expires_within // _MILLISECOND
+    flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty)]
+    arguments = (_ROOT, _INTERRUPT, _ERROR, asked.state or b"", asked.min_bytes, within, *flags)
+    return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), arguments)
 
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     """The `ThreadInfo` in the reply to that request."""
     with decoding("what there is of thread {!r}", thread):
-        newest, head, checkpoints, size, left, waits, pinned = answer
+        newest, head, checkpoints, size, left, waits, pinned, failed = answer
         return ThreadInfo(
             thread_id=thread,
             checkpoint_id=names.name_of(newest) if newest else None,
@@ -86,10 +153,12 @@ def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
             ttl=_time_left(left),
             pinned=pinned == 1,
             interrupted=waits == 1,
+            failed=failed == 1,
         )
 
 
-_MAX_TTL = timedelta.max // timedelta(milliseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
+_MAX_TTL = timedelta.max // _MILLISECOND
 
 
 def _time_left(amount: int) -> timedelta | None:

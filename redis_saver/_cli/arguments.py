@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeAlias
 
+import typer
 from langgraph.store.base import InvalidNamespaceError
+from typer.core import TyperCommand
 
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable
@@ -15,23 +17,91 @@ from redis_saver._store.places import check_labels
 from redis_saver.errors import EndpointError
 
 
-def add_prefix(command: Any) -> None:
-    """Add `--prefix` to a command's parser."""
-    said = "the beginning of all keys in Redis (default: %(default)s)"
-    command.add_argument("--prefix", metavar="PREFIX", default="langgraph", help=said)
+def _note_url(context: typer.Context, url: str | None) -> str | None:
+    """Tell `main` which server the command is about, for its messages."""
+    if isinstance(context.obj, dict):
+        context.obj["url"] = url or ""
+    return url
 
 
-def duration(text: str) -> timedelta:
+def redis_option(said: str) -> Any:
+    """The option `--redis`; `said` describes the server."""
+    return typer.Option("--redis", metavar="URL", envvar="REDIS_URL", callback=_note_url, help=said)
+
+
+Redis: TypeAlias = Annotated[str | None, redis_option("The server, such as redis://host:6379.")]
+Prefix: TypeAlias = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="The beginning of all keys in Redis.")
+]
+Postgres: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--postgres", metavar="URL", help="The cold tier behind it, such as postgresql://user@host/database."),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Namespace: TypeAlias = Annotated[
+    str, typer.Option("--ns", metavar="NAMESPACE", help="The namespace of a subgraph; empty: the root.")
+]
+
+
+class Words(TyperCommand):
+    """A command with options that take one word or more, as `--namespace memories user-1`. Each use of one becomes a single word, joined by NUL."""
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"--namespace", "--thread"})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join the words, then parse as any command."""
+        joined, left = list[str](), list(args)
+        while left:
+            word = left.pop(0)
+            joined.append(word)
+            if word == "--":
+                joined += left
+                break
+            if word in self.OPTIONS:
+                some = list[str]()
+                while left and not left[0].startswith("-"):
+                    some.append(left.pop(0))
+                if not some:
+                    raise typer.BadParameter(f"{word} takes one word or more.", ctx=ctx)
+                joined.append("\0".join(some))
+        return super().parse_args(ctx, joined)
+
+
+def words_of(uses: Iterable[str]) -> list[list[str]]:
+    """The words of each use of such an option."""
+    return [use.split("\0") for use in uses]
+
+
+def needed(url: str | None, option: str = "--redis", variable: str = "REDIS_URL") -> str:
+    """A URL that has to be given.
+
+    Raises:
+        EndpointError: It is not.
+    """
+    if not url:
+        raise EndpointError(f"{option} URL is missing, and there is no {variable} in the environment")
+    return url
+
+
+def duration(text: str | timedelta) -> timedelta:
     """Read a TTL, such as `7d` or `90m`."""
+    if isinstance(text, timedelta):
+        return text
     try:
         return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--ttl=")) from error
+        raise typer.BadParameter(str(error).removeprefix("--ttl=")) from error
 
 
-def add_namespace(command: Any, *, said: str, action: str) -> None:
-    """Add `--namespace` to a command's parser: its labels, one word each."""
-    command.add_argument("--namespace", metavar="LABEL", nargs="+", action=action, help=said)
+def count(what: str, least: int) -> Callable[[str | int], int]:
+    """What reads a number of something, of at least so many."""
+
+    def read(text: str | int) -> int:
+        if not str(text).isdigit() or int(text) < least:
+            raise typer.BadParameter(f"{printable(repr(text))} is no number of {what}: write {least} or more.")
+        return int(text)
+
+    return read
 
 
 def labels_of(words: Sequence[str]) -> tuple[str, ...]:
@@ -44,6 +114,11 @@ def labels_of(words: Sequence[str]) -> tuple[str, ...]:
         return check_labels(tuple(words), "--namespace")
     except InvalidNamespaceError as error:
         raise EndpointError(printable(str(error))) from error
+
+
+def is_encrypted() -> bool:
+    """Whether the environment has a key, so that plain values are named or refused."""
+    return "LANGGRAPH_AES_KEY" in os.environ
 
 
 def refuse_embedded(url: str) -> None:

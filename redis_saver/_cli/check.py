@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.inventory import Finding
-from redis_saver._cli.arguments import add_prefix
+from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, is_encrypted, needed
 from redis_saver._migrate.opening import opened
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 
-
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    about = (
-        "Check whether threads are whole: headers, digests, references, deadlines and counters. With --postgres, also whether Postgres has the "
-        "same. It names what is wrong and how to repair it, and writes nothing. Threads may be in use."
-    )
-    code = (
-        "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at fault. "
-        "With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
-    )
-    check = commands.add_parser(
-        "check", allow_abbrev=False, help="check whether threads are whole", description=about, epilog=code
-    )
-    check.add_argument("threads", metavar="THREAD", nargs="*", help="the names of the threads")
-    check.add_argument("--all", action="store_true", help="check all threads; those that are sound are only counted")
-    check.add_argument(
-        "--redis",
-        metavar="URL",
-        dest="url",
-        default=os.environ.get("REDIS_URL"),
-        help="the server, such as redis://host:6379 (default: REDIS_URL of the environment)",
-    )
-    check.add_argument("--postgres", metavar="URL", help="the cold tier behind it, to compare with (default: none)")
-    add_prefix(check)
-    check.add_argument("--json", action="store_true", help="print a line of JSON for each thread")
-    check.set_defaults(run=_run, parser=check)
+_CODES = (
+    "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at fault. "
+    "With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
+)
 
 
-def _run(given: argparse.Namespace) -> int:
-    if bool(given.threads) == given.all:
-        given.parser.error("name the threads, or say --all")
-    if not given.url:
-        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check", epilog=_CODES)(_check)
+
+
+def _check(
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="[THREAD]...", help="The names of the threads.")
+    ] = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Check all threads; those that are sound are only counted.")
+    ] = False,
+    url: Redis = None,
+    postgres: Postgres = None,
+    prefix: Prefix = "langgraph",
+    as_json: Json = False,
+) -> int:
+    """Check whether threads are whole: headers, digests, references, deadlines and counters.
+
+    With --postgres, also whether Postgres has the same. It names what is wrong and how to repair it, and writes nothing. Threads may be in use.
+    """
+    if bool(threads) == every:
+        raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
+    url = needed(url)
     with ExitStack() as stack:
-        encrypted = "LANGGRAPH_AES_KEY" in os.environ
-        endpoint = stack.enter_context(
-            opened(given.url, target=False, prefix=given.prefix, require_encryption=encrypted)
-        )
+        endpoint = stack.enter_context(opened(url, target=False, prefix=prefix, require_encryption=is_encrypted()))
         hot = endpoint.saver
         saver: Any = hot
         failures: tuple[type[Exception], ...] = ()
-        if given.postgres:
-            cold = stack.enter_context(opened(given.postgres, target=False))
+        if postgres:
+            cold = stack.enter_context(opened(postgres, target=False))
             saver, failures = TieredSaver(hot, cold.saver), cold.failures
-        threads = endpoint.threads() if given.all else given.threads
+        wanted = endpoint.threads() if every else threads or ()
         try:
-            return _tell(given, (_report(saver, thread) for thread in threads))
+            return _tell((_report(saver, thread) for thread in wanted), every=every, as_json=as_json)
         except failures as error:
             raise EndpointError(f"--postgres: {error}") from error
 
@@ -82,18 +76,18 @@ def _report(saver: Any, thread: str) -> CheckReport:
         return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
 
 
-def _tell(given: argparse.Namespace, reports: Iterable[CheckReport]) -> int:
+def _tell(reports: Iterable[CheckReport], *, every: bool, as_json: bool) -> int:
     looked_at, unsound = 0, 0
     for report in reports:
         looked_at += 1
         unsound += not report.sound
-        if given.json:
+        if as_json:
             findings = [finding._asdict() for finding in report.findings]
             said = {**report._asdict(), "sound": report.sound, "findings": findings}
             sys.stdout.write(json.dumps(said) + "\n")
-        elif report.findings or not given.all:
+        elif report.findings or not every:
             sys.stdout.write("\n".join(_lines(report)) + "\n")
-    if given.all and not given.json:
+    if every and not as_json:
         sys.stdout.write(f"{looked_at:,} threads: {looked_at - unsound:,} sound, {unsound:,} not\n")
     return 1 if unsound else 0
 

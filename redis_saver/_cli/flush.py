@@ -5,23 +5,25 @@ It runs until SIGTERM or SIGINT, and outlives outages of both servers.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
 
 from redis_saver._checkpoint.saver import driver_of
-from redis_saver._cli.arguments import add_prefix
+from redis_saver._cli.arguments import Prefix, count, redis_option
 from redis_saver._cli.health import Cold, Hot, Reachable, Refused
 from redis_saver._cli.progress import Teller, warn
 from redis_saver._common import times
 from redis_saver._common.display import shown
+from redis_saver._tiered.context import ColdHistory
 from redis_saver._tiered.sync import TieredSaver
 
 ASKED_EVERY = 5.0
@@ -34,95 +36,108 @@ _TURN = 1.0
 """Seconds of a drain after which it looks at servers and signals."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    about = (
-        "Flush to Postgres what write-behind TieredSavers left in Redis. It runs until SIGTERM or SIGINT, flushes the rest, and ends. "
-        "It outlives outages of both servers. Run as many as you like: they share the work."
-    )
-    code = (
-        "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or a missing table is at "
-        "fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
-    )
-    flush = commands.add_parser(
-        "flush",
-        allow_abbrev=False,
-        help="flush to Postgres what write-behind savers left in Redis",
-        description=about,
-        epilog=code,
-    )
-    flush.add_argument(
-        "--redis",
-        metavar="URL",
-        default=os.environ.get("REDIS_URL"),
-        help="the hot tier, such as redis://host:6379 (default: REDIS_URL of the environment)",
-    )
-    flush.add_argument(
-        "--postgres",
-        metavar="URL",
-        default=os.environ.get("POSTGRES_URL") or os.environ.get("DATABASE_URL"),
-        help="the cold tier, such as postgresql://user@host/database (default: POSTGRES_URL of the environment, else DATABASE_URL)",
-    )
-    add_prefix(flush)
-    flush.add_argument(
-        "--interval",
-        metavar="DURATION",
-        type=_above_zero,
-        default=1.0,
-        help="how often to look for records that others left; one flusher at a time looks, at least 5s apart (default: %(default)gs)",
-    )
-    flush.add_argument(
-        "--cold-history",
-        choices=("all", "latest"),
-        default="all",
-        help="which checkpoints Postgres gets (default: %(default)s)",
-    )
-    flush.add_argument(
-        "--workers",
-        metavar="N",
-        type=_count,
-        default=4,
-        help="threads (conversations) to flush at once; each takes a connection to Postgres (default: %(default)s)",
-    )
-    flush.add_argument("--once", action="store_true", help="flush what is there now, and end")
-    flush.add_argument(
-        "--timeout",
-        metavar="DURATION",
-        type=_seconds,
-        help=f"how long to flush after a signal (default: {TO_STOP:.0f}s); with --once, how long in all (default: {AT_ONCE:.0f}s)",
-    )
-    flush.add_argument("--setup", action="store_true", help="create LangGraph's tables first, or bring them up to date")
-    flush.add_argument("--quiet", action="store_true", help="print errors only")
-    flush.set_defaults(run=_run)
+_CODES = (
+    "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or a missing table is at "
+    "fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted."
+)
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str | float) -> float:
     """Read a number of seconds, or a duration such as `90s` or `10m`."""
+    if isinstance(text, float):
+        return text
     try:
         seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of seconds, and no duration such as 90s or 10m")
+        raise typer.BadParameter(f"{shown(text)} is no number of seconds, and no duration such as 90s or 10m.")
     return seconds
 
 
-def _above_zero(text: str) -> float:
+def _above_zero(text: str | float) -> float:
     if not (seconds := _seconds(text)):
-        raise argparse.ArgumentTypeError(f"{shown(text)}: write more than 0 seconds")
+        raise typer.BadParameter(f"{shown(text)}: write more than 0 seconds.")
     return seconds
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of workers: write 1 or more")
-    return int(text)
+@dataclass(frozen=True)
+class Options:
+    """What the command was given."""
+
+    redis: str
+    postgres: str
+    prefix: str
+    interval: float
+    cold_history: ColdHistory
+    workers: int
+    once: bool
+    timeout: float | None
+    setup: bool
+    quiet: bool
 
 
-def _run(given: argparse.Namespace) -> int:
-    for option, variables in (("redis", "REDIS_URL"), ("postgres", "POSTGRES_URL or DATABASE_URL")):
-        if not getattr(given, option):
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("flush", epilog=_CODES)(_flush)
+
+
+def _flush(
+    *,
+    redis: Annotated[str | None, redis_option("The hot tier, such as redis://host:6379.")] = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=["POSTGRES_URL", "DATABASE_URL"],
+            help="The cold tier, such as postgresql://user@host/database.",
+        ),
+    ] = None,
+    prefix: Prefix = "langgraph",
+    interval: Annotated[
+        float,
+        typer.Option(
+            metavar="DURATION",
+            parser=_above_zero,
+            show_default="1s",
+            help="How often to look for records that others left; one flusher at a time looks, at least 5s apart.",
+        ),
+    ] = 1.0,
+    cold_history: Annotated[ColdHistory, typer.Option(help="Which checkpoints Postgres gets.")] = "all",
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            parser=count("workers", 1),
+            help="Threads (conversations) to flush at once; each takes a connection to Postgres.",
+        ),
+    ] = 4,
+    once: Annotated[bool, typer.Option("--once", help="Flush what is there now, and end.")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=_seconds,
+            show_default=f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s",
+            help="How long to flush after a signal; with --once, how long in all.",
+        ),
+    ] = None,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Create LangGraph's tables first, or bring them up to date.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+) -> int:
+    """Flush to Postgres what write-behind TieredSavers left in Redis.
+
+    It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers. Run as many as you like: they share the work.
+    """
+    for option, url, variables in (
+        ("redis", redis, "REDIS_URL"),
+        ("postgres", postgres, "POSTGRES_URL or DATABASE_URL"),
+    ):
+        if not url:
             raise Refused(f"--{option} URL is missing, and there is no {variables} in the environment")
+    given = Options(redis or "", postgres or "", prefix, interval, cold_history, workers, once, timeout, setup, quiet)
     logging.getLogger("redis_saver").addHandler(logging.NullHandler())  # the command says by itself how it goes
     with (
         closing(Hot(given.redis, given.prefix)) as hot,
@@ -191,7 +206,7 @@ class _Watch:
 class _Run:
     """One run of the command."""
 
-    def __init__(self, given: argparse.Namespace, hot: Hot, cold: Cold, stop: _Stop) -> None:
+    def __init__(self, given: Options, hot: Hot, cold: Cold, stop: _Stop) -> None:
         self._given, self._hot, self._cold, self._stop = given, hot, cold, stop
         self._watches = (_Watch(hot), _Watch(cold))
         self._teller = Teller(given)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._cli.arguments import add_namespace, add_prefix, labels_of, refuse_embedded
+import typer
+
+from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, needed, refuse_embedded, words_of
+from redis_saver._cli.opening import Savers
 from redis_saver._common.display import printable, shown
-from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.item_endpoints import OurItems
 from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
-from redis_saver._storage.context import Context
 from redis_saver._store import store as stores
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered_store import erasing
@@ -29,52 +27,27 @@ _SHOWN = 5
 """The most parts that are named when the command ends early."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    about = (
-        "Delete what is kept of a user: threads, and all items of the store under namespaces. Without --yes it deletes nothing, and says what it "
-        "would delete. What is gone already is no error: run it again after one that ended early."
-    )
-    code = (
-        "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew meanwhile; 2, a URL, a login or a "
-        "missing package is at fault. Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
-    )
-    forget = commands.add_parser(
-        "forget", allow_abbrev=False, help="delete the threads and items of a user", description=about, epilog=code
-    )
-    forget.add_argument(
-        "--thread", metavar="ID", dest="threads", nargs="+", action="extend", default=[], help="threads by their names"
-    )
-    forget.add_argument(
-        "--thread-prefix",
-        metavar="TEXT",
-        dest="thread_prefixes",
-        action="append",
-        default=[],
-        help="all threads whose names begin with TEXT; may be repeated",
-    )
-    said = "all items of the namespace with these labels, and of those below it, such as --namespace memories user-1; may be repeated"
-    add_namespace(forget, said=said, action="append")
-    forget.add_argument(
-        "--redis",
-        metavar="URL",
-        dest="url",
-        default=os.environ.get("REDIS_URL"),
-        help="the server, such as redis://host:6379 (default: REDIS_URL of the environment)",
-    )
-    forget.add_argument(
-        "--postgres",
-        metavar="URL",
-        help="the cold tier behind it: its threads and items are deleted, too, which otherwise would come back (default: none)",
-    )
-    add_prefix(forget)
-    forget.add_argument(
-        "--store-prefix",
-        metavar="PREFIX",
-        help="the same of the store, where it has another one, as the RedisStore of a TieredStore has (default: that of --prefix)",
-    )
-    forget.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
-    forget.set_defaults(run=_run, parser=forget)
+_CODES = (
+    "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew meanwhile; 2, a URL, a login or a "
+    "missing package is at fault. Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
+)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("forget", cls=Words, epilog=_CODES)(_forget)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was given."""
+
+    threads: Sequence[str]
+    thread_prefixes: Sequence[str]
+    url: str
+    postgres: str | None
+    prefix: str
+    store_prefix: str | None
 
 
 @dataclass(frozen=True)
@@ -91,16 +64,53 @@ class _Part:
     """Deletes it. Returns how much went; None: it was damaged, and cannot be counted."""
 
 
-def _run(given: argparse.Namespace) -> int:
-    namespaces = [labels_of(words) for words in given.namespace or ()]
-    if not (given.threads or given.thread_prefixes or namespaces):
-        given.parser.error("say what to delete: --thread, --thread-prefix or --namespace")
-    if "" in given.thread_prefixes:
+def _forget(
+    *,
+    thread: Annotated[
+        list[str] | None, typer.Option(metavar="ID...", help="Threads by their names; may be repeated.")
+    ] = None,
+    thread_prefix: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="All threads whose names begin with TEXT; may be repeated."),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL...",
+            help="All items of the namespace with these labels, and of those below it, such as --namespace memories user-1; may be repeated.",
+        ),
+    ] = None,
+    url: Redis = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.",
+        ),
+    ] = None,
+    prefix: Prefix = "langgraph",
+    store_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="The same of the store, where it has another one, as the RedisStore of a TieredStore has. Default: that of --prefix.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it nothing is deleted.")] = False,
+) -> int:
+    """Delete what is kept of a user: threads, and all items of the store under namespaces.
+
+    Without --yes it deletes nothing, and says what it would delete. What is gone already is no error: run it again after one that ended early.
+    """
+    namespaces = [labels_of(words) for words in words_of(namespace or ())]
+    threads = [name for words in words_of(thread or ()) for name in words]
+    if not (threads or thread_prefix or namespaces):
+        raise typer.BadParameter("say what to delete.", param_hint="--thread, --thread-prefix or --namespace")
+    if "" in (thread_prefix or ()):
         raise EndpointError(
             "--thread-prefix '': every thread's name begins so. Write what the names of this user's threads begin with"
         )
-    if not given.url:
-        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+    given = Options(threads, thread_prefix or (), needed(url), postgres, prefix, store_prefix)
     refuse_embedded(given.url)
     with ExitStack() as stack:
         parts: list[_Part] = []
@@ -108,13 +118,13 @@ def _run(given: argparse.Namespace) -> int:
             parts += _Threads(given, stack).parts()
         if namespaces:
             parts += _of_namespaces(given, stack, list(dict.fromkeys(namespaces)))
-        return _delete(parts) if given.yes else _count(parts)
+        return _delete(parts) if yes else _count(parts)
 
 
 class _Threads:
     """The threads that are named, in Redis, or in both tiers."""
 
-    def __init__(self, given: argparse.Namespace, stack: ExitStack) -> None:
+    def __init__(self, given: Options, stack: ExitStack) -> None:
         self._names: Sequence[str] = given.threads
         self._prefixes: tuple[str, ...] = tuple(given.thread_prefixes)
         hot = stack.enter_context(opened(given.url, target=False, prefix=given.prefix))
@@ -144,11 +154,7 @@ class _Threads:
 
     def _refuse_cold_backed(self, names: Iterable[str]) -> None:
         for name in names:
-            if driver_of(self._hot).run(_is_cold_backed(context_of(self._hot), name)):
-                raise EndpointError(
-                    f"thread {shown(name)} is in a cold tier, too, and what is deleted in Redis alone comes back from there. Nothing was deleted. Name it with "
-                    "--postgres URL. If there is none any more, or it is another saver, delete the thread in Python, with delete_thread()"
-                )
+            Savers(self._hot, self._hot, has_cold=False).refuse_cold_backed(name, "deleted")
 
     def _count(self, name: str) -> int:
         with self._asking_cold():
@@ -172,12 +178,7 @@ class _Threads:
             raise EndpointError(f"--postgres: {printable(str(error))}") from error
 
 
-def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
-    (found,) = yield Command(("HMGET", context.keyspace.keys(name).data_key, "@cold_backed"))
-    return found is not None
-
-
-def _of_namespaces(given: argparse.Namespace, stack: ExitStack, namespaces: Sequence[tuple[str, ...]]) -> list[_Part]:
+def _of_namespaces(given: Options, stack: ExitStack, namespaces: Sequence[tuple[str, ...]]) -> list[_Part]:
     """The items of each namespace: in Postgres first, as Redis may be filled from there.
 
     Raises:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Literal, Protocol
 
 from redis_saver._cli.arguments import labels_of
 from redis_saver._cli.show import progress_bar, tell_problems
@@ -19,7 +21,35 @@ def is_file(url: str) -> bool:
     return scheme == "file" and is_file_of_items(Path(path.removeprefix("//")))
 
 
-def run(given: argparse.Namespace) -> int:
+class Settings(Protocol):
+    """What of a command's options it is about."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def source_prefix(self) -> str | None: ...
+
+    @property
+    def target_prefix(self) -> str: ...
+
+    @property
+    def namespace(self) -> Sequence[str] | None: ...
+
+    @property
+    def ttl(self) -> timedelta | None: ...
+
+    @property
+    def replace(self) -> Literal["older", "all"] | None: ...
+
+    @property
+    def dry_run(self) -> bool: ...
+
+
+def run(given: Settings) -> int:
     """Copy items. Returns the exit code."""
     labels = labels_of(given.namespace or ())
     prefix = "langgraph" if given.source_prefix is None else given.source_prefix

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import sys
-from typing import Any
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
 
 from redis_saver._cli import items
-from redis_saver._cli.arguments import add_namespace, duration, refuse_embedded
+from redis_saver._cli.arguments import Words, count, duration, refuse_embedded, words_of
 from redis_saver._cli.show import MAX_PROBLEMS, progress_bar, tell_problems
 from redis_saver._common.display import shown
 from redis_saver._migrate.engine import SAMPLE, Report, migrate
@@ -15,105 +19,169 @@ from redis_saver._migrate.item_opening import STORE_FORMS
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, opened
 from redis_saver.errors import EndpointError
 
-
-def add(commands: Any) -> None:
-    """Add the commands to a parser's."""
-    about = (
-        "Copy threads with all their history, and compare. What the target has already is not written again, so an interrupted migration "
-        "goes on where it ended. A thread that differs in the target is left alone and named. With --store: copy the items of a store."
-    )
-    endpoints = f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted. With --store: {STORE_FORMS}."
-    moving = commands.add_parser(
-        "migrate", allow_abbrev=False, help="copy threads between savers", description=about, epilog=endpoints
-    )
-    moving.add_argument("source", metavar="SOURCE", help="where the threads or items are (it is only read)")
-    moving.add_argument("target", metavar="TARGET", help="where to copy them")
-    _add_options(moving, source=True, target=True)
-
-    about = "Write threads with all their history to a file, or with --store the items of a store. The file appears under its name when it is complete."
-    saving = commands.add_parser(
-        "export",
-        allow_abbrev=False,
-        help="write threads, or the items of a store, to a file",
-        description=about,
-        epilog=endpoints,
-    )
-    saving.add_argument("source", metavar="SOURCE", help="where the threads or items are")
-    saving.add_argument("target", metavar="FILE", help="a file that is not there yet", type=_file)
-    _add_options(saving, source=True, target=False)
-
-    about = "Read threads, or the items of a store, from a file that export wrote. Its first line says which. The whole file is checked before anything is written."
-    loading = commands.add_parser(
-        "import",
-        allow_abbrev=False,
-        help="read threads, or the items of a store, from a file",
-        description=about,
-        epilog=endpoints,
-    )
-    loading.add_argument("source", metavar="FILE", help="a file that export wrote", type=_file)
-    loading.add_argument("target", metavar="TARGET", help="where to copy them")
-    _add_options(loading, source=False, target=True)
+_ENDPOINTS = (
+    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written encrypted. With --store: {STORE_FORMS}. "
+    "Exit code: 0, all is there; 1, something conflicts or failed; 2, a URL, a login, a file or a missing package is at fault."
+)
 
 
-def _add_options(command: argparse.ArgumentParser, *, source: bool, target: bool) -> None:
-    command.add_argument("--thread-prefix", default="", metavar="TEXT", help="only threads whose names begin with TEXT")
-    command.add_argument(
-        "--thread", dest="threads", action="append", metavar="NAME", help="only this thread (may be repeated)"
-    )
-    command.add_argument(
-        "--sample",
-        type=_count,
-        default=SAMPLE,
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a command was given."""
+
+    source: str
+    target: str
+    threads: Sequence[str] | None = None
+    thread_prefix: str = ""
+    sample: int = SAMPLE
+    store: bool = False
+    source_prefix: str | None = None
+    target_prefix: str = "langgraph"
+    namespace: Sequence[str] | None = None
+    ttl: timedelta | None = None
+    replace: Literal["older", "all"] | None = None
+    dry_run: bool = False
+
+
+_Source: TypeAlias = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="Where the threads or items are (it is only read).")
+]
+_Target: TypeAlias = Annotated[str, typer.Argument(metavar="TARGET", help="Where to copy them.")]
+_ThreadPrefix: TypeAlias = Annotated[
+    str, typer.Option(metavar="TEXT", help="Only threads whose names begin with TEXT.")
+]
+_Sample: TypeAlias = Annotated[
+    int,
+    typer.Option(
         metavar="N",
-        help="checkpoints of each copied thread to read again and compare in full (default: %(default)s)",
+        parser=count("checkpoints", 0),
+        help="Checkpoints of each copied thread to read again and compare in full.",
+    ),
+]
+_Store: TypeAlias = Annotated[bool, typer.Option("--store", help="The items of a store instead of threads.")]
+_SourcePrefix: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages' savers, whatever it is).",
+    ),
+]
+_Threads: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--thread", metavar="NAME", help="Only this thread (may be repeated).")
+]
+_TargetPrefix: TypeAlias = Annotated[
+    str, typer.Option(metavar="PREFIX", help="The beginning of all keys in a TARGET in Redis.")
+]
+_Labels: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace",
+        metavar="LABEL...",
+        help="Of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1.",
+    ),
+]
+_Ttl: TypeAlias = Annotated[
+    timedelta | None,
+    typer.Option(
+        metavar="DURATION",
+        parser=duration,
+        help="When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do (default: as in the source).",
+    ),
+]
+_Replace: TypeAlias = Annotated[
+    Literal["older", "all"] | None,
+    typer.Option(
+        help="Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always. Default: leave and name it."
+    ),
+]
+_DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Write no thread and no item, and count what would be written.")
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("migrate", cls=Words, epilog=_ENDPOINTS)(_migrate)
+    app.command("export", cls=Words, epilog=_ENDPOINTS)(_export)
+    app.command("import", cls=Words, epilog=_ENDPOINTS)(_import)
+
+
+def _migrate(
+    source: _Source,
+    target: _Target,
+    *,
+    threads: _Threads = None,
+    thread_prefix: _ThreadPrefix = "",
+    sample: _Sample = SAMPLE,
+    store: _Store = False,
+    source_prefix: _SourcePrefix = None,
+    target_prefix: _TargetPrefix = "langgraph",
+    namespace: _Labels = None,
+    ttl: _Ttl = None,
+    replace: _Replace = None,
+    dry_run: _DryRun = False,
+) -> int:
+    """Copy threads between savers with all their history, and compare.
+
+    What the target has already is not written again, so an interrupted migration goes on where it ended. A thread that differs in the target is left
+    alone and named. With --store: copy the items of a store.
+    """
+    names = threads, thread_prefix, sample, store, source_prefix, target_prefix, _last(namespace)
+    return _run(Options(source, target, *names, ttl, replace, dry_run))
+
+
+def _export(
+    source: _Source,
+    target: Annotated[str, typer.Argument(metavar="FILE", help="A file that is not there yet.")],
+    *,
+    threads: _Threads = None,
+    thread_prefix: _ThreadPrefix = "",
+    sample: _Sample = SAMPLE,
+    store: _Store = False,
+    source_prefix: _SourcePrefix = None,
+    namespace: _Labels = None,
+) -> int:
+    """Write threads with all their history to a file, or with --store the items of a store.
+
+    The file appears under its name when it is complete.
+    """
+    names = threads, thread_prefix, sample, store, source_prefix
+    return _run(Options(source, _file(target), *names, namespace=_last(namespace)))
+
+
+def _import(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote.")],
+    target: _Target,
+    *,
+    threads: _Threads = None,
+    thread_prefix: _ThreadPrefix = "",
+    sample: _Sample = SAMPLE,
+    target_prefix: _TargetPrefix = "langgraph",
+    namespace: _Labels = None,
+    ttl: _Ttl = None,
+    replace: _Replace = None,
+    dry_run: _DryRun = False,
+) -> int:
+    """Read threads, or the items of a store, from a file that export wrote.
+
+    Its first line says which. The whole file is checked before anything is written.
+    """
+    given = Options(
+        _file(source), target, threads, thread_prefix, sample, target_prefix=target_prefix, namespace=_last(namespace)
     )
-    keys = "the beginning of all keys in a {} in Redis (default: {})"
-    if source:
-        command.add_argument("--store", action="store_true", help="the items of a store instead of threads")
-        default = "langgraph; of other packages' savers, whatever it is"
-        command.add_argument("--source-prefix", metavar="PREFIX", help=keys.format("SOURCE", default))
-    said = "of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1"
-    add_namespace(command, said=said, action="store")
-    if target:
-        command.add_argument(
-            "--target-prefix", default="langgraph", metavar="PREFIX", help=keys.format("TARGET", "%(default)s")
-        )
-        command.add_argument(
-            "--ttl",
-            type=duration,
-            metavar="DURATION",
-            help="when threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do (default: as in the source)",
-        )
-        command.add_argument(
-            "--replace",
-            choices=("older", "all"),
-            help="of a store, replace an item of which TARGET has another value: if it was put earlier there, or always (default: leave and name it)",
-        )
-        command.add_argument(
-            "--dry-run", action="store_true", help="write no thread and no item, and count what would be written"
-        )
-    command.set_defaults(
-        run=_run,
-        store=False,
-        source_prefix=None,
-        target_prefix="langgraph",
-        ttl=None,
-        replace=None,
-        dry_run=False,
-    )
+    return _run(dataclasses.replace(given, ttl=ttl, replace=replace, dry_run=dry_run))
+
+
+def _last(uses: Sequence[str] | None) -> Sequence[str] | None:
+    """The labels of the last use of an option."""
+    return words_of(uses)[-1] if uses else None
 
 
 def _file(text: str) -> str:
     return text if text.startswith("file:") else f"file:{text}"
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of checkpoints: write 0 or more")
-    return int(text)
-
-
-def _run(given: argparse.Namespace) -> int:
+def _run(given: Options) -> int:
     if given.dry_run and given.target.startswith("file:"):
         raise EndpointError(
             "--dry-run compares with what the target has, and a file is always new: leave --dry-run out"
@@ -135,7 +203,7 @@ def _run(given: argparse.Namespace) -> int:
     return _move_threads(given)
 
 
-def _move_threads(given: argparse.Namespace) -> int:
+def _move_threads(given: Options) -> int:
     with (
         opened(given.source, target=False, prefix=given.source_prefix) as source,
         opened(given.target, target=True, prefix=given.target_prefix, ttl=given.ttl) as target,

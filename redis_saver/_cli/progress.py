@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
+from typing import Protocol
 
 from redis_saver._client.urls import without_password
 from redis_saver._common.display import printable
@@ -15,10 +15,38 @@ TOLD_EVERY = 10.0
 """The shortest time between two lines with numbers, in seconds."""
 
 
+class Settings(Protocol):
+    """What of the command's options it is about."""
+
+    @property
+    def redis(self) -> str: ...
+
+    @property
+    def postgres(self) -> str: ...
+
+    @property
+    def prefix(self) -> str: ...
+
+    @property
+    def interval(self) -> float: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def cold_history(self) -> str: ...
+
+    @property
+    def once(self) -> bool: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
+
 class Teller:
     """Prints the progress to stdout, and at the end what is left."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: Settings) -> None:
         self._given = given
         self._said = self._error = ""
         self._at = -math.inf

@@ -10,11 +10,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._cli.lanes import lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
 
 if TYPE_CHECKING:  # what the extra `cli` brings is imported where a command needs it
+    from langchain_core.runnables import RunnableConfig
     from langgraph.types import StateSnapshot
     from rich.text import Text
 
@@ -110,7 +112,7 @@ def tree(history: Sequence[StateSnapshot], costs: Mapping[str, int], hidden: Col
     if not hidden:
         yield Text("checkpoint  step  source  next        bytes  last message", "dim")
     gists: dict[str, str] = {}
-    for lane, here, parent, found in _lanes(history):
+    for (lane, here, parent), found in lanes([(_id_of(one.config), _id_of(one.parent_config), one) for one in history]):
         mark, style, gists[here] = _seen(found)
         if here not in hidden:
             about: Mapping[str, Any] = found.metadata or {}
@@ -119,6 +121,10 @@ def tree(history: Sequence[StateSnapshot], costs: Mapping[str, int], hidden: Col
             said = ('"', "dim") if gists.get(parent) == gists[here] else (gists[here], style)
             branch = style or _BRANCHES.get(lane[:1], "cyan")
             yield Text.assemble((lane, "dim"), (f"{mark} ", branch), name, columns, said)
+
+
+def _id_of(config: RunnableConfig | None) -> str:
+    return config["configurable"]["checkpoint_id"] if config else ""
 
 
 def _seen(found: StateSnapshot) -> tuple[str, str, str]:
@@ -130,20 +136,3 @@ def _seen(found: StateSnapshot) -> tuple[str, str, str]:
     of_input = (found.metadata or {}).get("source") == "input"
     state: Any = found.tasks[0].result if of_input else found.values
     return "●", "", ": ".join(gist(state["messages"][-1])) if state else ""
-
-
-def _lanes(history: Sequence[StateSnapshot]) -> Iterator[tuple[str, str, str, StateSnapshot]]:
-    """The checkpoints from the oldest on, branch after branch. Each with what to draw in front of it, its id, and its parent's id."""
-    children: dict[str, list[StateSnapshot]] = {}
-    for found in history:
-        parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else ""
-        children.setdefault(parent, []).append(found)
-    stack = [("", "", "", found) for found in children.get("", ())]
-    while stack:
-        lane, below, parent, found = stack.pop()
-        here = found.config["configurable"]["checkpoint_id"]
-        yield lane, here, parent, found
-        branches = children.get(here, ())
-        for position, branch in enumerate(branches):  # the newest first, so that the oldest is on top of the stack
-            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
-            stack.append((below + fork, below + past, here, branch))

@@ -88,6 +88,8 @@ STAGE = load("checkpoint/stage")
 PROMOTE = load("checkpoint/promote")
 CHECK = load("checkpoint/check")
 THREAD_INFO = load("checkpoint/thread_info")
+AUDIT = load("checkpoint/audit")
+GET_CHANNEL = load("checkpoint/get_channel")
 SET_TTL = load("checkpoint/set_ttl")
 TAKE_OWNERSHIP = load("checkpoint/take_ownership")
 RENEW_OWNERSHIP = load("checkpoint/renew_ownership")
@@ -133,6 +135,8 @@ _READING = (
     READ_FIELDS,
     CHECK,
     THREAD_INFO,
+    AUDIT,
+    GET_CHANNEL,
     SET_TTL,
     BACKLOG_STATS,
     GET_ITEMS,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.serde.types import INTERRUPT, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call
@@ -46,11 +46,10 @@ SELECT t.thread_id, newest.checkpoint_id, newest.ts,
     (SELECT coalesce(sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)), 0) FROM checkpoints AS c WHERE c.thread_id = t.thread_id)
     + (SELECT coalesce(sum(pg_column_size(b.blob)), 0) FROM checkpoint_blobs AS b WHERE b.thread_id = t.thread_id)
     + (SELECT coalesce(sum(pg_column_size(w.blob)), 0) FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id) AS bytes,
-    EXISTS (
-        SELECT 1 FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = %s AND w.checkpoint_id = (
-            SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = ''
-        )
-    ) AS interrupted
+    ARRAY (
+        SELECT DISTINCT w.channel FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = ANY(%s)
+        AND w.checkpoint_id = (SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = '')
+    ) AS pending
 FROM unnest(%s::text[]) AS t(thread_id)
 CROSS JOIN LATERAL (
     SELECT c.checkpoint_id, c.checkpoint ->> 'ts' AS ts FROM checkpoints AS c WHERE c.thread_id = t.thread_id ORDER BY c.checkpoint_id DESC LIMIT 1
@@ -109,7 +108,7 @@ def thread_names(after: str, limit: int) -> Statements[list[str]]:
 
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
     """Describe some threads; those that do not exist are left out. Reads all their rows, but not the stored values."""
-    rows = yield _DESCRIBE, (INTERRUPT, list(thread_ids))
+    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], list(thread_ids))
     return [
         ThreadInfo(
             thread_id=row["thread_id"],
@@ -119,7 +118,8 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
             bytes=int(row["bytes"]),
             ttl=None,
             pinned=False,
-            interrupted=row["interrupted"],
+            interrupted=INTERRUPT in row["pending"],
+            failed=ERROR in row["pending"],
         )
         for row in rows
     ]

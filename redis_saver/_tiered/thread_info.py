@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint import listing, threads
-from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config, times
 from redis_saver._engine.requests import Batch, Call, Command, Page
 from redis_saver._tiered.context import Tiers
@@ -68,6 +68,11 @@ class TieredThreadInfo(NamedTuple):
         return self._newest.interrupted
 
     @property
+    def failed(self) -> bool:
+        """Whether that checkpoint has a pending error of a task."""
+        return self._newest.failed
+
+    @property
     def ttl(self) -> timedelta | None:
         """Time left in hot; None: it does not expire there, or is not there. Cold keeps it in any case."""
         return self.hot.ttl if self.hot else None
@@ -84,15 +89,16 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     return found[0] if found else None
 
 
-def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThreadInfo]:
-    """Describe all threads whose names begin with a prefix: those of hot, then those that only cold has."""
+def stream_threads(tiers: Tiers, asked: ThreadQuery) -> TieredStream[TieredThreadInfo]:
+    """Describe the threads that are looked for: those of hot, then those that only cold has."""
     everything = None if tiers.cold_is_postgres else (yield from _gathered())
     seen = set[str]()
 
     def describe(found: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
-        names = [name for name in found if name.startswith(thread_prefix)]
+        names = [name for name in found if name.startswith(asked.prefix)]
         seen.update(names)
-        return (yield from _joined(tiers, names, everything))
+        joined = yield from _joined(tiers, names, everything)
+        return [one for one in joined if _is_wanted(one, asked)]
 
     yield from listing.mapped(listing.scan_threads(tiers.hot), describe)
     after, pages = "", iter([sorted(everything)] if everything is not None else ())
@@ -101,8 +107,22 @@ def stream_threads(tiers: Tiers, thread_prefix: str) -> TieredStream[TieredThrea
         if not page:
             return
         after = page[-1]
-        names = [name for name in page if name.startswith(thread_prefix) and name not in seen]
-        yield Page((yield from _joined(tiers, names, everything)))
+        names = [name for name in page if name.startswith(asked.prefix) and name not in seen]
+        joined = yield from _joined(tiers, names, everything)
+        yield Page([one for one in joined if _is_wanted(one, asked)])
+
+
+def _is_wanted(found: TieredThreadInfo, asked: ThreadQuery) -> bool:
+    """Whether a thread is one of those that are looked for, but for its name. What one tier has does not tell, so no server is asked to leave any out."""
+    state = {"interrupted": found.interrupted, "failed": found.failed, None: True}
+    return (
+        state.get(asked.state, not (found.interrupted or found.failed))
+        and found.bytes >= asked.min_bytes
+        and asked.pinned in (None, found.pinned)
+        and asked.dirty in (None, found.lacking > 0)
+        and (asked.expires_within is None or (found.ttl is not None and found.ttl <= asked.expires_within))
+        and asked.is_updated(found.updated_at)
+    )
 
 
 def _joined(
@@ -162,6 +182,7 @@ def _of_checkpoints(thread: str, found: Sequence[CheckpointTuple]) -> ThreadInfo
     newest = max(found, key=lambda one: one.checkpoint["id"])
     of_root = [one for one in found if not config.namespace(one.config)]
     root = max(of_root, key=lambda one: one.checkpoint["id"], default=None)
+    pending = {channel for _, channel, _ in (root and root.pending_writes) or ()}
     return ThreadInfo(
         thread_id=thread,
         checkpoint_id=newest.checkpoint["id"],
@@ -170,5 +191,6 @@ def _of_checkpoints(thread: str, found: Sequence[CheckpointTuple]) -> ThreadInfo
         bytes=0,
         ttl=None,
         pinned=False,
-        interrupted=root is not None and any(channel == INTERRUPT for _, channel, _ in root.pending_writes or ()),
+        interrupted=INTERRUPT in pending,
+        failed=ERROR in pending,
     )

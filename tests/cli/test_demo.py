@@ -200,7 +200,7 @@ def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_senseless_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["demo", "--ttl", ttl])
-    assert "argument --ttl" in capsys.readouterr().err
+    assert "--ttl" in capsys.readouterr().err
 
 
 def test_the_agent_hears_a_no() -> None:

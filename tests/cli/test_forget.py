@@ -145,7 +145,7 @@ async def test_without_yes_nothing_is_deleted_and_all_is_counted(
         (("--thread-prefix", "x", "--thread-prefix", ""), "every thread's name begins so"),
         (("--namespace", ""), "is empty"),
         (("--namespace", "memories", "a.b"), "has a period"),
-        (("--namespace",), "expected at least one argument"),
+        (("--namespace",), "takes one word or more"),
         (("--thread", "x", "--redis", "memory://x"), "an embedded server"),
         (("--thread", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),
         (("--namespace", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),

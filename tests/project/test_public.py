@@ -30,12 +30,13 @@ from redis_saver import (
 )
 
 MODULES = {"agent_server", "errors", "migrate", "sentinels", "serde", "telemetry"}
-THREADS = {"copy_thread", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
+THREADS = {"copy_thread", "diff", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
 """Each has a twin for asyncio, as `check` has."""
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
+QUERIES = {"writes", "awrites", "channel_history", "achannel_history", "latest_values", "alatest_values"}
 OWN = {
-    RedisSaver: {"from_conn_string", "setup", "asetup"},
-    AsyncRedisSaver: {"from_conn_string", "setup", "asetup"},
+    RedisSaver: {"from_conn_string", "setup", "asetup"} | QUERIES,
+    AsyncRedisSaver: {"from_conn_string", "setup", "asetup"} | QUERIES,
     TieredSaver: {"stats", "flush", "aflush", "close"},
     AsyncTieredSaver: {"stats", "aflush", "aclose"},
 }
@@ -45,12 +46,22 @@ VALUES = {
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
     "Finding": {"severity", "where", "what", "remedy"},
     "ThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "checkpoint_id", "updated_at",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at",
     },
     "TieredThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "checkpoint_id", "updated_at",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at",
         "hot", "cold", "lacking", "tier",
     },
+    "WriteInfo": {
+        "channel", "checkpoint_ns", "checkpoint_id", "step", "source", "task_id", "node", "candidates", "bytes", "applied_in", "inferred",
+    },
+    "VersionInfo": {
+        "version", "checkpoint_ns", "checkpoint_id", "created_at", "step", "source", "bytes", "shared_bytes", "new_bytes", "writes",
+    },
+    "ChannelValue": {"thread_id", "checkpoint_id", "updated_at", "version", "bytes", "value"},
+    "CheckpointDiff": {"thread_id", "checkpoint_ns", "before", "after", "channels"},
+    "ChannelDiff": {"channel", "kind", "changes"},
+    "Change": {"kind", "path", "before", "after"},
 }  # fmt: skip
 
 

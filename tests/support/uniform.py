@@ -18,10 +18,13 @@ from redis_saver import (
 from redis_saver._client.clients import connect
 
 
+STREAMS = {"list", "threads", "writes", "channel_history", "latest_values"}
+
+
 class Uniform:
     """Calls a saver in its native flavour: `await uniform.put(...)` is `put` of a RedisSaver, `aput` of an AsyncRedisSaver.
 
-    `list` and `threads` answer lists.
+    What streams answers a list.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Uniform:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in ("list", "threads"):
+        if name in STREAMS:
             return lambda *args, **kwargs: self._drain(name, args, kwargs)
         if self.native_async:
             return getattr(self.saver, "a" + name)

@@ -53,6 +53,42 @@ async def test_where_threads_are(tiers: Tiers) -> None:
     assert set(await where(behind)) == {"both", "cold"}
 
 
+async def test_threads_of_two_tiers_are_filtered_by_what_both_have(tiers: Tiers) -> None:
+    through = await tiers.uniform(hot={"ttl": HOUR})
+    for name in ("both", "cold", "failed"):
+        await written(through, name)
+    await put(through, config("failed"), {})
+    newest = (await through.get_tuple(config("failed"))).config
+    await through.put_writes(newest, [("__error__", "no")], "task")
+    tiers.evict(thread="cold")
+    tiers.evict(thread="failed")
+    await through.pin("both")
+    behind = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
+    await written(behind, "dirty")
+    hot = {one.thread_id for one in await Uniform(behind.saver.hot).threads(dirty=True)}
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"dirty": True}, {"dirty"}),
+        ({"dirty": False}, {"both", "cold", "failed"}),
+        ({"pinned": True}, {"both"}),
+        ({"state": "failed"}, {"failed"}),
+        ({"state": "interrupted"}, {"both", "cold", "dirty"}),
+        ({"state": "active"}, set()),
+        ({"min_bytes": 1_000_000}, set()),
+        ({"min_bytes": (await behind.get_thread("both")).bytes}, {"both"}),
+        ({"expires_within": "2h"}, set()),
+        ({"updated_after": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, {"both", "cold", "failed", "dirty"}),
+        ({"updated_before": datetime(2026, 11, 21, 9, tzinfo=timezone.utc)}, set()),
+    ]
+    for asked, expected in cases:
+        assert {one.thread_id for one in await behind.threads(**asked)} == expected, asked
+    assert hot == {"dirty"}
+    other = await tiers.uniform(cold=InMemorySaver())
+    await written(other, "memory")
+    assert {one.thread_id for one in await other.threads("m", state="interrupted")} == {"memory"}
+    diff = await behind.diff("cold", (await behind.list(config("cold")))[1].checkpoint["id"])
+    assert diff.channels, "hot does not have the thread"
+
+
 async def test_a_thread_is_told_of_once(tiers: Tiers) -> None:
     """Also one that is brought back while it is listed, or forgotten; over several pages of both."""
     uniform = await tiers.uniform(hot={"ttl": HOUR})

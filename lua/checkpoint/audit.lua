@@ -1,0 +1,120 @@
+-- Reads a page of a thread's checkpoints, newest first, with what was written on each and how large a channel's value is; no
+-- value is answered.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
+-- ARGV[2] lower      lower bound of the range
+-- ARGV[3] limit      how many checkpoints at the most
+-- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes, or four times as many were looked at
+-- ARGV[5] channel    the channel whose value is measured, escaped; '' for none
+--
+-- Returns {next, chunks, sizes, checkpoint...}: next is where to go on below ('' at the end); chunks a flat list of (field,
+-- bytes) of names and of lists of chunks, sizes one of (field, size in bytes) of the chunks below those, each once. A
+-- checkpoint is {id, namespace, header, writes, size, root}: writes is a flat list of (task and kind, index, task path,
+-- channel, type, size in bytes); size is that of the channel's value (0: it has none), and root what the value's field
+-- holds, if that is a list of chunks. nil where there is no such thread.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local upper, lower, limit, budget, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+if not meta then return false end
+
+local chunks, sizes, bytes, looked = new_chunks(false), {}, 0, 0
+
+-- The writes in records, without their values.
+local function heads_of(records)
+  local heads = {}
+  for i = 1, #records, 2 do
+    local record, pos = records[i + 1], 1
+    while pos <= #record do
+      local first, last
+      heads[#heads + 1] = records[i]
+      for _ = 1, 4 do
+        first, last, pos = frame(record, pos)
+        heads[#heads + 1] = string.sub(record, first, last)
+        bytes = bytes + last - first
+      end
+      first, last, pos = frame(record, pos)
+      heads[#heads + 1] = last - first + 1
+      bytes = bytes + #records[i] + 16
+    end
+  end
+  return heads
+end
+
+-- Notes the size of each chunk below a root, and answers the lists. Returns a problem or nil.
+local function measure(root)
+  local lists = { children(root, skip(root, 18, 2)) }
+  while #lists > 0 do
+    local list = table.remove(lists)
+    for i = 1, #list do
+      local field = list[i]
+      if not chunks.seen[field] then
+        local size = redis.call('HSTRLEN', data, field)
+        if size == 0 then return gone(data, field) end
+        chunks.seen[field] = true
+        sizes[#sizes + 1] = field
+        sizes[#sizes + 1] = size
+        bytes = bytes + #field + 16
+        if string.byte(field, 1) == 110 then -- 'n'
+          local below = redis.call('HGET', data, field)
+          add_chunk(chunks, field, below)
+          lists[#lists + 1] = children(below, 2)
+        end
+      end
+    end
+  end
+  return nil
+end
+
+-- The size of the channel's value in a checkpoint, and its root if it is in chunks. Returns (size, root, problem).
+local function value_of(ns, header)
+  local of = links(header)
+  local names, problem = names_in(data, of.names, chunks)
+  if problem or channel == '' then return 0, '', problem end
+  local tokens = unpack_frames(of.tokens)
+  for i = 1, #of.flags do
+    if names[i] == channel then
+      local field = value_field(ns, names, tokens, of.slots, i)
+      local size, root = redis.call('HSTRLEN', data, field), ''
+      if size == 0 and string.byte(of.flags, i) == 49 then return 0, '', gone(data, field) end -- '1'
+      if size > 0 and size <= MAX_ROOT then
+        root = redis.call('HGET', data, field)
+        if not in_chunks(root) then return size, '', nil end
+        problem = measure(root)
+      end
+      return size, root, problem
+    end
+  end
+  return 0, '', nil
+end
+
+local checkpoints = newest_first(index, upper, lower, limit)
+local page = { '', chunks.flat, sizes }
+for i = 1, #checkpoints do
+  local id, ns, following = unpack(checkpoints[i])
+  local header, records, length, size, root
+  header, problem = read_header(index, data, ns, id)
+  if problem then return problem end
+  if not header then return gone(data, 'c' .. ns .. id) end
+  records, problem, length = pending_writes(index, data, ns, id)
+  if problem then return problem end
+  size, root, problem = value_of(ns, header)
+  if problem then return problem end
+  page[#page + 1] = { id, ns, header, heads_of(records), size, root }
+  bytes, looked = bytes + #header + #root, looked + #header + length
+  if bytes + chunks.bytes >= budget or looked >= 4 * budget or i == limit then
+    page[1] = following
+    break
+  end
+end
+return page

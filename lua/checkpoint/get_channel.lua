@@ -1,0 +1,46 @@
+-- Reads one channel of the newest checkpoint of a namespace, and nothing of the others.
+--
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- ARGV[1] ns         namespace, escaped
+-- ARGV[2] channel    the channel, escaped
+--
+-- Returns {id, the beginning of the header up to its time, version, value, chunks}: a value as get answers it, chunks a flat
+-- list of (field, bytes); nil where there is no such thread, checkpoint or value.
+-- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+
+--- @include lib/thread
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+
+local index, data = KEYS[1], KEYS[2]
+local ns, channel = ARGV[1], ARGV[2]
+
+local meta, problem = open_thread(index, data)
+if problem then return problem end
+local id = meta and newest_id(index, ns)
+if not id then return false end
+
+local header
+header, problem = read_header(index, data, ns, id)
+if problem then return problem end
+if not header then return gone(data, 'c' .. ns .. id) end
+local of = links(header)
+local names
+names, problem = names_in(data, of.names)
+if problem then return problem end
+local tokens = unpack_frames(of.tokens)
+for i = 1, #of.flags do
+  if names[i] == channel then
+    local field, version = value_field(ns, names, tokens, of.slots, i)
+    local value = redis.call('HGET', data, field)
+    if not value and string.byte(of.flags, i) == 49 then return gone(data, field) end -- '1'
+    if not value or value == '' then return false end
+    local chunks = new_chunks(true)
+    problem = read_chunks(data, value, chunks)
+    if problem then return problem end
+    return { id, string.sub(header, 1, skip(header, 1, 2) - 1), version, value, chunks.flat }
+  end
+end
+return false

@@ -1,0 +1,329 @@
+"""Who wrote what: the writes of a thread, and the versions of a channel. Values are measured where they are stored, and not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from redis_saver._checkpoint.listing import Query, bounds
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._common import names, times
+from redis_saver._common.config import Address
+from redis_saver._common.display import shown
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Page, Stream, T
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec
+from redis_saver._storage import header as headers
+from redis_saver._storage.context import Context
+from redis_saver._storage.version_table import PRESENT
+from redis_saver.errors import decoding
+
+CHECKPOINTS_PER_PAGE = 50
+_EVERY = Query(None, None, None, None)
+_PULLED = "~__pregel_pull, "
+"""What the path of a task begins with that a channel triggered; its node follows. That of a `Send` does not name its node."""
+_NO_TASK = "00000000-0000-0000-0000-000000000000"
+"""The task of what a caller wrote: `Command(resume=...)`, `Command(update=...)`."""
+_START = "__start__"
+_FIRST_STEP = -1
+"""The step of the checkpoint with which a thread, or the call of a subgraph, begins."""
+
+VersionText: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteInfo:
+    """A write to a channel, as `writes()` tells of it."""
+
+    channel: str
+    """The channel; LangGraph's own are among them: `__interrupt__`, `__error__`, `__resume__`, `branch:to:…`."""
+    checkpoint_ns: str
+    """The namespace; empty for the root."""
+    checkpoint_id: str | None
+    """The checkpoint that the task began from. None: the thread, or the call of the subgraph, began with this write."""
+    step: int | None
+    """The superstep that it belongs to; None where the metadata do not say."""
+    source: str | None
+    """What made the first checkpoint that has it: `input`, `loop`, `update` or `fork`. None: no checkpoint has it (yet)."""
+    task_id: str | None
+    """The task, by its pending write. None: no pending write says so. That the channel was written is inferred from its version."""
+    node: str | None
+    """The node whose task it was, by the task's path. None: the path does not say (a `Send`), or there is no task."""
+    candidates: tuple[str, ...]
+    """Where `node` is None: the nodes that ran in that superstep, inferred from `versions_seen`. One of them wrote, if not the caller."""
+    bytes: int | None
+    """Size of the pending write as stored: compressed or encrypted, if the saver does that. None where there is none."""
+    applied_in: tuple[str, ...]
+    """The checkpoints behind it in which the channel has another version: one, or several after a fork. Empty: it is pending, or is of no channel of the state."""
+
+    @property
+    def inferred(self) -> bool:
+        """Whether no pending write says so, and it follows from the versions of the channel alone."""
+        return self.task_id is None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A version of a channel, as `channel_history()` tells of it."""
+
+    version: VersionText
+    """The version."""
+    checkpoint_ns: str
+    """The namespace; empty for the root."""
+    checkpoint_id: str
+    """The first checkpoint of its branch that has it. If that one's parent is gone, the version may be older."""
+    created_at: datetime | None
+    """That checkpoint's `ts`; None where it has none, or one that is no time."""
+    step: int | None
+    """The superstep that made it, by its metadata."""
+    source: str | None
+    """What made it: `input`, `loop`, `update` or `fork`."""
+    bytes: int
+    """Size of the value as stored, with its chunks; 0: the channel has no value there (it was emptied, or is a `DeltaChannel`)."""
+    shared_bytes: int
+    """How many of those are in chunks that the version before it has, too, so that they are stored once."""
+    writes: tuple[WriteInfo, ...]
+    """The writes that it was made of. Empty: the parent of the checkpoint is gone, and the writes with it; or nobody wrote, and the channel was emptied."""
+
+    @property
+    def new_bytes(self) -> int:
+        """How many bytes this version added."""
+        return self.bytes - self.shared_bytes
+
+
+class WriteHead(NamedTuple):
+    """A pending write without its value."""
+
+    task_id: str
+    path: str
+    channel: str
+    size: int
+
+
+class Entry(NamedTuple):
+    """A checkpoint without its values, for the rooms of this package."""
+
+    ns: str
+    id: str
+    parent: str | None
+    created_at: datetime | None
+    step: int | None
+    source: str | None
+    versions: Mapping[str, VersionText]
+    seen: Mapping[str, Mapping[str, VersionText]]
+    present: frozenset[str]
+    """The channels that have a value."""
+    writes: Sequence[WriteHead]
+    size: int
+    """Of what the value's field holds."""
+    chunks: Mapping[bytes, int]
+    """The sizes of the value's chunks, by field."""
+
+
+class _Family(NamedTuple):
+    """A checkpoint with those that were made of it. Without a parent: one checkpoint that has none, or whose parent is gone."""
+
+    parent: Entry | None
+    children: Sequence[Entry]
+
+
+def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
+    """The writes of a thread, those that began from its newest checkpoint first."""
+    return _walk(context, thread, ns, None, lambda family: [*_known(family), *_inferred(family)])
+
+
+def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
+    """The versions of a channel, newest first."""
+    return _walk(context, thread, ns, channel, lambda family: list(_versions(family, channel)))
+
+
+def entries(context: Context, thread: str, ns: str | None) -> Stream[Entry]:
+    """The checkpoints of a thread without their values, newest first."""
+    return _walk(context, thread, ns, None, lambda family: [family.parent] if family.parent else [])
+
+
+def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
+    """The nodes that ran between a checkpoint and its child, inferred from what they have seen."""
+    return _ran(parent, [child])
+
+
+def _walk(
+    context: Context, thread: str, ns: str | None, channel: str | None, describe: Callable[[_Family], list[T]]
+) -> Stream[T]:
+    """Read all checkpoints, newest first, and describe each with its children, which wait in memory until it comes: one of each branch."""
+    keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY, ns, None)
+    wanted, waiting = b"" if channel is None else names.component(channel), _Waiting()
+    while upper > b"(":
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, CHECKPOINTS_PER_PAGE, BYTES_PER_PAGE, wanted))
+        if answer is None:  # also of a thread that was deleted meanwhile: what waits is not known to be a beginning
+            return
+        following, entries = _page(context, thread, answer, upper)
+        families = list(waiting.families(entries))
+        yield Page([one for family in families for one in describe(family)])
+        upper = b"(" + following
+    yield Page([one for family in waiting.rest() for one in describe(family)])
+
+
+class _Waiting:
+    """Checkpoints whose parents did not come yet."""
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[str, str], list[Entry]] = {}
+
+    def families(self, entries: Sequence[Entry]) -> Iterator[_Family]:
+        """The families of a page of checkpoints, each newer than the next."""
+        for entry in entries:
+            yield _Family(entry, self._children.pop((entry.ns, entry.id), ()))
+            if entry.parent is None:
+                yield _Family(None, [entry])
+            else:
+                self._children.setdefault((entry.ns, entry.parent), []).append(entry)
+        if entries:
+            lowest = names.component(entries[-1].id)
+            for place in [place for place in self._children if names.component(place[1]) > lowest]:
+                yield from (_Family(None, [entry]) for entry in self._children.pop(place))
+
+    def rest(self) -> Iterator[_Family]:
+        """Those whose parents are gone."""
+        return (_Family(None, [entry]) for children in self._children.values() for entry in children)
+
+
+def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
+    """A page as `lua/checkpoint/audit.lua` answers it: the bound of the next one (empty at the end), and the checkpoints."""
+    with decoding("a page of the checkpoints of thread {!r}", thread):
+        following, flat, sizes, *stored = answer
+        if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not stored)):
+            raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
+        chunks, by_root = codec.as_chunks(context, flat, thread), dict[bytes, Mapping[bytes, int]]()
+        known = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
+        entries = []
+        for raw_id, raw_ns, header, raw_writes, size, root in stored:
+            if root not in by_root:
+                by_root[root] = {field: known[field] for field in chunked.reachable([root], chunks)}
+            where = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
+            entries.append(_entry(context, where, header, chunks, raw_writes, int(size), by_root[root]))
+    return following, entries
+
+
+def _entry(
+    context: Context,
+    where: Address,
+    header: bytes,
+    chunks: codec.Chunks,
+    raw_writes: Sequence[bytes],
+    size: int,
+    sizes: Mapping[bytes, int],
+) -> Entry:
+    checkpoint_id = where.checkpoint_id or ""
+    decoded = headers.decode(context, header, checkpoint_id, chunks, where)
+    found, about = decoded.checkpoint, decoded.metadata
+    step, source, time = about.get("step"), about.get("source"), found.get("ts")
+    flags = headers.table_of(header)[0]
+    present = frozenset(
+        channel for channel, flag in zip(found["channel_versions"], flags, strict=True) if flag == PRESENT[0]
+    )
+    return Entry(
+        ns=where.checkpoint_ns,
+        id=checkpoint_id,
+        parent=decoded.parent,
+        created_at=times.moment(time) if isinstance(time, str) else None,
+        step=step if type(step) is int else None,
+        source=source if isinstance(source, str) else None,
+        versions=found["channel_versions"],
+        seen=found.get("versions_seen") or {},
+        present=present,
+        writes=_writes(raw_writes),
+        size=size,
+        chunks=sizes,
+    )
+
+
+def _writes(flat: Sequence[Any]) -> list[WriteHead]:
+    found = []
+    for at in range(0, len(flat), 6):
+        suffix, _index, path, channel, _kind, size = flat[at : at + 6]
+        task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
+        found.append(WriteHead(task_id, names.decode(path), names.decode(channel), int(size)))
+    return found
+
+
+def _known(family: _Family) -> Iterator[WriteInfo]:
+    """The pending writes of a checkpoint."""
+    parent = family.parent
+    for write in parent.writes if parent else ():
+        assert parent is not None  # noqa: S101 - for type checkers
+        having = [
+            one for one in family.children if one.versions.get(write.channel) != parent.versions.get(write.channel)
+        ]
+        node = write.path.removeprefix(_PULLED) if write.path.startswith(_PULLED) else None
+        is_of_caller = write.task_id == _NO_TASK
+        yield WriteInfo(
+            channel=write.channel,
+            checkpoint_ns=parent.ns,
+            checkpoint_id=parent.id,
+            step=None if parent.step is None else parent.step + 1,
+            source=having[-1].source if having else None,
+            task_id=write.task_id,
+            node=node,
+            candidates=() if node is not None or is_of_caller else _ran(parent, having),
+            bytes=write.size,
+            applied_in=tuple(one.id for one in having),
+        )
+
+
+def _inferred(family: _Family) -> Iterator[WriteInfo]:
+    """The channels that changed without a pending write, checkpoint by checkpoint. A channel that lost its value was not written."""
+    parent = family.parent
+    written = {write.channel for write in parent.writes} if parent else set[str]()
+    for child in family.children:
+        if parent is None and (child.parent is not None or child.step != _FIRST_STEP):
+            continue  # its parent is gone (prune makes it one without a parent), so nobody knows what changed
+        for channel, version in child.versions.items():
+            is_changed = parent is None or parent.versions.get(channel) != version
+            is_emptied = parent is not None and channel in parent.present and channel not in child.present
+            if is_changed and not is_emptied and channel not in written:
+                yield WriteInfo(
+                    channel=channel,
+                    checkpoint_ns=child.ns,
+                    checkpoint_id=child.parent,
+                    step=child.step,
+                    source=child.source,
+                    task_id=None,
+                    node=None,
+                    candidates=_ran(parent, [child]),
+                    bytes=None,
+                    applied_in=(child.id,),
+                )
+
+
+def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
+    """The nodes that ran between a checkpoint and others, by what they have seen."""
+    before = parent.seen if parent else {}
+    ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
+    return tuple(sorted(node for node in ran if node == _START or not node.startswith("__")))
+
+
+def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
+    """The versions of a channel that a checkpoint's children have, and it has not."""
+    parent = family.parent
+    before = parent.versions.get(channel) if parent else None
+    shared = parent.chunks if parent else {}
+    made = [one for one in (*_known(family), *_inferred(family)) if one.channel == channel]
+    for child in family.children:
+        version = child.versions.get(channel)
+        if version is None or version == before:
+            continue
+        yield VersionInfo(
+            version=version,
+            checkpoint_ns=child.ns,
+            checkpoint_id=child.id,
+            created_at=child.created_at,
+            step=child.step,
+            source=child.source,
+            bytes=child.size + sum(child.chunks.values()),
+            shared_bytes=sum(size for field, size in child.chunks.items() if field in shared),
+            writes=tuple(one for one in made if child.id in one.applied_in),
+        )

@@ -1,0 +1,47 @@
+"""All commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from redis_saver import __version__
+from redis_saver._cli import changing, check, doctor, flush, forget, looking, migrate, stats_command, threads_command
+from redis_saver._cli.demo_command import demo
+
+app = typer.Typer(
+    name="redis-saver",
+    help="LangGraph checkpoints and memory on plain Redis or Valkey.",
+    epilog="Exit codes: 0, all is well; 1, something is not as it should be, or was not done; 2, the words, a URL, a login or a missing package is at fault.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"redis-saver {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _begin(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """LangGraph checkpoints and memory on plain Redis or Valkey."""
+
+
+app.command("demo")(demo)
+threads_command.add(app)
+looking.add(app)
+changing.add(app)
+stats_command.add(app)
+doctor.add(app)
+migrate.add(app)
+flush.add(app)
+check.add(app)
+forget.add(app)

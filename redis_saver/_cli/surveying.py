@@ -1,0 +1,175 @@
+"""What `doctor` and `stats` ask of a server: its own numbers, all threads, and what cold lacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from redis_saver._checkpoint import threads
+from redis_saver._checkpoint.listing import scan_threads
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._cli.threads_command import state_of
+from redis_saver._common.names import DIRTY
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
+from redis_saver._engine.runner import Pump
+from redis_saver._storage.context import Context
+from redis_saver.errors import RedisSaverError
+
+_SOON = timedelta(hours=1)
+MAX_NAMED = 20
+"""The most damaged threads that are named."""
+
+
+@dataclass
+class Survey:
+    """All threads of a prefix, counted."""
+
+    threads: int = 0
+    states: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    checkpoints: int = 0
+    pinned: int = 0
+    lasting: int = 0
+    """Those that never expire, and are not pinned."""
+    soon: int = 0
+    """Those that expire within an hour."""
+    largest: ThreadInfo | None = None
+    damaged: int = 0
+    errors: dict[str, str] = field(default_factory=dict)
+    """What is wrong with damaged threads, of the first ones."""
+    dirty_threads: int = 0
+    records: int = 0
+    """Records that cold lacks."""
+    oldest_ms: int = 0
+    """The age of the oldest of those."""
+    set_aside: int = 0
+    """Those that cold refused."""
+    intents: int = 0
+    """Threads that are being written to cold, or whose writer is gone."""
+
+    def count(self, one: ThreadInfo) -> None:
+        """Count a thread."""
+        self.threads += 1
+        self.states[state_of(one)] += 1
+        self.bytes += one.bytes
+        self.checkpoints += one.checkpoints
+        self.pinned += one.pinned
+        self.lasting += one.ttl is None and not one.pinned
+        self.soon += one.ttl is not None and one.ttl <= _SOON
+        if self.largest is None or one.bytes > self.largest.bytes:
+            self.largest = one
+
+    def note(self, thread: str, error: RedisSaverError) -> None:
+        """Count a thread that cannot be read."""
+        self.threads += 1
+        self.damaged += 1
+        if len(self.errors) < MAX_NAMED:
+            self.errors[thread] = str(error)
+
+
+def survey(context: Context) -> Operation[Survey]:
+    """Count all threads, damaged ones too; with SCAN, a page at a time. No values are read."""
+    found, seen, pump = Survey(), set[str](), Pump(scan_threads(context))
+    for step in pump:
+        if not isinstance(step, Page):
+            with pump:
+                pump.reply = yield step
+            continue
+        names = [name for name in step.items if name not in seen]
+        seen.update(names)
+        if names:
+            yield from _count(context, names, found)
+    yield from _backlog(context, found)
+    return found
+
+
+def _count(context: Context, names: list[str], found: Survey) -> Operation[None]:
+    """Count some threads: together, or one by one where some cannot be read."""
+    try:
+        answers = yield Batch([threads.described(context, name) for name in names])
+        infos = [threads.info(name, answer) for name, answer in zip(names, answers, strict=True) if answer]
+    except RedisSaverError:
+        for name in names:
+            yield from _count_one(context, name, found)
+        return
+    for one in infos:
+        found.count(one)
+
+
+def _count_one(context: Context, name: str, found: Survey) -> Operation[None]:
+    try:
+        info = yield from threads.get_thread(context, name)
+    except RedisSaverError as error:
+        found.note(name, error)
+    else:
+        if info is not None:
+            found.count(info)
+
+
+def _backlog(context: Context, found: Survey) -> Operation[None]:
+    """Count what cold lacks, and the threads with write intents."""
+    keyspace, position = context.keyspace, None
+    while True:
+        position, keys = yield Scan(keyspace.dirty_pattern, position)
+        names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
+        of_threads = [keyspace.tier_keys(name) for name in names]
+        calls = [Call(scripts.BACKLOG_STATS, (one.dirty, one.flush), ()) for one in of_threads]
+        for records, age, aside in (yield Batch(calls)) if calls else ():
+            found.dirty_threads += records > 0
+            found.records += records
+            found.oldest_ms = max(found.oldest_ms, age)
+            found.set_aside += aside
+        if position is None:
+            break
+    while True:
+        position, keys = yield Scan(keyspace.intents_pattern, position)
+        found.intents += len(keys)
+        if position is None:
+            return
+
+
+class Answers:
+    """What the servers behind a client say of themselves. What may not be asked is noted."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._is_cluster = hasattr(client, "get_primaries")
+        self.refused: dict[str, None] = {}
+        """The commands that this user may not use, or that the server does not have, each once."""
+
+    def ask(self, *command: Any) -> dict[str, Any]:
+        """The reply of each server, by its name; nothing where it may not be asked."""
+        try:
+            if not self._is_cluster:
+                return {"": self._client.execute_command(*command)}
+            nodes = self._client.get_primaries()
+            return {node.name: self._client.execute_command(*command, target_nodes=node) for node in nodes}
+        except (NoPermissionError, ResponseError) as error:
+            known = isinstance(error, NoPermissionError) or "unknown" in str(error).lower()
+            if not known:
+                raise
+            self.refused.update({right_of(command): None})
+            return {}
+
+    def info(self, section: str) -> dict[str, Mapping[str, Any]]:
+        """A section of INFO, by server."""
+        return {name: _as_info(reply) for name, reply in self.ask("INFO", section).items()}
+
+
+def right_of(command: tuple[Any, ...]) -> str:
+    """The right that a command takes, as an ACL names it."""
+    return "|".join(map(str.lower, command[: 1 if command[0] == "INFO" else 2]))
+
+
+def _as_info(reply: Any) -> Mapping[str, Any]:
+    """INFO as a dict, whether the client took it apart or not."""
+    if isinstance(reply, Mapping):
+        return reply
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return dict(one.split(":", 1) for one in text.splitlines() if ":" in one)

@@ -1,0 +1,142 @@
+"""What differs between two checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from factories import config, put
+from langchain_core.messages import AIMessage, HumanMessage
+from uniform import Uniform
+
+from redis_saver import Change, ChannelDiff, RedisSaver, ThreadNotFound
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+async def differing(saver: Uniform, before: Any, after: Any) -> tuple[Change, ...]:
+    """The changes of one channel."""
+    first = await put(saver, config("t"), {"n": before}, versions={"n": "1"})
+    second = await put(saver, first, {"n": after}, versions={"n": "2"})
+    ids = [where["configurable"]["checkpoint_id"] for where in (first, second)]
+    found = await saver.diff("t", *ids)
+    assert (found.thread_id, found.checkpoint_ns, found.before, found.after) == ("t", "", *ids)
+    assert await saver.diff("t", ids[0]) == found, "the newest is what a checkpoint is compared with"
+    assert (await saver.diff("t", ids[1], ids[0])).channels == () or found.channels
+    assert (await saver.diff("t", ids[1], ids[1])).channels == ()
+    return found.channels[0].changes if found.channels else ()
+
+
+def human(text: str, name: str | None, **more: Any) -> HumanMessage:
+    return HumanMessage(text, id=name, **more)
+
+
+CASES: list[tuple[str, Any, Any, list[tuple[Any, ...]]]] = [
+    ("equal", {"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, []),
+    ("scalars", 1, 2, [("changed", (), 1, 2)]),
+    ("types", 1, True, [("changed", (), 1, True)]),
+    ("int and float", 1, 1.0, [("changed", (), 1, 1.0)]),
+    ("nan", float("nan"), float("nan"), []),
+    ("None is a value", None, 0, [("changed", (), None, 0)]),
+    (
+        "dicts",
+        {"a": 1, "b": {"c": 1, "d": 2}, "e": 0},
+        {"a": 1, "b": {"c": 3, "d": 2}, "f": 9},
+        [("changed", ("b", "c"), 1, 3), ("removed", ("e",), 0, None), ("added", ("f",), None, 9)],
+    ),
+    ("keys of other types", {1: "a"}, {1: "b", "1": "c"}, [("changed", (1,), "a", "b"), ("added", ("1",), None, "c")]),
+    ("a longer list", [1, 2], [1, 2, 3, 4], [("added", (2,), None, 3), ("added", (3,), None, 4)]),
+    ("in front of a list", [{"a": 1}, 2], [9, {"a": 1}, 2], [("added", (0,), None, 9)]),
+    ("in the middle of a list", [1, 2, 3, 4], [1, 4], [("removed", (1,), 2, None), ("removed", (2,), 3, None)]),
+    ("an element of a list", [1, {"a": [1, 2]}, 3], [1, {"a": [1, 5]}, 3], [("changed", (1, "a", 1), 2, 5)]),
+    ("the same element twice", ["a", "a"], ["a", "a", "a"], [("added", (2,), None, "a")]),
+    ("an empty list", [], [1], [("added", (0,), None, 1)]),
+    ("objects", Point(1, 2), Point(1, 3), [("changed", (), Point(1, 2), Point(1, 3))]),
+    ("equal objects", [Point(1, 2)], [Point(1, 2)], []),
+    ("bytes", b"a", b"b", [("changed", (), b"a", b"b")]),
+    (
+        "messages by id",
+        [human("one", "1"), human("two", "2")],
+        [human("new", "0"), human("two!", "2"), human("three", "3")],
+        [
+            ("removed", ("1",), human("one", "1"), None),
+            ("changed", ("2", "content"), "two", "two!"),
+            ("added", ("0",), None, human("new", "0")),
+            ("added", ("3",), None, human("three", "3")),
+        ],
+    ),
+    ("the first message", [], [human("one", "1")], [("added", ("1",), None, human("one", "1"))]),
+    ("moved messages", [human("a", "1"), human("b", "2")], [human("b", "2"), human("a", "1")], []),
+    ("messages without ids", [human("a", None)], [human("b", None)], [("changed", (0, "content"), "a", "b")]),
+    (
+        "a message of another kind",
+        [human("a", "1")],
+        [AIMessage("a", id="1")],
+        [("changed", ("1",), human("a", "1"), AIMessage("a", id="1"))],
+    ),
+    (
+        "inside of a message",
+        [AIMessage("a", id="1", additional_kwargs={"k": [1]})],
+        [AIMessage("a", id="1", additional_kwargs={"k": [2]}, name="bot")],
+        [("changed", ("1", "additional_kwargs", "k", 0), 1, 2), ("changed", ("1", "name"), None, "bot")],
+    ),
+]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_values_are_compared_by_element(saver: Uniform) -> None:
+    for name, before, after, expected in CASES:
+        found = [(one.kind, one.path, one.before, one.after) for one in await differing(saver, before, after)]
+        assert repr(found) == repr(expected), name
+
+
+async def test_channels_are_added_removed_and_changed(saver: Uniform) -> None:
+    name = "line\nbreak\0"
+    for ns in ("", name):
+        first = await put(saver, config(name, ns), {"a": 1, name: 2, "same": 3, "equal": [1]}, checkpoint_id="1")
+        versions = {"b": "1", name: "2", "same": "1", "equal": "2"}
+        await put(saver, first, {"b": 1, name: 9, "same": 3, "equal": [1]}, checkpoint_id="2", versions=versions)
+        found = await saver.diff(name, "1", "2", checkpoint_ns=ns)
+        assert found.channels == (
+            ChannelDiff("a", "removed", (Change("removed", (), 1, None),)),
+            ChannelDiff("b", "added", (Change("added", (), None, 1),)),
+            ChannelDiff(name, "changed", (Change("changed", (), 2, 9),)),
+        )
+        back = await saver.diff(name, "2", "1", checkpoint_ns=ns)
+        assert [(one.channel, one.kind) for one in back.channels] == [
+            ("a", "added"),
+            ("b", "removed"),
+            (name, "changed"),
+        ]
+
+
+async def test_a_value_that_is_nested_deeply_is_compared(saver: Uniform) -> None:
+    def nested(value: Any) -> Any:
+        for _ in range(200):
+            value = {"k": value}
+        return value
+
+    (change,) = await differing(saver, nested(1), nested(2))
+    assert (change.path, change.before, change.after) == (("k",) * 200, 1, 2)
+
+
+async def test_a_checkpoint_that_is_not_there_is_named(saver: Uniform) -> None:
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
+    for arguments in (("t", "1", "2"), ("t", "2"), ("nobody", "1"), ("nobody", "1", "1")):
+        with pytest.raises(ThreadNotFound, match=f"of thread '{arguments[0]}' is not there"):
+            await saver.diff(*arguments)
+    with pytest.raises(ThreadNotFound, match="'sub'"):
+        await saver.diff("t", "1", checkpoint_ns="sub")
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver:
+        with pytest.raises(TypeError, match="before=b'1'"):
+            saver.diff("t", b"1")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="checkpoint_ns=None"):
+            saver.diff("t", "1", checkpoint_ns=None)  # type: ignore[arg-type]

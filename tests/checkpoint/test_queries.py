@@ -1,0 +1,607 @@
+"""Threads by their state, who wrote what, versions of a channel, one channel of many threads: compared with what `list` and the raw keys say."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import random
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from typing import Annotated, Any
+
+import pytest
+from acl import acl_rule
+from factories import chain, checkpoint, config, ids, put
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import ERROR, INTERRUPT, CheckpointTuple
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send, interrupt
+from raw import all_links
+from seeds import seed
+from servers import Server
+from typing_extensions import TypedDict
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile
+
+from redis_saver import RedisSaver, ThreadDamaged, VersionInfo, WriteInfo
+from redis_saver._checkpoint import auditing, latest
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Batch, Call
+from redis_saver._storage import chunks as chunked
+
+HOSTILE = ["", "{a}", "a\0b", "\1", "*?[x]", "line\nbreak", "\x1b[31m", "snö", "a:b", "%7B"]
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+# -- which threads
+
+
+async def some_threads(uniform: Uniform) -> None:
+    """Threads of every kind, with hostile names."""
+    for number, name in enumerate([*HOSTILE, *(f"plain-{number}" for number in range(20))]):
+        made = checkpoint({"n": "x" * (100 * number)}, checkpoint_id=f"{number:04}")
+        made["ts"] = (NOON + timedelta(minutes=number)).isoformat()
+        where = await uniform.put(config(name), made, {}, {"n": "1"})
+        pending = [(("n", 1),), ((INTERRUPT, 2),), ((ERROR, "no"),), ((INTERRUPT, 2), (ERROR, "no")), ()][number % 5]
+        await uniform.put_writes(where, list(pending), "task\0")
+        if number % 3 == 0:  # what was pending before the newest checkpoint does not count, nor what is in a subgraph
+            await put(uniform, where, {"n": number}, checkpoint_id=f"{number:04}-b", versions={"n": "2"})
+        inner = await put(uniform, config(name, "sub"), {}, checkpoint_id=f"{number:04}-c")
+        await uniform.put_writes(inner, [(INTERRUPT, 1), (ERROR, "no")], "inner")
+        if number % 4 == 1:
+            await uniform.set_thread_ttl(name, timedelta(minutes=number + 1))
+        if number % 7 == 2:
+            await uniform.pin(name)
+
+
+def state_of(found: list[CheckpointTuple]) -> set[str]:
+    """By the newest checkpoint of the root, as `list` gives it."""
+    root = [one for one in found if not one.config["configurable"]["checkpoint_ns"]]
+    channels = {channel for _, channel, _ in root[0].pending_writes}
+    return {"interrupted"} & {one for one in ["interrupted"] if INTERRUPT in channels} | {
+        one for one in ["failed"] if ERROR in channels
+    } or {"active"}
+
+
+FILTERS: list[tuple[str, list[Any]]] = [
+    ("state", [None, "active", "interrupted", "failed"]),
+    ("updated_after", [None, NOON + timedelta(minutes=9)]),
+    ("updated_before", [None, NOON + timedelta(minutes=20)]),
+    ("min_bytes", [0, 1500]),
+    ("expires_within", [None, "15m", timedelta()]),
+    ("pinned", [None, True, False]),
+    ("dirty", [None, True, False]),
+    ("thread_prefix", ["", "plain-1"]),
+]
+
+
+async def test_threads_are_filtered_as_by_hand(saver: Uniform) -> None:
+    await some_threads(saver)
+    everything = {one.thread_id: one for one in await saver.threads()}
+    states = {name: state_of(await saver.list(config(name, None))) for name in everything}
+    assert len(everything) == 30 and set().union(*states.values()) == {"active", "interrupted", "failed"}
+    for name, one in everything.items():
+        said = {word for word in ("interrupted", "failed") if getattr(one, word)} or {"active"}
+        assert said == states[name]
+
+    def is_wanted(name: str, asked: dict[str, Any]) -> bool:
+        one = everything[name]
+        within = {"15m": timedelta(minutes=15)}.get(asked["expires_within"], asked["expires_within"])
+        return all(
+            (
+                asked["state"] is None or asked["state"] in states[name],
+                asked["updated_after"] is None or one.updated_at > asked["updated_after"],
+                asked["updated_before"] is None or one.updated_at < asked["updated_before"],
+                one.bytes >= asked["min_bytes"],
+                within is None or (one.ttl is not None and one.ttl <= within),
+                asked["pinned"] in (None, one.pinned),
+                not asked["dirty"],
+                name.startswith(asked["thread_prefix"]),
+            )
+        )
+
+    cases = [dict(zip([name for name, _ in FILTERS], given)) for given in itertools.product(*(v for _, v in FILTERS))]
+    alone = [{**cases[0], name: value} for name, values in FILTERS for value in values]
+    for asked in [*alone, *random.Random(seed()).sample(cases, 25)]:
+        found = [one.thread_id for one in await saver.threads(**asked)]
+        assert set(found) == {name for name in everything if is_wanted(name, asked)}, (seed(), asked)
+    assert {one.thread_id for one in await saver.threads(pinned=True)} != set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"state": "waiting"}, "'active', 'interrupted' or 'failed'"),
+        ({"updated_after": datetime(2026, 1, 1)}, "has no zone"),
+        ({"updated_before": "2026"}, "updated_before='2026'"),
+        ({"min_bytes": -1}, "min_bytes=-1"),
+        ({"min_bytes": True}, "min_bytes=True"),
+        ({"expires_within": "soon"}, "expires_within='soon'"),
+        ({"expires_within": timedelta(-1)}, "not negative"),
+        ({"pinned": 1}, "pinned=1"),
+        ({"dirty": "yes"}, "dirty='yes'"),
+        ({"thread_prefix": b"x"}, "thread_prefix=b'x'"),
+        ({"states": "failed"}, "did you mean 'state'"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused_by_the_call(asked: Any, said: str) -> None:
+    with (
+        RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
+        pytest.raises((TypeError, ValueError), match=said),
+    ):
+        saver.threads(**asked)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_the_server_leaves_out_is_not_sent(saver: Uniform) -> None:
+    """Also of what is sent only as much of a header as has the time."""
+    names, answers = [f"t{number}" for number in range(20)], list[Any]()
+    for name in names:
+        await put(saver, config(name), {f"channel-{number}": number for number in range(100)})
+    await saver.put_writes(config("t7", "", (await saver.get_thread("t7")).checkpoint_id), [(ERROR, "x")], "task")
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        if isinstance(request, Batch):
+            answers.extend(reply)
+        return reply
+
+    Around(saver.saver, around)
+    assert [one.thread_id for one in await saver.threads(state="failed")] == ["t7"]
+    assert len(answers) == 20 and [one for one in answers if one is not None] and answers.count(None) == 19
+    assert len(repr(answers)) < 500
+
+
+async def test_a_thread_that_goes_between_scan_and_look_is_left_out(target: Target) -> None:
+    saver, other = target.uniform(), target.uniform()
+    for name in "abc":
+        await chain(saver, name, 1)
+
+    def before(request: Any) -> Any:
+        is_look = isinstance(request, Batch) and request.requests[0].script is scripts.THREAD_INFO
+        return (lambda: other.delete_thread("b")) if is_look else None
+
+    if target.flavour == "sync":
+        other = Uniform(RedisSaver(target.raw, prefix=target.prefix))
+    Meanwhile(saver.saver, before)
+    assert {one.thread_id for one in await saver.threads(state="active")} == {"a", "c"}
+
+
+# -- who wrote what
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+    """Written by all."""
+    text: str
+    sent: Annotated[list[int], operator.add]
+
+
+def inner_graph() -> Any:
+    return StateGraph(State).add_node("inner", lambda _: {"log": ["inner"]}).add_edge(START, "inner").compile()
+
+
+def big(_: Any) -> Any:
+    return {"log": [f"big {number} " + "x" * 100 for number in range(60)], "text": "t" * 5000}
+
+
+def waits(_: Any) -> Any:
+    return {"log": [interrupt("go on?")]}
+
+
+async def run_graph(saver: Uniform, thread: str, **options: Any) -> Any:
+    """A graph with a subgraph, parallel tasks, Sends, an interrupt, a resume, an update, a fork, and a second turn."""
+    builder = StateGraph(State)
+    builder.add_node("big", big).add_node("worker", lambda _: {"sent": [1]}).add_node("waits", waits)
+    builder.add_node("sub", inner_graph())
+    builder.add_edge(START, "big").add_conditional_edges("big", lambda _: [Send("worker", 1), Send("worker", 2), "sub"])
+    builder.add_edge("sub", "waits")
+    graph = builder.compile(checkpointer=saver.saver)
+    where = config(thread)
+    await graph.ainvoke({"log": ["first"]}, where, **options)
+    await graph.ainvoke(Command(resume="yes"), where, **options)
+    found = await saver.list(config(thread))
+    await graph.aupdate_state(found[min(2, len(found) - 1)].config, {"log": ["fork"]}, as_node="big")
+    await graph.ainvoke(None, where, **options)
+    return graph
+
+
+def children_of(found: list[CheckpointTuple], parent: CheckpointTuple) -> list[CheckpointTuple]:
+    return [one for one in found if one.parent_config == parent.config]
+
+
+def seen_nodes(before: CheckpointTuple | None, after: list[CheckpointTuple]) -> set[str]:
+    old = before.checkpoint["versions_seen"] if before else {}
+    ran = {node for one in after for node, seen in one.checkpoint["versions_seen"].items() if seen != old.get(node)}
+    return {node for node in ran if not node.startswith("__") or node == START}
+
+
+def by_hand(saver: Uniform, found: list[CheckpointTuple]) -> Counter[tuple[Any, ...]]:
+    """The writes that `list` shows: (channel, ns, began from, step, source, task, size, applied in)."""
+    told = list[tuple[Any, ...]]()
+    for one in found:
+        address, children = one.config["configurable"], children_of(found, one)
+        versions = one.checkpoint["channel_versions"]
+
+        def having(channel: str, versions: Any = versions, children: Any = children) -> list[CheckpointTuple]:
+            return [c for c in children if c.checkpoint["channel_versions"].get(channel) != versions.get(channel)]
+
+        for task, channel, value in one.pending_writes:
+            applied = having(channel)
+            told.append(
+                (
+                    channel, address["checkpoint_ns"], address["checkpoint_id"], one.metadata["step"] + 1,
+                    applied[-1].metadata["source"] if applied else None, task,
+                    len(saver.saver.serde.dumps_typed(value)[1]), tuple(c.checkpoint["id"] for c in applied),
+                )
+            )  # fmt: skip
+        written = {channel for _, channel, _ in one.pending_writes}
+        for child in children:
+            values, old = child.checkpoint["channel_values"], one.checkpoint["channel_values"]
+            for channel, version in child.checkpoint["channel_versions"].items():
+                is_emptied = channel in old and channel not in values
+                if version != versions.get(channel) and channel not in written and not is_emptied:
+                    told.append(inferred(child, channel, address["checkpoint_id"]))
+        if one.parent_config is None and one.metadata["step"] == -1:
+            told += [inferred(one, channel, None) for channel in versions]
+    return Counter(told)
+
+
+def inferred(child: CheckpointTuple, channel: str, began: str | None) -> tuple[Any, ...]:
+    address, about = child.config["configurable"], child.metadata
+    return (
+        channel,
+        address["checkpoint_ns"],
+        began,
+        about["step"],
+        about["source"],
+        None,
+        None,
+        (child.checkpoint["id"],),
+    )
+
+
+def as_row(one: WriteInfo) -> tuple[Any, ...]:
+    return (
+        one.channel, one.checkpoint_ns, one.checkpoint_id, one.step, one.source, one.task_id, one.bytes, one.applied_in,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=["each step", "exit"])
+async def test_the_writes_of_a_graph(saver: Uniform, options: Any) -> None:
+    await run_graph(saver, "t", **options)
+    found, told = await saver.list(config("t", None)), await saver.writes("t")
+    assert Counter(map(as_row, told)) == by_hand(saver, found)
+    for ns in {one.checkpoint_ns for one in told}:
+        assert await saver.writes("t", checkpoint_ns=ns) == [one for one in told if one.checkpoint_ns == ns]
+    by_id = {one.checkpoint["id"]: one for one in found}
+    for one in told:
+        having = [by_id[name] for name in one.applied_in]
+        is_of_caller = one.task_id == "00000000-0000-0000-0000-000000000000"
+        if one.node is None and not is_of_caller:
+            before = by_id.get(one.checkpoint_id) if one.checkpoint_id else None
+            assert set(one.candidates) == seen_nodes(before, having)
+        else:
+            assert one.candidates == () and one.inferred == (one.task_id is None)
+    nodes = {(one.channel, one.node) for one in told}
+    if not options:
+        known = {("log", "big"), ("text", "big"), ("log", "inner"), ("log", "sub"), ("log", "waits"), ("sent", None)}
+        assert known <= nodes, "a Send does not say its node"
+        assert {one.node for one in told if one.channel == INTERRUPT} == {"waits"}
+    assert all(one.node is None for one in told if one.inferred) and any(one.inferred for one in told)
+
+
+async def test_what_a_pruned_parent_wrote_is_not_made_up(saver: Uniform) -> None:
+    configs = await chain(saver, "t", 5)
+    await saver.put_writes(configs[-1], [("n", 1)], "task")
+    await saver.prune(["t"], keep_last=2)
+    told = await saver.writes("t")
+    assert [(one.channel, one.task_id, one.step) for one in told] == [("n", "task", 5), ("n", None, 4)]
+    assert [one.applied_in for one in told] == [(), (ids(await saver.list(config("t")))[0],)]
+    history = await saver.channel_history("t", "n")
+    assert [(one.step, len(one.writes)) for one in history] == [(4, 1), (3, 0)]
+
+
+async def test_hostile_names_are_just_names(saver: Uniform) -> None:
+    for name in [*HOSTILE[1:], "%"]:
+        await put(saver, config(name + "other", name), {name: "other"})
+        first = await put(saver, config(name, name), {name: 1}, versions={name: "1"}, checkpoint_id="1" + name)
+        await saver.put_writes(first, [(name, 2), (name + "x", 3)], name, f"~__pregel_pull, {name}")
+        await put(saver, first, {name: 2, "m": 1}, versions={name: "2", "m": "1"}, checkpoint_id="2" + name)
+        told = await saver.writes(name)
+        assert [(one.channel, one.node, one.task_id, one.applied_in) for one in told] == [
+            (name, name, name, ("2" + name,)),
+            (name + "x", name, name, ()),
+            ("m", None, None, ("2" + name,)),
+        ]
+        assert {(one.checkpoint_ns, one.checkpoint_id) for one in told} == {(name, "1" + name)}
+        (one, other) = await saver.channel_history(name, name, checkpoint_ns=name)
+        assert (one.version, one.checkpoint_id, other.version) == ("2", "2" + name, "1")
+        assert await saver.channel_history(name, name) == [] == await saver.channel_history(name, "m" + name)
+        (value,) = await saver.latest_values(name, thread_ids=[name], checkpoint_ns=name)
+        assert (value.thread_id, value.value) == (name, 2)
+        found = await saver.latest_values(name, thread_prefix=name, checkpoint_ns=name)
+        assert {one.thread_id: one.value for one in found} == {name: 2, name + "other": "other"}
+
+
+async def test_many_branches_over_many_pages(saver: Uniform) -> None:
+    """Random parents, also far away, missing ones and ones with a greater id; 120 checkpoints in two namespaces."""
+    chance = random.Random(seed())
+    made: dict[str, list[str]] = {"": [], "sub": []}
+    for number in range(120):
+        ns = chance.choice(["", "sub"])
+        parent = chance.choice([*made[ns][-3:], *made[ns][:1], None, "0000", "9999"]) if number else None
+        made[ns].append(f"{number + 1000}")
+        versions = {"n": f"{chance.randrange(4)}", "m": f"{number}"}
+        where = await put(
+            saver,
+            config("t", ns, parent),
+            dict.fromkeys(versions, number),
+            checkpoint_id=made[ns][-1],
+            versions=versions,
+        )
+        if chance.random() < 0.5:
+            await saver.put_writes(where, [(chance.choice("nm"), number), ("other", 1)], f"task{number}")
+    found, told = await saver.list(config("t", None)), await saver.writes("t")
+    assert Counter(map(as_row, told)) == by_hand(saver, found), seed()
+    versions = {}
+    for one in found:
+        address = one.config["configurable"]
+        parent = one.parent_config and by_address(found).get(key_of(one.parent_config))
+        before = parent.checkpoint["channel_versions"].get("n") if parent else None
+        version = one.checkpoint["channel_versions"].get("n")
+        if version != before and not address["checkpoint_ns"]:
+            versions[one.checkpoint["id"]] = version
+    history = await saver.channel_history("t", "n")
+    assert {one.checkpoint_id: one.version for one in history} == versions and len(history) == len(versions), seed()
+    assert len(found) == 120
+
+
+def key_of(where: Any) -> tuple[str, str]:
+    return where["configurable"]["checkpoint_ns"], where["configurable"]["checkpoint_id"]
+
+
+def by_address(found: list[CheckpointTuple]) -> dict[tuple[str, str], CheckpointTuple]:
+    return {key_of(one.config): one for one in found}
+
+
+# -- the versions of a channel
+
+
+async def test_the_versions_of_a_channel(saver: Uniform, target: Target) -> None:
+    """Sizes as they lie in Redis, shared ones too; each version once, with its writers."""
+    await run_graph(saver, "t")
+    found = by_address(await saver.list(config("t", None)))
+    fields = target.raw.hgetall(saver.saver._context.keyspace.keys("t").data_key)
+    links, shares = all_links(fields), 0
+
+    def pieces(place: tuple[str, str], channel: str) -> tuple[int, dict[bytes, int]]:
+        field = next(
+            (
+                b"b" + place[0].encode() + b"\0" + entry[1:]
+                for entry in links[place].entries
+                if entry[1:].startswith(channel.encode() + b"\0")
+            ),
+            b"",
+        )
+        stored = fields.get(field, b"")
+        below = chunked.reachable([stored], fields) if stored else set()
+        return len(stored), {one: len(fields[one]) for one in below}
+
+    for channel in ("log", "text", "sent", "branch:to:big", "nothing"):
+        expected = dict[str, tuple[Any, ...]]()
+        for place, one in found.items():
+            parent = found.get(key_of(one.parent_config)) if one.parent_config else None
+            version = one.checkpoint["channel_versions"].get(channel)
+            if (
+                place[0]
+                or version is None
+                or (parent and version == parent.checkpoint["channel_versions"].get(channel))
+            ):
+                continue
+            size, mine = pieces(place, channel)
+            theirs = pieces(key_of(parent.config), channel)[1] if parent else {}
+            shared = sum(amount for field, amount in mine.items() if field in theirs)
+            shares += shared
+            created = datetime.fromisoformat(one.checkpoint["ts"])
+            total = size + sum(mine.values())
+            expected[place[1]] = (version, created, one.metadata["step"], one.metadata["source"], total, shared)
+        told: list[VersionInfo] = await saver.channel_history("t", channel)
+        rows = {
+            one.checkpoint_id: (one.version, one.created_at, one.step, one.source, one.bytes, one.shared_bytes)
+            for one in told
+        }
+        assert rows == expected and len(told) == len(rows)
+        writes = [one for one in await saver.writes("t", checkpoint_ns="") if one.channel == channel]
+        for one in told:
+            assert set(one.writes) == {write for write in writes if one.checkpoint_id in write.applied_in}
+            assert one.new_bytes == one.bytes - one.shared_bytes
+    assert shares > 5000, "a long list shares chunks"
+
+
+async def test_a_delta_channel_has_versions_without_values(saver: Uniform) -> None:
+    class Growing(TypedDict):
+        log: Annotated[list[str], DeltaChannel(lambda state, writes: state + sum(writes, []), snapshot_frequency=3)]
+
+    builder = StateGraph(Growing).add_node("node", lambda _: {"log": ["x" * 50]}).add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver.saver)
+    for _ in range(4):
+        await graph.ainvoke({"log": ["hi"]}, config("t"))
+    found, told = await saver.list(config("t")), await saver.channel_history("t", "log")
+    has_value = {one.checkpoint["id"]: "log" in one.checkpoint["channel_values"] for one in found}
+    assert told and all((one.bytes > 0) == has_value[one.checkpoint_id] for one in told)
+    assert {bool(one.bytes) for one in told} == {True, False}
+    assert any(write.node == "node" and write.bytes for one in told for write in one.writes)
+
+
+@pytest.mark.parametrize("method", ["writes", "channel_history"])
+async def test_a_thread_that_is_deleted_meanwhile_ends_the_answer(target: Target, method: str) -> None:
+    saver, arguments = target.uniform(), ("t", "n")[: 2 if method == "channel_history" else 1]
+    await chain(saver, "t", 60)
+    other, pages = Uniform(RedisSaver(target.raw, prefix=target.prefix)), list[Any]()
+
+    def before(request: Any) -> Any:
+        if isinstance(request, Call) and request.script is scripts.AUDIT:
+            pages.append(request)
+        return (lambda: other.delete_thread("t")) if len(pages) == 2 else None
+
+    Meanwhile(saver.saver, before)
+    told = await getattr(saver, method)(*arguments)
+    assert len(told) == 49 and len(pages) == 2, "what waits for its parent is not said to be the beginning"
+    assert await getattr(saver, method)(*arguments) == []
+
+
+@pytest.mark.parametrize("query", ["writes", "channel_history", "latest_values"])
+async def test_what_is_gone_is_an_error(saver: Uniform, target: Target, query: str) -> None:
+    await put(saver, config("t"), {"n": [f"{number} " + "x" * 100 for number in range(100)]}, metadata={"step": -1})
+    data = saver.saver._context.keyspace.keys("t").data_key
+    leaf = next(field for field in target.raw.hkeys(data) if field[:1] == b"p")
+    header = next(field for field in target.raw.hkeys(data) if field[:1] == b"c")
+    asked: dict[str, Any] = {
+        "writes": lambda: saver.writes("t"),
+        "channel_history": lambda: saver.channel_history("t", "n"),
+        "latest_values": lambda: saver.latest_values("n", thread_ids=["t"]),
+    }
+    assert len(await asked[query]()) == 1
+    target.raw.hdel(data, header if query == "writes" else leaf)
+    with pytest.raises(ThreadDamaged, match="gone"):
+        await asked[query]()
+
+
+async def test_a_saver_that_encrypts_can_be_asked(saver: Uniform, target: Target) -> None:
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+    other = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
+    await run_graph(other, "t")
+    assert [one.step for one in await other.channel_history("t", "text")][-1] == 1
+    assert all(one.bytes > 0 for one in await other.writes("t") if one.task_id)
+    assert [one.value for one in await other.latest_values("text", thread_prefix="")] == ["t" * 5000]
+    found = await other.list(config("t"))
+    assert (await other.diff("t", found[1].checkpoint["id"], found[1].checkpoint["id"])).channels == ()
+
+
+# -- one channel of many threads
+
+
+async def test_one_channel_of_many_threads(saver: Uniform) -> None:
+    expected = dict[str, Any]()
+    for number in range(25):
+        name = f"t{number:02}"
+        for step in range(2):
+            values = {"n": [f"{number} {step}"] * number, "other": "x" * 3000}
+            if number % 5 == 0 and step:
+                values.pop("n")  # emptied
+            await put(saver, config(name), values, versions={"n": f"{step}", "other": "1"}, checkpoint_id=f"{step}")
+        await put(saver, config(name, "sub"), {"n": "inner"}, checkpoint_id="9")
+        if number % 5:
+            expected[name] = values["n"]
+    found = await saver.latest_values("n", thread_prefix="t")
+    assert {one.thread_id: one.value for one in found} == expected and len(found) == len(expected)
+    assert {(one.checkpoint_id, one.version, one.updated_at.hour) for one in found} == {("1", "1", 10)}
+    wanted = ["t07", "nobody", "t03", "t05", "t24", "t07"]
+    assert [one.thread_id for one in await saver.latest_values("n", thread_ids=wanted)] == ["t07", "t03", "t24"]
+    assert {one.value for one in await saver.latest_values("n", thread_prefix="", checkpoint_ns="sub")} == {"inner"}
+    assert await saver.latest_values("nothing", thread_prefix="") == [] == await saver.latest_values("n", thread_ids=[])
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_long_values_come_a_few_at_a_time_and_others_are_not_read(
+    saver: Uniform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latest, "BYTES_PER_BATCH", 40_000)
+    for number in range(12):
+        large = [f"{number} {position} " + "x" * 1000 for position in range(10)]
+        await put(saver, config(f"t{number}"), {"n": large, "other": "y" * 10_000})
+    sizes, sent = list[int](), list[str]()
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        sizes.append(len(request.requests))
+        sent.append(repr(reply))
+        return reply
+
+    Around(saver.saver, around)
+    wanted = [f"t{number}" for number in range(12)]
+    found = await saver.latest_values("n", thread_ids=[*wanted, *(f"none{number}" for number in range(8))])
+    assert [one.value[0] for one in found] == [f"{number} 0 " + "x" * 1000 for number in range(12)]
+    assert sizes[:2] == [10, 3] and sum(sizes) == 20, "fewer, once it is known how long they are"
+    assert "yyyy" not in "".join(sent)
+    assert await saver.latest_values("n", thread_ids=[f"none{number}" for number in range(500)]) == []
+    assert max(sizes) == 200, "and more, where there are none"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "either thread_ids"),
+        ({"thread_ids": ["a"], "thread_prefix": ""}, "either thread_ids"),
+        ({"thread_ids": "a"}, "pass a list of thread_ids"),
+        ({"thread_prefix": b"a"}, "write a str"),
+        ({"thread_ids": [b"a"]}, "thread_id=b'a'"),
+    ],
+)
+def test_threads_that_make_no_sense_are_refused_by_the_call(asked: Any, said: str) -> None:
+    with (
+        RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
+        pytest.raises((TypeError, ValueError), match=said),
+    ):
+        saver.latest_values("n", **asked)
+
+
+# -- what it costs, and who may ask
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_no_value_is_sent_and_a_page_is_one_round_trip(saver: Uniform) -> None:
+    where = config("t")
+    for number in range(60):
+        values = {"n": ["secret " * 20] * (100 + number), "short": "secret"}
+        versions = {"n": f"{number}", "short": "1"}
+        where = await put(saver, where, values, versions=versions, metadata={"step": number})
+        await saver.put_writes(where, [("n", "secret " * 1000)], "task")
+    calls, sent = list[Any](), list[str]()
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        calls.append(request)
+        sent.append(repr(reply))
+        return reply
+
+    Around(saver.saver, around)
+    assert len(await saver.writes("t")) == 60
+    assert len(calls) == 2 and "secret" not in "".join(sent)
+    calls.clear()
+    assert len(await saver.channel_history("t", "n")) == 60
+    assert len(calls) == 2 and "secret" not in "".join(sent)
+    assert auditing.CHECKPOINTS_PER_PAGE == 50
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_user_who_may_only_read_can_ask(flavour: str) -> None:
+    """With the rule of docs/queries.md; and no command in it is there for nothing."""
+    server, rule = Server(), acl_rule("reader", "docs/queries.md").split()
+    writer = Target("redis", flavour, f"redis://127.0.0.1:{server.port}", "langgraph")
+    await run_graph(writer.uniform(), "t")
+    server.client().execute_command(*rule)
+    server.client().config_resetstat()
+    reader = Target("redis", flavour, f"redis://reader:secret@127.0.0.1:{server.port}", "langgraph")
+    saver = reader.uniform()
+    assert len(await saver.threads(state="interrupted", min_bytes=1)) == 1
+    assert await saver.writes("t") and await saver.channel_history("t", "log")
+    assert await saver.latest_values("log", thread_prefix="") and not await saver.writes("nobody")
+    found = await saver.list(config("t"))
+    assert (await saver.diff("t", found[-1].checkpoint["id"])).channels and await saver.get_tuple(found[0].config)
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
+    granted = {word[1:] for word in rule if word.startswith("+")}
+    assert granted <= used, f"granted for nothing: {granted - used}"
+    await writer.close()
+    await reader.close()
+    server.stop()
+
+
+async def test_a_deep_thread_of_ids_in_any_order_ends(saver: Uniform) -> None:
+    """Two checkpoints that are each other's parent."""
+    await put(saver, config("t", "", "2"), {"n": 1}, checkpoint_id="1")
+    await put(saver, config("t", "", "1"), {"n": 1}, checkpoint_id="2", versions={"n": "2"})
+    assert [one.checkpoint_id for one in await saver.channel_history("t", "n")] == ["2", "1"]
+    assert [(one.checkpoint_id, one.applied_in) for one in await saver.writes("t")] == [("1", ("2",))]
