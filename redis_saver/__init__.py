@@ -12,6 +12,8 @@ from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff
 from redis_saver._checkpoint.inventory import Finding
 from redis_saver._checkpoint.latest import ChannelValue
+from redis_saver._checkpoint.owned_thread import Ownership
+from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -94,6 +96,8 @@ __all__ = [
     "Limits",
     "LoopEnded",
     "NotOwner",
+    "Owner",
+    "Ownership",
     "PlainValueRefused",
     "Pruned",
     "RedisCache",

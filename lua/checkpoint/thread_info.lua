@@ -2,6 +2,7 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] root       the root namespace, escaped
 -- ARGV[2] interrupt  how the member of a pending interrupt ends
 -- ARGV[3] error      how the member of a pending error ends
@@ -10,20 +11,22 @@
 -- ARGV[6] within     milliseconds within which it expires, '' for any
 -- ARGV[7] pinned     '1' or '0', '' for any
 -- ARGV[8] dirty      '1' where cold lacks some of it, '0' where it has all, '' for any
+-- ARGV[9] owned      '1' where somebody owns it and the lease lasts, '0' where not, '' for any
 --
 -- Returns {id of the newest checkpoint or '', the beginning of its header up to its time or '', checkpoints, bytes, milliseconds
 -- left (-1: no deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned, 1 where that
--- checkpoint has a pending error}; nil where there is no thread, or another one than is looked for.
+-- checkpoint has a pending error, what the owner's key holds or '', milliseconds that the lease lasts}; nil where there is no thread, or another one than is looked for.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
+--- @include lib/owner
 
-local index, data = KEYS[1], KEYS[2]
+local index, data, owner = KEYS[1], KEYS[2], KEYS[3]
 local root, interrupt, failure = ARGV[1], ARGV[2], ARGV[3]
-local state, least, within, pinned, dirty = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
+local state, least, within, pinned, dirty, owned = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
@@ -32,6 +35,12 @@ if not meta or meta.bytes < least then return false end
 local is_pinned, is_dirty, left = meta.ttl == '0' and 1 or 0, meta.dirty and 1 or 0, redis.call('PTTL', data)
 if pinned ~= '' and tonumber(pinned) ~= is_pinned or dirty ~= '' and tonumber(dirty) ~= is_dirty then return false end
 if within ~= '' and (left < 0 or left > tonumber(within)) then return false end
+
+local record = redis.call('EXISTS', owner) == 1 and redis.call('GET', owner) or '' -- so who has no right to GET needs none where nobody owns it
+local held, until_then = owner_of(record)
+local lease = held and math.max(0, until_then - now_in_milliseconds()) or 0
+if not held then record = '' end
+if owned ~= '' and (owned == '1') ~= (lease > 0) then return false end
 
 local waits, failed = 0, 0
 local id = newest_id(index, root)
@@ -56,5 +65,5 @@ if newest then
 end
 return {
   newest and newest[1] or '', head, redis.call('ZLEXCOUNT', index, '[c', '(d'),
-  meta.bytes, left, waits, is_pinned, failed,
+  meta.bytes, left, waits, is_pinned, failed, record, lease,
 }

@@ -195,6 +195,7 @@ class ThreadInterface(Generic[InfoT]):
         expires_within: timedelta | str | None = None,
         pinned: bool | None = None,
         dirty: bool | None = None,
+        owned: bool | None = None,
     ) -> Iterator[InfoT]:
         """The threads there are, in no order, found with SCAN while you draw from the iterator.
 
@@ -213,13 +214,14 @@ class ThreadInterface(Generic[InfoT]):
             expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
             pinned: Only threads that are pinned, or only others.
             dirty: Only threads of which cold does not have all yet, or only others. Without a cold saver none is dirty.
+            owned: Only threads that somebody owns (`own`) by a lease that lasts, or only others. Over two tiers, as far as hot has them.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. Raised by the call itself.
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
         asked = thread_query(
-            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
         return self._stream(self._operations.stream_threads(self._context, asked))
 
@@ -235,10 +237,11 @@ class ThreadInterface(Generic[InfoT]):
         expires_within: timedelta | str | None = None,
         pinned: bool | None = None,
         dirty: bool | None = None,
+        owned: bool | None = None,
     ) -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
         asked = thread_query(
-            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
         return self._astream(self._operations.stream_threads(self._context, asked))
 

@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint.listing import mapped, scan_threads
+from redis_saver._checkpoint.ownership import Owner, Record
 from redis_saver._common import config, names, times
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts
@@ -47,6 +48,8 @@ class ThreadInfo(NamedTuple):
     """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
     failed: bool = False
     """Whether that checkpoint has a pending error: a task raised, and was not run again with success."""
+    owner: Owner | None = None
+    """Who owns it (`own`), also one whose lease has run out and whom nobody took it from; None: nobody."""
 
 
 class ThreadQuery(NamedTuple):
@@ -60,6 +63,7 @@ class ThreadQuery(NamedTuple):
     expires_within: timedelta | None = None
     pinned: bool | None = None
     dirty: bool | None = None
+    owned: bool | None = None
 
     def is_updated(self, at: datetime | None) -> bool:
         """Whether a thread with a checkpoint of that time is looked for. One without a time is, if no time is asked for."""
@@ -78,6 +82,7 @@ def thread_query(
     expires_within: timedelta | str | None,
     pinned: bool | None,
     dirty: bool | None,
+    owned: bool | None,
 ) -> ThreadQuery:
     """Check the arguments of a `threads` call.
 
@@ -97,10 +102,10 @@ def thread_query(
     within = None if expires_within is None else times.of(expires_within, name="expires_within")
     if within is not None and within < timedelta():
         raise ValueError(f"expires_within={shown(expires_within)}: write a time that is not negative")
-    for name, flag in (("pinned", pinned), ("dirty", dirty)):
+    for name, flag in (("pinned", pinned), ("dirty", dirty), ("owned", owned)):
         if flag is not None and not isinstance(flag, bool):
             raise TypeError(f"{name}={shown(flag)}: write True, False, or None for both")
-    return ThreadQuery(prefix, state, updated_after, updated_before, min_bytes, within, pinned, dirty)
+    return ThreadQuery(prefix, state, updated_after, updated_before, min_bytes, within, pinned, dirty, owned)
 
 
 ANY = ThreadQuery()
@@ -135,15 +140,16 @@ def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
 def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
     """The request that describes a thread, if it is looked for."""
     within: Argument = b"" if asked.expires_within is None else asked.expires_within // _MILLISECOND
-    flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty)]
+    flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty, asked.owned)]
     arguments = (_ROOT, _INTERRUPT, _ERROR, asked.state or b"", asked.min_bytes, within, *flags)
-    return Call(scripts.THREAD_INFO, context.keyspace.keys(thread), arguments)
+    keys = (*context.keyspace.keys(thread), context.keyspace.owner_key(thread))
+    return Call(scripts.THREAD_INFO, keys, arguments)
 
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     """The `ThreadInfo` in the reply to that request."""
     with decoding("what there is of thread {!r}", thread):
-        newest, head, checkpoints, size, left, waits, pinned, failed = answer
+        newest, head, checkpoints, size, left, waits, pinned, failed, owner, lease = answer
         return ThreadInfo(
             thread_id=thread,
             checkpoint_id=names.name_of(newest) if newest else None,
@@ -154,6 +160,7 @@ def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
             pinned=pinned == 1,
             interrupted=waits == 1,
             failed=failed == 1,
+            owner=Record.of(owner).owner(lease) if owner else None,
         )
 
 

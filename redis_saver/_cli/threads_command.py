@@ -9,7 +9,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
+from rich.text import Text
 
+from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.threads import ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count
@@ -78,6 +80,9 @@ def _threads(
     dirty: Annotated[
         bool | None, typer.Option("--dirty/--clean", help="Whether the cold tier still has to get some of it.")
     ] = None,
+    owned: Annotated[
+        bool | None, typer.Option("--owned/--free", help="Whether somebody owns it, by a lease that lasts.")
+    ] = None,
     sort: Annotated[
         Order, typer.Option(help="The newest, largest, longest first; those that expire first; by name.")
     ] = "updated",
@@ -100,6 +105,7 @@ def _threads(
         "expires_within": expires_within,
         "pinned": pinned,
         "dirty": dirty,
+        "owned": owned,
     }
     with opened_savers(url, prefix, postgres) as savers:
         for _ in _again(watch=watch):
@@ -148,7 +154,15 @@ def state_of(info: Any) -> str:
     return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
+def _owner(owner: Owner | None) -> str:
+    """Who owns a thread; one whose lease has run out is late."""
+    if owner is None:
+        return ""
+    return screen.named(owner.by) if owner.lease_left else f"{screen.named(owner.by)} (late)"
+
+
 def _show(found: list[Any], *, has_cold: bool) -> None:
+    is_owned = any(one.owner is not None for one in found)
     columns = [
         "thread",
         "state",
@@ -157,11 +171,12 @@ def _show(found: list[Any], *, has_cold: bool) -> None:
         "bytes",
         "expires",
         *(["tier", "lacking"] if has_cold else []),
+        *(["owner"] if is_owned else []),
     ]
-    rows = []
+    rows: list[list[str | Text]] = []
     for one in found:
         state = state_of(one)
-        row = [
+        row: list[str | Text] = [
             screen.named(one.thread_id),
             screen.styled(state, screen.STATES[state]),
             screen.ago(one.updated_at),
@@ -169,5 +184,6 @@ def _show(found: list[Any], *, has_cold: bool) -> None:
             screen.size(one.bytes),
             screen.left(one.ttl, pinned=one.pinned),
         ]
-        rows.append([*row, *([one.tier, f"{one.lacking:,}"] if has_cold else [])])
+        row += [one.tier, f"{one.lacking:,}"] if has_cold else []
+        rows.append([*row, *([_owner(one.owner)] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))

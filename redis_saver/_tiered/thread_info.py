@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint import listing, threads
+from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config, times
 from redis_saver._engine.requests import Batch, Call, Command, Page
@@ -82,6 +83,11 @@ class TieredThreadInfo(NamedTuple):
         """Whether hot keeps it until `unpin`."""
         return self.hot is not None and self.hot.pinned
 
+    @property
+    def owner(self) -> Owner | None:
+        """Who owns it, as far as hot has the thread."""
+        return self.hot.owner if self.hot else None
+
 
 def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     """Describe one thread."""
@@ -120,6 +126,7 @@ def _is_wanted(found: TieredThreadInfo, asked: ThreadQuery) -> bool:
         and found.bytes >= asked.min_bytes
         and asked.pinned in (None, found.pinned)
         and asked.dirty in (None, found.lacking > 0)
+        and asked.owned in (None, found.owner is not None and found.owner.lease_left > timedelta())
         and (asked.expires_within is None or (found.ttl is not None and found.ttl <= asked.expires_within))
         and asked.is_updated(found.updated_at)
     )

@@ -153,6 +153,28 @@ async def test_who_waits_goes_on_when_the_lease_has_run_out(target: Target) -> N
                 await put(uniform, old, 2, first)
 
 
+async def test_threads_tell_who_owns_them(target: Target) -> None:
+    uniform = target.uniform()
+    await put(uniform, None, 1)
+    assert (await uniform.get_thread(THREAD)).owner is None
+    async with owning(uniform, by="worker 7", run_id="a run", lease="20s") as given:
+        owner = (await uniform.get_thread(THREAD)).owner
+        assert (owner.by, owner.run_id) == ("worker 7", "a run")
+        assert timedelta(seconds=1) < owner.lease_left <= timedelta(seconds=20)
+        assert int(given["configurable"]["thread_owner"].split("-")[0]) == pytest.approx(
+            owner.since.timestamp() * 1e6, abs=1
+        )
+        await uniform.put(config("free"), made_of(1), {}, {"n": "1"})
+        assert [one.thread_id for one in await uniform.threads(owned=True)] == [THREAD]
+        assert [one.thread_id for one in await uniform.threads(owned=False)] == ["free"]
+        record = target.raw.get(key(target)).split(b" ", 2)
+        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        assert (await uniform.get_thread(THREAD)).owner.lease_left == timedelta()
+        assert [one.thread_id for one in await uniform.threads(owned=True)] == []
+    with pytest.raises(TypeError, match="owned='yes'"):
+        await uniform.threads(owned="yes")
+
+
 async def test_rollback_removes_what_the_other_run_wrote(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
     before = await put(uniform, None, 1)

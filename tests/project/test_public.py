@@ -45,11 +45,13 @@ VALUES = {
     "CacheStats": {"hits", "misses", "sets", "waits", "errors", "skipped", "last_error"},
     "Pruned": {"checkpoints", "writes", "blobs", "bytes"},
     "Finding": {"severity", "where", "what", "remedy"},
+    "Owner": {"by", "since", "run_id", "lease_left"},
+    "Ownership": {"token", "is_lost"},
     "ThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner",
     },
     "TieredThreadInfo": {
-        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at",
+        "thread_id", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed", "checkpoint_id", "updated_at", "owner",
         "hot", "cold", "lacking", "tier",
     },
     "WriteInfo": {
