@@ -28,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`: one more than there are processors, as many tests wait for servers."""
-    return (os.cpu_count() or 1) + 1
+    """With `-n auto`: two more than there are processors, as many tests wait for servers."""
+    return (os.cpu_count() or 1) + 2
 
 
 IN_BOTH_FLAVOURS = "redis"
