@@ -225,7 +225,7 @@ class Postgres:
         self._as_user: dict[str, Any] = {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid}
         programs = _reachable(postgres_programs(), place, self._as_user)
         made = subprocess.run(
-            [str(programs / "initdb"), "-D", self.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"],
+            [str(programs / "initdb"), "-D", self.data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
             capture_output=True, text=True, cwd=place, check=False, **self._as_user,
         )  # fmt: skip
         if made.returncode:

@@ -28,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`: one more than there are processors, as many tests wait for servers."""
-    return (os.cpu_count() or 1) + 1
+    """With `-n auto`: two more than there are processors, as many tests wait for servers."""
+    return (os.cpu_count() or 1) + 2
 
 
 IN_BOTH_FLAVOURS = "redis"
@@ -40,7 +40,7 @@ TAKE_TURNS = ("redis62", "valkey")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what shows nothing more, unless a test names its servers or its flavours itself, or the environment does."""
+    """Leave out what shows nothing more, unless a test names its servers itself (for flavours: or these), or the environment does."""
     if os.environ.get(seeds.ON):
         return
     left_out = [item for item in items if _shows_nothing_more(item)]
@@ -53,11 +53,13 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
     if "flavour" not in given or given.get("target_name", IN_BOTH_FLAVOURS) == IN_BOTH_FLAVOURS:
         return False
     named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
-    if named & {"flavour", "target_name"} or item.get_closest_marker("everywhere"):
+    if "target_name" in named or item.get_closest_marker("everywhere"):
         return False
     name, server = item.originalname, given["target_name"]  # type: ignore[attr-defined]
     if server in TAKE_TURNS and set(TAKE_TURNS) <= set(TARGETS) and server != TAKE_TURNS[crc32(name.encode()) % 2]:
         return True
+    if "flavour" in named:
+        return False
     which = crc32(f"{name} {server}".encode()) % 2
     return bool(given["flavour"] != ("sync", "async")[which])
 

@@ -91,7 +91,8 @@ class Saver(QueryInterface, Generic[ClientT]):
                 `with_allowlist`. False: as with LangGraph's serializer, whoever can write to Redis can run code here
                 (`docs/security.md`).
             cluster_timeout: Seconds for which a request to a cluster is repeated, at least once, while its slot moves or its primary is
-                replaced. Then it raises `ClusterMoving`. 0 repeats nothing. The last try may take as long as the client's timeouts allow (`docs/high-availability.md`).
+                replaced. Then it raises `ClusterMoving`. 0 repeats nothing. The last try may take as long as the client's timeouts allow
+                (`docs/high-availability.md`).
             require_primary: Reads from a server that is a replica raise the client's `ReadOnlyError`, as writes do in any case. Costs no
                 round trip. (A cluster's replicas redirect by themselves.)
             min_replicas: How many replicas must have a write before it is acknowledged (WAIT, in the same round trip): checkpoints,

@@ -171,7 +171,7 @@ async def test_of_several_leases_that_a_task_holds_the_first_to_end_ends_only_it
     cache = cache_of(target, single_flight=LONG)
     assert await cache.get([K, L]) == {}
     await cache.set({K: (1, None)})
-    assert await asyncio.wait_for(cache.get([K, L]), 5) == {K: 1}
+    assert await asyncio.wait_for(cache.get([K, L]), 15) == {K: 1}
 
 
 async def test_a_lost_reply_is_asked_for_again(target: Target) -> None:
@@ -217,7 +217,7 @@ async def test_waiting_takes_no_worker_thread(target: Target) -> None:
     await asyncio.sleep(0.3)
     await asyncio.wait_for(asyncio.to_thread(time.sleep, 0.01), 10)
     await holding.set({K: (1, None)})
-    assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [{K: 1}] * 200
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 15) == [{K: 1}] * 200
 
 
 @pytest.mark.parametrize("flavour", ["sync"])

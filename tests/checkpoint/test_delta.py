@@ -552,6 +552,7 @@ async def test_a_turn_costs_what_is_new(target: Target) -> None:
     assert worst <= 60_000
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
 async def test_a_talk_over_two_processes(target: Target) -> None:
     """Interrupted in one, resumed in the other; forked, and taken back in time: as with `InMemorySaver`."""
     uniforms = [target.uniform() for _ in range(2)]
@@ -851,6 +852,7 @@ class Operations:
         self.model.delete_thread(thread)
 
 
+@pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds(range(2)))
 async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])

@@ -431,7 +431,7 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "valkey", "fakeredis"))
+@pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster"))
 @pytest.mark.parametrize("seed", seeds(range(1)))
 async def test_random_talks(target: Target, seed: int) -> None:
     await talked(target, seed, 120)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from servers import url_of
+from tiering import flushed_until
 from uniform import Uniform
 
 from redis_saver import Limits, RedisSaver, TieredSaver
@@ -131,7 +132,7 @@ def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.DEBUG, "redis_saver"):
         where = asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
         saver.put_writes(where, [("n", 1)], name)
-        saver.flush(timeout=0.2)
+        asyncio.run(flushed_until(Uniform(saver), lambda _: saver.stats().set_aside))
         said = [saver.stats().last_error or ""]
         saver.close(timeout=0.1)
     said += [record.getMessage() for record in caplog.records]

@@ -280,6 +280,7 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
         assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
 
 
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
 @pytest.mark.parametrize("before", [3, "promote"])

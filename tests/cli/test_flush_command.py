@@ -25,7 +25,7 @@ from tiering import plain, written
 from uniform import Uniform
 
 import redis_saver
-from bench.servers import free_port, postgres_server
+from bench.servers import free_port
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._common.names import Keyspace
@@ -34,12 +34,6 @@ pytestmark = pytest.mark.xdist_group("flush")
 _numbers = itertools.count()
 LEFT = r"(\d+) records are left"
 HERE = Path(redis_saver.__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server("fsync=off", "full_page_writes=off") as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

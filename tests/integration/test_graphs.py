@@ -1095,7 +1095,7 @@ async def test_gone_in_the_middle_of_a_run(play: Any, at: Any, goes: str) -> Non
 # -- the wrong thread
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.skipif(
     sys.version_info < (3, 11), reason="LangGraph has no interrupt() in asyncio tasks before Python 3.11"
 )
@@ -1117,5 +1117,5 @@ async def test_blocking_the_loop_raises(play: Any, server: str) -> None:
         start = time.monotonic()
         with pytest.raises(CalledOnEventLoop, match="asyncio.to_thread"):
             call()
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 20
     assert (await chat.invoke(Command(resume="yes")))["log"] == ["in", "a", "ask:yes"]

@@ -44,7 +44,6 @@ from seeds import seeds
 from servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
-from bench.servers import postgres_server
 from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._migrate import dumpfile, framed_file, langgraph_dev
@@ -170,12 +169,6 @@ def same(one: Any, other: Any, threads: list[str] = THREADS) -> None:
 
 
 # -- where it is moved
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server("fsync=off", "full_page_writes=off") as url:
-        yield url
 
 
 class Places:

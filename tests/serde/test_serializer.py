@@ -951,32 +951,39 @@ def test_strings_are_cut_where_they_end(data: Any) -> None:
 # -- a langgraph-checkpoint of another shape
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"],
-)
-def test_without_the_names_relied_on(name: str) -> None:
-    code = f"""
+RELIED_ON = ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"]
+WITHOUT_ONE = """
+import os
 from langgraph.checkpoint.serde import jsonplus
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-kept = vars(jsonplus).get({name!r})
-if {name!r} == "Interior":
-    jsonplus._msgpack_default = lambda value, more: more
-    import functools
-    kept, wrong = jsonplus._msgpack_enc, None
-else:
-    vars(jsonplus).pop({name!r})
-from redis_saver._serde.serializer import FastSerializer
-from redis_saver._serde import fallback
-assert not fallback.KNOWN
-if {name!r} != "Interior":
-    vars(jsonplus)[{name!r}] = kept
-    value = [HumanMessage("x" * 99) for _ in range(99)]
-    stored = JsonPlusSerializer().dumps_typed(value)
-    assert FastSerializer().dumps_typed(value) == stored
-    found = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([("a", "b")])
-    assert found.dumps_elements(value) == (*[stored[0], [stored[1]]], 0, None)
-    assert found.loads_typed(stored) == value
+
+def without(name):
+    if name == "Interior":
+        jsonplus._msgpack_default = lambda value, more: more
+    else:
+        kept = vars(jsonplus).pop(name)
+    from redis_saver._serde.serializer import FastSerializer
+    from redis_saver._serde import fallback
+    assert not fallback.KNOWN
+    if name != "Interior":
+        vars(jsonplus)[name] = kept
+        value = [HumanMessage("x" * 99) for _ in range(99)]
+        stored = JsonPlusSerializer().dumps_typed(value)
+        assert FastSerializer().dumps_typed(value) == stored
+        found = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([("a", "b")])
+        assert found.dumps_elements(value) == (*[stored[0], [stored[1]]], 0, None)
+        assert found.loads_typed(stored) == value
+
+for name in NAMES:
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0, name
+    else:
+        without(name)
+        break
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_the_names_relied_on() -> None:
+    """Each in a process of its own, as they are looked for when the serializer is imported."""
+    subprocess.run([sys.executable, "-c", f"NAMES = {RELIED_ON}\n{WITHOUT_ONE}"], check=True)

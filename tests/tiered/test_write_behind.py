@@ -372,7 +372,7 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
         for other in others:
             await other.__aenter__()
     cold = await tiers.cold_uniform()
-    for _ in range(200):
+    for _ in range(1000):
         if (tiers.target.raw.get(Keyspace(tiers.target.prefix).backlog) or b"").split()[1:] == [b"0"] * 4:
             break
         await asyncio.sleep(0.05)
