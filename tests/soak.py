@@ -43,6 +43,7 @@ SUITES = {
     "values": "serde/test_serializer.py",
     "native": "serde/test_native.py",
     "migrate": "migrate/test_migrate.py",
+    "foreign": "migrate/test_foreign_damage.py",
     "cache": "cache/test_keys.py",
     "failovers": "client/test_failovers.py",
     "store": "store/test_store_model.py",
@@ -62,6 +63,7 @@ ON_THEIR_OWN = (
     "values",
     "native",
     "migrate",
+    "foreign",
     "failovers",
     "store_vectors",
 )

@@ -80,19 +80,24 @@ def _foreign_source(saver: Any) -> ForeignSource | None:
     """The keys of another package's saver on Redis or Valkey, read over its client; None if it is no such saver.
 
     Raises:
-        TypeError: It is one for asyncio.
+        TypeError: It is one for asyncio, or has no client where it is known to have it.
     """
     classes = {(cls.__module__, cls.__name__) for cls in type(saver).__mro__}
-    name = type(saver).__name__
-    if classes & _ASYNCHRONOUS:
-        raise TypeError(
-            f"source: {kind_of(saver)}, whose client works on its event loop only. Pass a saver with a blocking client, or what opened() gives for the server's URL"
+    is_redis = ("langgraph.checkpoint.redis.base", "BaseRedisSaver") in classes
+    if not is_redis and ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") not in classes:
+        return None
+    client = getattr(saver, "_redis" if is_redis else "client", None)
+    if client is None or classes & _ASYNCHRONOUS:
+        why = (
+            "whose client works on its event loop only" if classes & _ASYNCHRONOUS else "of a release that is not known"
         )
-    if ("langgraph.checkpoint.redis.base", "BaseRedisSaver") in classes:
-        return RedisDocuments(SyncDriver(saver._redis), JsonPlusSerializer(), name, saver._checkpoint_prefix)  # noqa: SLF001
-    if ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") in classes:
-        return ValkeyStrings(SyncDriver(saver.client), saver.serde, name, None)
-    return None
+        raise TypeError(
+            f"source: {kind_of(saver)}, {why}. Pass a saver with a blocking client, or what opened() gives for the server's URL"
+        )
+    if is_redis:
+        prefix = getattr(saver, "_checkpoint_prefix", None)
+        return RedisDocuments(SyncDriver(client), JsonPlusSerializer(), type(saver).__name__, prefix)
+    return ValkeyStrings(SyncDriver(client), saver.serde, type(saver).__name__, None)
 
 
 class OurEndpoint(SaverEndpoint):

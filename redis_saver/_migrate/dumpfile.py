@@ -18,7 +18,6 @@ numbers, joined. So what versions of a value share is in the file once for each 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate import framed_file
-from redis_saver._migrate.records import Entry, Key, Record, TaskInfo, ThreadOutline, Writes
+from redis_saver._migrate.records import Entry, Key, Record, TaskInfo, ThreadOutline, Writes, is_sound
 from redis_saver._storage.opaque import fingerprint
 from redis_saver.errors import moving
 
@@ -73,7 +72,7 @@ class Values:
                     for task, index, path, some in raw["writes"]
                 ]
                 metadata: Any = load(raw["metadata"])
-                if not _is_sound(checkpoint, metadata):
+                if not is_sound(checkpoint, metadata):
                     raise ValueError("the record is not a checkpoint with its metadata")
                 one = Record(key, raw["parent"], checkpoint, metadata, writes)
             yield one
@@ -196,19 +195,3 @@ def _is_of_task(found: Any) -> bool:
     pairs = found[3]
     are_pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return are_pairs and bool(pairs) and all(isinstance(channel, str) and _is_value(value) for channel, value in pairs)
-
-
-def _is_sound(checkpoint: Mapping[str, Any], metadata: object) -> bool:
-    """Whether the metadata are a dict, and `channel_versions` and `versions_seen` have the form that LangGraph gives them."""
-    seen = checkpoint.get("versions_seen") or {}
-    if not isinstance(seen, dict) or not isinstance(metadata, dict):
-        return False
-    return all(
-        isinstance(versions, dict)
-        and all(isinstance(channel, str) and _is_version(version) for channel, version in versions.items())
-        for versions in (checkpoint.get("channel_versions"), *seen.values())
-    )
-
-
-def _is_version(found: Any) -> bool:
-    return isinstance(found, str | int) or (isinstance(found, float) and math.isfinite(found))

@@ -18,7 +18,7 @@ from redis_saver._common import config
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Command, Operation, Stream
 from redis_saver._migrate.endpoints import Endpoint
-from redis_saver._migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, record
+from redis_saver._migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, is_sound, record
 from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
 from redis_saver.errors import EndpointError
 
@@ -100,6 +100,8 @@ class ForeignSource(Endpoint):
                 if found is None:
                     continue
                 one = record(found, place.tasks)
+                if not is_sound(one.checkpoint, one.metadata):
+                    raise ValueError("it has not the form of a checkpoint with its metadata")
             yield one
 
     @staticmethod
@@ -135,14 +137,14 @@ def batched(commands: Sequence[Command]) -> Operation[list[Any]]:
 
 
 def found_tuple(
-    thread: str, key: Key, parent: str | None, checkpoint: Any, metadata: Any, writes: list[tuple[str, str, Any]]
+    thread: str, key: Key, parent: str | None, checkpoint: Any, metadata: Any, writes: list[tuple[Any, Any, Any]]
 ) -> CheckpointTuple:
     """A checkpoint as savers answer it.
 
     Raises:
-        ValueError: It has not the form of one.
+        ValueError: A task or a channel has no name.
     """
-    if not isinstance(metadata, dict):
-        raise ValueError("its metadata are no dict")  # noqa: TRY004 - it is not the type of an argument
+    if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
+        raise ValueError("a pending write has no task, or no channel")
     under = config.to_config(thread, key[0], parent) if parent else None
-    return CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)  # type: ignore[arg-type]
+    return CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)

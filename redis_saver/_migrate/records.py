@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
@@ -85,6 +86,26 @@ def record(found: CheckpointTuple, told: Mapping[Task, TaskInfo]) -> Record:
     _, ns, checkpoint_id = config.address(found.config)
     parent = config.checkpoint_id(found.parent_config) if found.parent_config else None
     return Record((ns, checkpoint_id or checkpoint["id"]), parent, checkpoint, found.metadata, [*groups.values()])
+
+
+def is_sound(checkpoint: Any, metadata: object) -> bool:
+    """Whether the metadata are a dict, and the checkpoint's values and versions have the form that LangGraph gives them."""
+    if not isinstance(checkpoint, dict) or not isinstance(metadata, dict):
+        return False
+    values, seen = checkpoint.get("channel_values"), checkpoint.get("versions_seen") or {}
+    if not isinstance(values, dict) or not isinstance(seen, dict):
+        return False
+    return all(isinstance(channel, str) for channel in values) and all(
+        isinstance(versions, dict)
+        and all(isinstance(channel, str) and _is_version(version) for channel, version in versions.items())
+        for versions in (checkpoint.get("channel_versions"), *seen.values())
+    )
+
+
+def _is_version(found: Any) -> bool:
+    if isinstance(found, float):
+        return math.isfinite(found)
+    return isinstance(found, str | int) and not isinstance(found, bool)
 
 
 def with_text_versions(one: Record) -> Record:

@@ -299,11 +299,14 @@ def test_a_user_who_may_only_read_suffices(request: pytest.FixtureRequest, name:
     assert all(f"`{right[1:].upper()}`" in page for right in rights.split() if right[0] == "+")
 
 
-def test_a_saver_for_asyncio_is_refused() -> None:
-    aio = pytest.importorskip("langgraph.checkpoint.redis.aio")
-    saver = object.__new__(aio.AsyncRedisSaver)
-    with pytest.raises(TypeError, match="works on its event loop only. Pass a saver with a blocking client"):
-        migrate(saver, InMemorySaver())
+def test_a_saver_whose_client_cannot_be_used_is_refused() -> None:
+    package = pytest.importorskip("langgraph.checkpoint.redis")
+    for cls, why in (
+        (package.AsyncRedisSaver, "works on its event loop only"),
+        (package.RedisSaver, "of a release that is not known"),
+    ):
+        with pytest.raises(TypeError, match=rf"{why}. Pass a saver with a blocking client, or what opened\(\) gives"):
+            migrate(object.__new__(cls), InMemorySaver())
 
 
 # -- what is not as it should be

@@ -1,0 +1,77 @@
+"""Whatever other savers' keys hold: a thread that cannot be read is named, and nothing else is raised."""
+
+from __future__ import annotations
+
+import json
+import random
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dump_driver import DumpDriver
+from foreign_data import JSON_TYPE
+from langgraph.checkpoint.memory import InMemorySaver
+from seeds import seeds
+
+from redis_saver import EndpointError
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver.migrate import migrate
+
+FILES = {name: DumpDriver(f"{name}.jsonl").stored for name in ("redis-0.5.2", "ashallow-0.4.1", "valkey-1.2.6")}
+JUNK: list[Any] = [
+    None, True, -1, 1.5, 2**70, "", "x", "{}", "__empty__", "\ud800", [], [1], {}, {"a": 1},
+    {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "AIMessage"], "kwargs": []},
+    {"lc": 2, "type": "constructor", "id": ["builtins", "set"], "args": [1]},
+    {"lc": 2, "type": "constructor", "id": ["builtins", "set"], "kwargs": [1]},
+    {"__bytes__": 1}, {"__interrupt__": True, "value": 2}, {"__send__": True, "node": 1, "arg": 2},
+]  # fmt: skip
+
+
+def places(found: Any) -> Iterator[tuple[Any, Any]]:
+    """Each dict or list within a value, and what stands in it where."""
+    for at in found if isinstance(found, dict) else range(len(found)) if isinstance(found, list) else ():
+        yield found, at
+        yield from places(found[at])
+
+
+def damaged(text: str, draw: random.Random) -> str:
+    document = json.loads(text)
+    if isinstance(document, dict) and "blob" in document and draw.random() < 0.2:
+        document["blob"] = b64encode(json.dumps(draw.choice(JUNK)).encode()).decode()
+        return json.dumps(document)
+    if draw.random() < 0.05 or not (found := list(places(document))):
+        return json.dumps(draw.choice(JUNK))
+    within, at = draw.choice(found)
+    if isinstance(within, dict) and draw.random() < 0.2:
+        del within[at]
+    else:
+        within[at] = draw.choice(JUNK)
+    return json.dumps(document)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(range(3)))
+def test_any_damage_is_named(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(20):
+        name = draw.choice(list(FILES))
+        driver = DumpDriver()
+        driver.stored = dict(FILES[name])
+        keys = [
+            key for key, each in driver.stored.items() if each.type in (JSON_TYPE, "string") and each.value[0] in "[{"
+        ]
+        for key in draw.sample(keys, draw.randint(1, 3)):
+            stored = driver.stored[key]
+            driver.stored[key] = stored._replace(value=damaged(stored.value, draw))
+        source = (ValkeyStrings if name.startswith("valkey") else RedisDocuments)(
+            driver, OpaqueSerializer(), "old", None
+        )  # type: ignore[arg-type]
+        try:
+            report = migrate(source, InMemorySaver(serde=OpaqueSerializer()))
+        except EndpointError:  # of prefixes, or of nothing that is left
+            continue
+        assert report.moved + report.unchanged + len(report.failed) == report.total, (seed, report)
+        assert not report.conflicts
