@@ -19,8 +19,8 @@ from redis_saver._store.splices import splice
 
 MIN_BYTES = 2048
 """Bytes from which on a value is long."""
-MAX_NAMED = 200
-"""So many puts, the last ones, are named in a search."""
+MAX_NAMED = 20
+"""So many puts, the last ones, are named in a search, in some hundred bytes."""
 _PUT_DIGITS = 16
 """What names a put; a copy of a cold store's item has fewer digits there, which name nothing."""
 
