@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -183,23 +183,18 @@ def _of_memory(at: str, info: Mapping[str, Any], counted: Survey) -> Iterator[Fi
 
 
 def _of_slow(at: str, entries: Any, prefix: str) -> Iterator[Finding]:
-    """Calls of scripts on our keys that took long."""
-    slow = [
-        int(one["duration"]) for one in entries if isinstance(one, Mapping) and _is_ours(one.get("command"), prefix)
-    ]
-    if worst := max((one for one in slow if one >= _SLOW), default=0):
-        what = f"{at}{sum(one >= _SLOW for one in slow):,} of the last slow commands were scripts on threads, the longest {worst / 1000:,.0f} ms"
-        yield Finding(
-            "warning",
-            "slow scripts",
-            what,
-            "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}",
-        )
+    """Calls of scripts on our keys that took long. An entry is a number, a time, microseconds, the words of the command, and more."""
+    slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
+    if slow:
+        what = f"{at}{len(slow):,} of the last slow commands were scripts on threads, the longest {max(slow) / 1000:,.0f} ms"
+        remedy = "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}"
+        yield Finding("warning", "slow scripts", what, remedy)
 
 
-def _is_ours(command: Any, prefix: str) -> bool:
-    text = command if isinstance(command, bytes) else str(command).encode()
-    return text[:4].upper() == b"EVAL" and prefix.encode("utf-8", "surrogatepass") + b":{" in text
+def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
+    name, *others = [word if isinstance(word, bytes) else word.encode() for word in words]
+    stem = prefix.encode("utf-8", "surrogatepass") + b":{"
+    return name[:4].upper() == b"EVAL" and any(word.startswith(stem) for word in others)
 
 
 def _of_threads(counted: Survey) -> Iterator[Finding]:
