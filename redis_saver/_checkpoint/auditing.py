@@ -40,7 +40,7 @@ class WriteInfo:
     """A write to a channel, as `writes()` tells of it."""
 
     channel: str
-    """The channel; LangGraph's own are among them: `__interrupt__`, `__error__`, `__resume__`, `branch:to:…`."""
+    """The channel; LangGraph's own are among them: interrupts, errors, answers to interrupts, branches to nodes."""
     checkpoint_ns: str
     """The namespace; empty for the root."""
     checkpoint_id: str | None
