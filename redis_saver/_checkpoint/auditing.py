@@ -21,7 +21,8 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.version_table import PRESENT
 from redis_saver.errors import decoding
 
-CHECKPOINTS_PER_PAGE = 50
+CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
+"""How many checkpoints are read at once; fewer where the chunks of a value are looked at, which takes the server longer."""
 _EVERY = Query(None, None, None, None)
 _PULLED = "~__pregel_pull, "
 """What the path of a task begins with that a channel triggered; its node follows. That of a `Send` does not name its node."""
@@ -39,7 +40,7 @@ class WriteInfo:
     """A write to a channel, as `writes()` tells of it."""
 
     channel: str
-    """The channel; LangGraph's own are among them: `__interrupt__`, `__error__`, `__resume__`, `branch:to:…`."""
+    """The channel; LangGraph's own are among them: interrupts, errors, answers to interrupts, branches to nodes."""
     checkpoint_ns: str
     """The namespace; empty for the root."""
     checkpoint_id: str | None
@@ -156,8 +157,9 @@ def _walk(
     """Read all checkpoints, newest first, and describe each with its children, which wait in memory until it comes: one of each branch."""
     keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY, ns, None)
     wanted, waiting = b"" if channel is None else names.component(channel), _Waiting()
+    size = CHECKPOINTS_PER_PAGE if channel is None else VERSIONS_PER_PAGE
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, CHECKPOINTS_PER_PAGE, BYTES_PER_PAGE, wanted))
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, wanted))
         if answer is None:  # also of a thread that was deleted meanwhile: what waits is not known to be a beginning
             return
         following, entries = _page(context, thread, answer, upper)

@@ -49,7 +49,7 @@ class QueryInterface(Interface[ThreadInfo]):
     def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
         """The versions of a channel, newest first: when, by which writes, how many bytes, and how many of them it shares with the version before.
 
-        Cost: a round trip for 50 checkpoints. Headers, sizes and lists of chunks are sent, no values: 1 kB for a value of 16 kB. In memory are a page,
+        Cost: a round trip for 20 checkpoints. Headers, sizes and lists of chunks are sent, no values. In memory are a page,
         and for each branch of the history a header with the names of the value's chunks.
 
         Args:

@@ -8,7 +8,7 @@ import typer
 
 from redis_saver import __version__
 from redis_saver._cli import changing, check, doctor, flush, forget, looking, migrate, stats_command, threads_command
-from redis_saver._cli.demo_command import demo
+from redis_saver._cli.demo_command import CODES, demo
 
 app = typer.Typer(
     name="redis-saver",
@@ -35,7 +35,7 @@ def _begin(
     """LangGraph checkpoints and memory on plain Redis or Valkey."""
 
 
-app.command("demo")(demo)
+app.command("demo", epilog=CODES)(demo)
 threads_command.add(app)
 looking.add(app)
 changing.add(app)

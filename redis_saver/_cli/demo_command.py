@@ -17,6 +17,9 @@ _MIN_TTL = timedelta(seconds=6)
 _WIDEST = 100
 
 
+CODES = "Exit code: 0; 2, the URL, the server or a missing package is at fault."
+
+
 def _ttl(text: str | timedelta) -> timedelta:
     if (found := duration(text)) < _MIN_TTL:
         raise typer.BadParameter(f"{text}: the demo pauses for a second: write at least {times.shown(_MIN_TTL)}")

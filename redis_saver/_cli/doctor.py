@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +14,7 @@ from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Prefix, Redis, needed
 from redis_saver._cli.opening import opened_savers
-from redis_saver._cli.surveying import MAX_NAMED, Answers, Survey, survey
+from redis_saver._cli.overview import MAX_NAMED, Answers, Overview, overview
 from redis_saver._client.clients import connect
 from redis_saver._common import times
 from redis_saver._common.display import printable
@@ -55,7 +55,7 @@ def _doctor(*, url: Redis = None, prefix: Prefix = "langgraph", as_json: Json = 
     """
     with opened_savers(url, prefix) as savers, closing(connect(needed(url), asynchronous=False)) as client:
         answers = Answers(client)
-        counted = driver_of(savers.hot).run(survey(context_of(savers.hot)))
+        counted = driver_of(savers.hot).run(overview(context_of(savers.hot)))
         found = [*_of_server(answers, counted, prefix), *_of_threads(counted), *_of_cold(counted)]
         found += [_refused(command) for command in answers.refused]
     _tell(found, as_json=as_json)
@@ -81,7 +81,7 @@ def _tell(found: list[Finding], *, as_json: bool) -> None:
             screen.line(f"{'':10}{'':14}{one.remedy}")
 
 
-def _of_server(answers: Answers, counted: Survey, prefix: str) -> Iterator[Finding]:
+def _of_server(answers: Answers, counted: Overview, prefix: str) -> Iterator[Finding]:
     for name, info in answers.info("server").items():
         what = "valkey" if "valkey_version" in info else "redis"
         yield Finding("ok", "version", f"{_at(name)}{what} {info.get('valkey_version') or info.get('redis_version')}")
@@ -124,7 +124,7 @@ def _of_role(at: str, info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("ok", "role", f"{at}primary, {info.get('connected_slaves', 0)} replicas")
 
 
-def _of_persistence(at: str, info: Mapping[str, Any], counted: Survey) -> Iterator[Finding]:
+def _of_persistence(at: str, info: Mapping[str, Any], counted: Overview) -> Iterator[Finding]:
     has_aof = str(info.get("aof_enabled", 0)) == "1"
     if has_aof and info.get("aof_last_write_status") == "err":
         yield Finding(
@@ -154,7 +154,7 @@ def _of_persistence(at: str, info: Mapping[str, Any], counted: Survey) -> Iterat
         )
 
 
-def _of_memory(at: str, info: Mapping[str, Any], counted: Survey) -> Iterator[Finding]:
+def _of_memory(at: str, info: Mapping[str, Any], counted: Overview) -> Iterator[Finding]:
     policy, used, most = (
         str(info.get("maxmemory_policy", "")),
         int(info.get("used_memory", 0)),
@@ -183,26 +183,21 @@ def _of_memory(at: str, info: Mapping[str, Any], counted: Survey) -> Iterator[Fi
 
 
 def _of_slow(at: str, entries: Any, prefix: str) -> Iterator[Finding]:
-    """Calls of scripts on our keys that took long."""
-    slow = [
-        int(one["duration"]) for one in entries if isinstance(one, Mapping) and _is_ours(one.get("command"), prefix)
-    ]
-    if worst := max((one for one in slow if one >= _SLOW), default=0):
-        what = f"{at}{sum(one >= _SLOW for one in slow):,} of the last slow commands were scripts on threads, the longest {worst / 1000:,.0f} ms"
-        yield Finding(
-            "warning",
-            "slow scripts",
-            what,
-            "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}",
-        )
+    """Calls of scripts on our keys that took long. An entry is a number, a time, microseconds, the words of the command, and more."""
+    slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
+    if slow:
+        what = f"{at}{len(slow):,} of the last slow commands were scripts on threads, the longest {max(slow) / 1000:,.0f} ms"
+        remedy = "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}"
+        yield Finding("warning", "slow scripts", what, remedy)
 
 
-def _is_ours(command: Any, prefix: str) -> bool:
-    text = command if isinstance(command, bytes) else str(command).encode()
-    return text[:4].upper() == b"EVAL" and prefix.encode("utf-8", "surrogatepass") + b":{" in text
+def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
+    name, *others = [word if isinstance(word, bytes) else word.encode() for word in words]
+    stem = prefix.encode("utf-8", "surrogatepass") + b":{"
+    return name[:4].upper() == b"EVAL" and any(word.startswith(stem) for word in others)
 
 
-def _of_threads(counted: Survey) -> Iterator[Finding]:
+def _of_threads(counted: Overview) -> Iterator[Finding]:
     for name, error in counted.errors.items():
         yield Finding(
             "error",
@@ -234,7 +229,7 @@ def _of_threads(counted: Survey) -> Iterator[Finding]:
         yield Finding("ok", "threads", f"{counted.threads:,}, all of them expire or are pinned")
 
 
-def _of_cold(counted: Survey) -> Iterator[Finding]:
+def _of_cold(counted: Overview) -> Iterator[Finding]:
     if not counted.records:
         return
     late = f"cold lacks {counted.records:,} records of {counted.dirty_threads:,} threads"

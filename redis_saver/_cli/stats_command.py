@@ -13,7 +13,7 @@ from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Prefix, Redis, needed
 from redis_saver._cli.opening import opened_savers
-from redis_saver._cli.surveying import Answers, Survey, survey
+from redis_saver._cli.overview import Answers, Overview, overview
 from redis_saver._client.clients import connect
 
 _CODES = "Exit code: 0; 2, a URL, a login or a missing package is at fault."
@@ -42,7 +42,7 @@ def _stats(
     """
     with opened_savers(url, prefix) as savers, closing(connect(needed(url), asynchronous=False)) as client:
         while True:
-            counted = driver_of(savers.hot).run(survey(context_of(savers.hot)))
+            counted = driver_of(savers.hot).run(overview(context_of(savers.hot)))
             answers = Answers(client)
             server = _server(answers)
             if as_json:
@@ -67,7 +67,7 @@ def _server(answers: Answers) -> dict[str, int]:
     return total
 
 
-def _numbers(counted: Survey) -> dict[str, Any]:
+def _numbers(counted: Overview) -> dict[str, Any]:
     largest = counted.largest
     return {
         "threads": counted.threads,
@@ -90,7 +90,7 @@ def _numbers(counted: Survey) -> dict[str, Any]:
     }
 
 
-def _show(counted: Survey, server: dict[str, int], refused: Iterable[str]) -> None:
+def _show(counted: Overview, server: dict[str, int], refused: Iterable[str]) -> None:
     numbers = {**_numbers(counted), **server}
     if counted.largest:
         numbers["largest_thread"] = screen.named(counted.largest.thread_id)

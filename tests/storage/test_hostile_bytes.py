@@ -128,6 +128,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "get_thread_ttl": lambda saver: saver.get_thread_ttl("thread"),
     "prune": lambda saver: saver.prune(["thread"], keep_last=1, dry_run=True),
     "list all": lambda saver: list(saver.list(None, limit=5)),
+    "threads": lambda saver: list(saver.threads(state="active", pinned=False)),
+    "audit": lambda saver: (list(saver.writes("thread")), list(saver.channel_history("thread", "texts"))),
+    "latest_values": lambda saver: list(saver.latest_values("texts", thread_ids=["thread", "other"])),
+    "diff": lambda saver: saver.diff("thread", "c000001"),
     "put": lambda saver: saver.put(
         config("thread", "", "c000002"),
         checkpoint({"n": 5, "texts": ["t" * 100] * 50}, checkpoint_id="c000009"),
@@ -142,7 +146,19 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-SOUND = ("get_tuple", "get_tuple, twice", "list", "list, filter", "history", "get_thread", "list all")
+SOUND = (
+    "get_tuple",
+    "get_tuple, twice",
+    "list",
+    "list, filter",
+    "history",
+    "get_thread",
+    "list all",
+    "threads",
+    "audit",
+    "latest_values",
+    "diff",
+)
 """Calls that ask for the same each time."""
 
 

@@ -27,7 +27,7 @@ MAX_NAMED = 20
 
 
 @dataclass
-class Survey:
+class Overview:
     """All threads of a prefix, counted."""
 
     threads: int = 0
@@ -73,9 +73,9 @@ class Survey:
             self.errors[thread] = str(error)
 
 
-def survey(context: Context) -> Operation[Survey]:
+def overview(context: Context) -> Operation[Overview]:
     """Count all threads, damaged ones too; with SCAN, a page at a time. No values are read."""
-    found, seen, pump = Survey(), set[str](), Pump(scan_threads(context))
+    found, seen, pump = Overview(), set[str](), Pump(scan_threads(context))
     for step in pump:
         if not isinstance(step, Page):
             with pump:
@@ -89,7 +89,7 @@ def survey(context: Context) -> Operation[Survey]:
     return found
 
 
-def _count(context: Context, names: list[str], found: Survey) -> Operation[None]:
+def _count(context: Context, names: list[str], found: Overview) -> Operation[None]:
     """Count some threads: together, or one by one where some cannot be read."""
     try:
         answers = yield Batch([threads.described(context, name) for name in names])
@@ -102,7 +102,7 @@ def _count(context: Context, names: list[str], found: Survey) -> Operation[None]
         found.count(one)
 
 
-def _count_one(context: Context, name: str, found: Survey) -> Operation[None]:
+def _count_one(context: Context, name: str, found: Overview) -> Operation[None]:
     try:
         info = yield from threads.get_thread(context, name)
     except RedisSaverError as error:
@@ -112,7 +112,7 @@ def _count_one(context: Context, name: str, found: Survey) -> Operation[None]:
             found.count(info)
 
 
-def _backlog(context: Context, found: Survey) -> Operation[None]:
+def _backlog(context: Context, found: Overview) -> Operation[None]:
     """Count what cold lacks, and the threads with write intents."""
     keyspace, position = context.keyspace, None
     while True:
