@@ -15,6 +15,7 @@ from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
+from redis_saver._engine.stats import OperationStats, RedisStats
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
@@ -84,6 +85,7 @@ __all__ = [
     "LimitExceeded",
     "Limits",
     "LoopEnded",
+    "OperationStats",
     "PlainValueRefused",
     "Pruned",
     "RedisCache",
@@ -91,6 +93,7 @@ __all__ = [
     "RedisLLMCache",
     "RedisSaver",
     "RedisSaverError",
+    "RedisStats",
     "RedisStore",
     "ReplicationTimeout",
     "Stats",

@@ -21,6 +21,7 @@ from redis_saver._common import versions
 from redis_saver._common.keywords import ChecksKeywords
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
+from redis_saver._engine.stats import Counting
 
 
 class Operations(ThreadOperations, Protocol):
@@ -48,18 +49,20 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     _operations: ClassVar[Operations]
     _driver: Driver[Any]
     """What runs the operations."""
+    _counting: Counting
+    """What counts the calls."""
 
-    def _run(self, operation: Generator[Any, Any, T]) -> T:
-        return self._driver.run(operation)
+    def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T:
+        return self._driver.run(self._counting.call(operation, name))
 
-    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]:
-        return self._driver.arun(operation)
+    def _arun(self, operation: Generator[Any, Any, T], name: str = "") -> Awaitable[T]:
+        return self._driver.arun(self._counting.call(operation, name))
 
-    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]:
-        return self._driver.stream(operation)
+    def _stream(self, operation: Generator[Any, Any, None], name: str = "") -> Iterator[Any]:
+        return self._driver.stream(self._counting.stream(operation, name))
 
-    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
-        return self._driver.astream(operation)
+    def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
+        return self._driver.astream(self._counting.stream(operation, name))
 
     # -- checkpoints
 
@@ -73,11 +76,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
-        return self._run(self._operations.get_tuple(self._context, config))
+        return self._run(self._operations.get_tuple(self._context, config), "get_tuple")
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
-        return await self._arun(self._operations.get_tuple(self._context, config))
+        return await self._arun(self._operations.get_tuple(self._context, config), "get_tuple")
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
@@ -112,7 +115,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
             ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
                 message names it.
         """
-        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
+        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
 
     def alist(
         self,
@@ -123,7 +126,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list` for asyncio."""
-        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
+        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
 
     def put(
         self,

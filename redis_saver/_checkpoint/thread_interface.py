@@ -42,16 +42,16 @@ class ThreadInterface(Generic[InfoT]):
         """The saver as its operations see it."""
 
     @abstractmethod
-    def _run(self, operation: Generator[Any, Any, T]) -> T: ...
+    def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T: ...
 
     @abstractmethod
-    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]: ...
+    def _arun(self, operation: Generator[Any, Any, T], name: str = "") -> Awaitable[T]: ...
 
     @abstractmethod
-    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]: ...
+    def _stream(self, operation: Generator[Any, Any, None], name: str = "") -> Iterator[Any]: ...
 
     @abstractmethod
-    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]: ...
+    def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]: ...
 
     @keywords.checked
     def prune(
@@ -124,12 +124,12 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
-        return self._stream(self._operations.stream_threads(self._context, thread_prefix))
+        return self._stream(self._operations.stream_threads(self._context, thread_prefix), "threads")
 
     @keywords.checked
     def athreads(self, thread_prefix: str = "") -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
-        return self._astream(self._operations.stream_threads(self._context, thread_prefix))
+        return self._astream(self._operations.stream_threads(self._context, thread_prefix), "threads")
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """One thread, as `threads()` describes it; None: there is no such thread.
@@ -147,11 +147,15 @@ class ThreadInterface(Generic[InfoT]):
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
-        return self._run(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
+        return self._run(
+            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
+        )
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
         """`get_thread_ttl` for asyncio."""
-        return await self._arun(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
+        return await self._arun(
+            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
+        )
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
@@ -163,11 +167,17 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        self._run(
+            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            "set_thread_ttl",
+        )
 
     async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """`set_thread_ttl` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        await self._arun(
+            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            "set_thread_ttl",
+        )
 
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
@@ -175,11 +185,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     async def apin(self, thread_id: str) -> None:
         """`pin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     def unpin(self, thread_id: str) -> None:
         """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
@@ -187,11 +197,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
     async def aunpin(self, thread_id: str) -> None:
         """`unpin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
 
 def _own_ttl(ttl: TTL) -> tuple[str, int | None]:

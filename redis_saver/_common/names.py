@@ -235,6 +235,10 @@ class Keyspace:
             return None  # another program's key
         return name
 
+    def thread_of_key(self, key: bytes) -> str | None:
+        """The thread that has a key, whatever its ending is; None where it is no key of a thread of this prefix."""
+        return self.thread_of(key, key.rpartition(b"}:")[2])
+
 
 def checkpoint(ns: str, checkpoint_id: str) -> bytes:
     """The field of a checkpoint's header, and its member in the order (namespace, id)."""

@@ -22,6 +22,7 @@ from redis_saver._common import forks, postgres
 from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine.requests import R, T
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import safe
 from redis_saver._tiered import checking, operations
 from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
@@ -115,6 +116,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
+        self._counting = Counting()
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot: Hot = hot
@@ -174,7 +176,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""
-        return self._tiers.counts.snapshot()
+        return self._tiers.counts.snapshot(self._counting)
+
+    def _measured(self) -> Measured:
+        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
+        return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
 
     def _closed(self, left: int) -> int:
         """Log how much `close` has left in hot, and return the number of records."""
