@@ -1,5 +1,6 @@
 """LangGraph checkpoints and memory on plain Redis or Valkey."""
 
+import logging as _logging
 from importlib.metadata import version as _version
 
 from redis_saver._cache.aio import AsyncRedisCache
@@ -57,6 +58,7 @@ from redis_saver.errors import (
 )
 
 __version__ = _version("redis-saver")
+_logging.getLogger("redis_saver").addHandler(_logging.NullHandler())  # silent, until the program sets up logging
 
 __all__ = [
     "TTL",

@@ -87,7 +87,7 @@ def instrument(
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:
-    """Log each call that takes long, as a warning of the logger `redis_saver.calls`. Calling it again replaces the threshold.
+    """Log each call that takes long, as a warning of the logger `redis_saver.telemetry`. Calling it again replaces the threshold.
 
     Args:
         thing: The saver, store or cache.

@@ -6,7 +6,6 @@ It runs until SIGTERM or SIGINT, and outlives outages of both servers.
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import os
 import signal
@@ -123,7 +122,6 @@ def _run(given: argparse.Namespace) -> int:
     for option, variables in (("redis", "REDIS_URL"), ("postgres", "POSTGRES_URL or DATABASE_URL")):
         if not getattr(given, option):
             raise Refused(f"--{option} URL is missing, and there is no {variables} in the environment")
-    logging.getLogger("redis_saver").addHandler(logging.NullHandler())  # the command says by itself how it goes
     with (
         closing(Hot(given.redis, given.prefix)) as hot,
         closing(Cold(given.postgres, given.workers, setup=given.setup)) as cold,

@@ -25,12 +25,15 @@ from typing import Any
 
 from redis_saver._client import clients, clusters
 from redis_saver._client.pending import BYTES_PER_PIPELINE, PendingRequest, pipelines, size
+from redis_saver._common.display import error_text
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import wire
 from redis_saver._engine.requests import KEYS_PER_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver._engine.scripts import Script
 from redis_saver._engine.stats import Traffic
 from redis_saver.errors import from_reply
 
+_LOG = ThrottledLog("redis_saver.client")
 _ALONE: Any = object()
 """The reply that tells a caller to send its request itself."""
 
@@ -342,6 +345,11 @@ class Batcher:
                     pipeline.execute_command(*command, **options)
                 return self._traffic.receive(await pipeline.execute(raise_on_error=False))
         except self._failures as failure:
+            _LOG.info(
+                "%d calls that travelled together failed, and are made again alone: %s",
+                len(together),
+                error_text(failure),
+            )
             return [failure] * len(together)
 
     # -- nodes

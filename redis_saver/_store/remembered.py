@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from redis_saver._common import forks
 from redis_saver._common.display import shown
 
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.store")
 
 
 class Remembered:

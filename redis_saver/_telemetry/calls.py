@@ -16,7 +16,7 @@ from redis_saver._telemetry.metrics import COLLECTION, ERROR, SCOPE, VERSION, Ex
 OPERATION = "db.operation.name"
 THREAD = "gen_ai.conversation.id"
 """The attribute of OpenTelemetry's conventions for what LangGraph calls a thread."""
-_LOG = logging.getLogger("redis_saver.calls")
+_LOG = logging.getLogger("redis_saver.telemetry")
 
 
 def described(measured: Measured) -> dict[str, Any]:
@@ -39,12 +39,14 @@ class Durations:
     def __init__(self, exported: Exported, attributes: Mapping[str, Any]) -> None:
         self.exported = exported
         self._record, self._attributes = exported.durations.record, attributes
+        self._of_methods: dict[str, Mapping[str, Any]] = {}
 
     def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
         """Nothing, until the call has ended."""
+        if (said := self._of_methods.get(name)) is None:
+            said = self._of_methods[name] = {**self._attributes, OPERATION: name}
 
         def ended(seconds: float, kind: str | None, error: object, key: object) -> None:  # noqa: ARG001
-            said = {**self._attributes, OPERATION: name}
             self._record(seconds, said if kind is None else {**said, ERROR: kind})
 
         return ended

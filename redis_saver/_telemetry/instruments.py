@@ -142,6 +142,12 @@ TIER = (
         {"rehydrations": ""},
     ),
     Instrument(
+        "redis_saver.tier.repairs",
+        "{repair}",
+        "Threads that hot dropped as a part of them was gone, and that cold has.",
+        {"repairs": ""},
+    ),
+    Instrument(
         "redis_saver.tier.enrollments",
         "{thread}",
         "Threads that only hot had, and that were brought to cold.",

@@ -38,7 +38,7 @@ from redis_saver.errors import BacklogWarning
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.tiered")
 
 
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):

@@ -23,6 +23,8 @@ class Stats:
     """Reads that cold answered, as the thread had a write intent."""
     bypasses: int = 0
     """Reads and writes that went on without hot, as it failed."""
+    repairs: int = 0
+    """Threads of which a part was gone in hot, and that hot dropped, as cold has them."""
     enrolled: int = 0
     """Threads that only hot had, and that cold got."""
     written_through: int = 0

@@ -56,7 +56,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher of this process, and flush what it can in so many seconds. Answers how many records are left, as `flush`.
 
-        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver`, WARNING).
+        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver.tiered`, WARNING).
         With `flusher=False`, or write-through, it flushes nothing and answers 0.
         """
         deadline = time.monotonic() + timeout
