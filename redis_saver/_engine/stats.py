@@ -34,7 +34,7 @@ class OperationStats:
     seconds: float = 0.0
     """Seconds that all of them took together. The time in which a caller looks at what an iterator gave it is not in it."""
     histogram: Mapping[float, int] = field(default_factory=dict)
-    """How many calls took no longer than so many seconds, and longer than the bound before: `{0.0001: 0, 0.00025: 17, ..., inf: 0}`."""
+    """By an upper bound in seconds, how many calls took no longer than that, and longer than the bound before. The last bound is infinite."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class TrafficStats:
     retries: int = 0
     """Requests that were sent again, as a slot was moving or a pipeline had failed. What the client repeats by itself is not in it."""
     script_loads: int = 0
-    """Scripts whose text was sent, as the server did not know them: after a start, a failover, or SCRIPT FLUSH."""
+    """Scripts whose text was sent, as the server did not know them after a start, a failover, or SCRIPT FLUSH."""
     bytes_sent: int = 0
     """Bytes of the keys and arguments that were sent, without those of the protocol, which are some ten for each."""
     bytes_received: int = 0
@@ -262,8 +262,8 @@ def size_of(arguments: Sequence[Argument]) -> int:
     """About how many bytes arguments have: numbers count nothing, and a character of a text counts as one."""
     size = 0
     for argument in arguments:
-        if type(argument) is not int:
-            size += len(argument)  # type: ignore[arg-type]
+        if not isinstance(argument, int):
+            size += len(argument)
     return size
 
 

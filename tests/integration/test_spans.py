@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -19,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from uniform import Target, Uniform
 from wrappers import Around, Meanwhile
 
-from redis_saver import AsyncTieredSaver, RedisCache, RedisSaver, TieredSaver
+from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
 from redis_saver._client.clients import connect
 from redis_saver._common.logs import SECONDS, ThrottledLog
 from redis_saver.telemetry import instrument, log_slow_calls
@@ -235,6 +238,45 @@ async def test_what_hot_repairs_is_logged_and_counted(
     assert both.saver.stats().repairs == 1
     (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered"]
     assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
+
+
+async def test_what_the_hot_store_repairs_is_logged(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
+) -> None:
+    kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
+    store = Uniform(kind(target.store().saver, InMemoryStore()))
+    await store.put(("m", "user"), "k", {"a": "secret value"})
+    lost = [key for key in target.keys() if key.endswith(b"user}:order")]
+    assert target.raw.delete(*lost) == 1
+    await store.put(("m", "user"), "l", {"a": 1})
+    assert (await store.get(("m", "user"), "k")).value == {"a": "secret value"}
+    assert store.saver.stats().repairs == 1
+    (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered_store"]
+    assert record.levelname == "WARNING" and record.getMessage().startswith("a partition was damaged in hot")
+    assert "secret value" not in caplog.text
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_calls_of_a_pipeline_that_fails_go_alone_and_that_is_logged(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "redis_saver.client")
+    client = target.client()
+    saver = target.uniform(client=client)
+    where = await put(saver, config("secret"), {"a": 1})
+    before = saver.saver.stats()
+
+    def broken(**options: Any) -> Any:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "pipeline", broken)
+        found = await asyncio.gather(saver.get_tuple(where), saver.get_tuple(where))
+    assert all(found)
+    assert saver.saver.stats().retries == before.retries + 2
+    assert caplog.messages == [
+        "2 calls that travelled together failed, and are made again alone: ConnectionError: Connection closed by server."
+    ]
 
 
 def test_each_room_has_one_logger_and_the_page_names_it(target_name: str) -> None:
