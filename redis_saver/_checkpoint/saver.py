@@ -26,6 +26,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Operation, Request
 from redis_saver._engine.runner import Driver, DriverWrapper
+from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage import encryption
@@ -121,6 +122,7 @@ class Saver(QueryInterface, Generic[ClientT]):
             replica_timeout=replica_timeout,
         )
         super().__init__(serde=chosen(serde, strict=strict))
+        self._counting = Counting()
         self._current = Context(
             serde=self.serde,
             keyspace=keyspace,
@@ -169,6 +171,16 @@ class Saver(QueryInterface, Generic[ClientT]):
     async def asetup(self) -> None:
         """`setup` for asyncio."""
         await self._driver.acheck_version()
+
+    def stats(self) -> RedisStats:
+        """A copy of what was counted so far, in this process. Nothing is sent."""
+        traffic, remembered = self._driver.traffic.numbers(), self._current.chunk_cache.numbers()
+        return RedisStats(self._counting.snapshot(), **traffic, **remembered)
+
+    def _measured(self) -> Measured:
+        context, driver = self._current, self._driver
+        sources = driver.traffic, context.chunk_cache
+        return Measured(self._counting, driver.server, "checkpoints", sources, context.keyspace.thread_of_key)
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.

@@ -75,16 +75,16 @@ class ThreadInterface(Generic[InfoT]):
         """What runs operations on that server."""
 
     @abstractmethod
-    def _run(self, operation: Generator[Any, Any, T]) -> T: ...
+    def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T: ...
 
     @abstractmethod
-    def _arun(self, operation: Generator[Any, Any, T]) -> Awaitable[T]: ...
+    def _arun(self, operation: Generator[Any, Any, T], name: str = "") -> Awaitable[T]: ...
 
     @abstractmethod
-    def _stream(self, operation: Generator[Any, Any, None]) -> Iterator[Any]: ...
+    def _stream(self, operation: Generator[Any, Any, None], name: str = "") -> Iterator[Any]: ...
 
     @abstractmethod
-    def _astream(self, operation: Generator[Any, Any, None]) -> AsyncIterator[Any]: ...
+    def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]: ...
 
     @keywords.checked
     def prune(
@@ -124,7 +124,7 @@ class ThreadInterface(Generic[InfoT]):
                 `dry_run` with another saver. Nothing was removed, unless a thread began to use a `DeltaChannel` meanwhile: then those before it
                 were pruned.
         """
-        return self._run(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run))
+        return self._run(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run), "prune")
 
     def _prune(self, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Generator[Any, Any, Pruned]:
         prune = self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run)
@@ -141,7 +141,7 @@ class ThreadInterface(Generic[InfoT]):
         dry_run: bool = False,
     ) -> Pruned:
         """`prune` for asyncio."""
-        return await self._arun(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run))
+        return await self._arun(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run), "prune")
 
     @keywords.checked
     def own(
@@ -223,7 +223,7 @@ class ThreadInterface(Generic[InfoT]):
         asked = thread_query(
             thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
-        return self._stream(self._operations.stream_threads(self._context, asked))
+        return self._stream(self._operations.stream_threads(self._context, asked), "threads")
 
     @keywords.checked
     def athreads(
@@ -243,7 +243,7 @@ class ThreadInterface(Generic[InfoT]):
         asked = thread_query(
             thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
-        return self._astream(self._operations.stream_threads(self._context, asked))
+        return self._astream(self._operations.stream_threads(self._context, asked), "threads")
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """One thread, as `threads()` describes it; None: there is no such thread.
@@ -296,11 +296,15 @@ class ThreadInterface(Generic[InfoT]):
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
-        return self._run(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
+        return self._run(
+            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
+        )
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
         """`get_thread_ttl` for asyncio."""
-        return await self._arun(self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")))
+        return await self._arun(
+            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
+        )
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
@@ -312,11 +316,17 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        self._run(
+            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            "set_thread_ttl",
+        )
 
     async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """`set_thread_ttl` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)))
+        await self._arun(
+            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            "set_thread_ttl",
+        )
 
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
@@ -324,11 +334,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     async def apin(self, thread_id: str) -> None:
         """`pin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     def unpin(self, thread_id: str) -> None:
         """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
@@ -336,11 +346,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
+        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
     async def aunpin(self, thread_id: str) -> None:
         """`unpin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"))
+        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
 
 def _own_ttl(ttl: TTL) -> tuple[str, int | None]:

@@ -17,6 +17,8 @@ from langgraph.checkpoint.base import (
 from redis_saver._checkpoint.retention import is_call, root_of
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
+from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
@@ -37,6 +39,8 @@ from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.version_table import NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
+
+_LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Variant(NamedTuple):
@@ -96,6 +100,9 @@ def store(
     while missing := (yield by.call(request.arguments())):
         if missing == PutReply.REFUSED:
             return False
+        _LOG.info(
+            "the server had no more what this process knew of thread %s, and is sent all of it", shown(where.thread_id)
+        )
         context.chunk_cache.forget(keys.data_key)
         with decoding("what put lacks of thread {!r}", where.thread_id):
             request.include(missing)

@@ -5,7 +5,6 @@ It runs until SIGTERM or SIGINT, and outlives outages of both servers.
 
 from __future__ import annotations
 
-import logging
 import math
 import signal
 import sys
@@ -138,7 +137,6 @@ def _flush(
         if not url:
             raise Refused(f"--{option} URL is missing, and there is no {variables} in the environment")
     given = Options(redis or "", postgres or "", prefix, interval, cold_history, workers, once, timeout, setup, quiet)
-    logging.getLogger("redis_saver").addHandler(logging.NullHandler())  # the command says by itself how it goes
     with (
         closing(Hot(given.redis, given.prefix)) as hot,
         closing(Cold(given.postgres, given.workers, setup=given.setup)) as cold,

@@ -10,6 +10,7 @@ from redis_saver._common import config as configs
 from redis_saver._engine import scripts, wire
 from redis_saver._engine.requests import Call, R, Replicated, Request
 from redis_saver._engine.runner import Driver
+from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving
 
 
@@ -50,6 +51,8 @@ class RedisDriver(Driver[Request]):
         configs.number("replica_timeout", replica_timeout, 0.001)
         self.server: str = servers.described(client)
         """The server as a URL without login and options, for messages."""
+        self.traffic: Traffic = Traffic()
+        """What it sent and received in this process."""
         self._cluster_timeout = cluster_timeout
         self._min_replicas, self._replica_timeout = min_replicas, replica_timeout
         require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED

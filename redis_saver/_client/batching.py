@@ -25,11 +25,15 @@ from typing import Any
 
 from redis_saver._client import clients, clusters
 from redis_saver._client.pending import BYTES_PER_PIPELINE, PendingRequest, pipelines, size
+from redis_saver._common.display import error_text
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import wire
 from redis_saver._engine.requests import KEYS_PER_SCAN, Argument, Call, Command, Replicated, Scan, T, key_of
 from redis_saver._engine.scripts import Script
+from redis_saver._engine.stats import Traffic
 from redis_saver.errors import from_reply
 
+_LOG = ThrottledLog("redis_saver.client")
 _ALONE: Any = object()
 """The reply that tells a caller to send its request itself."""
 
@@ -37,8 +41,11 @@ _ALONE: Any = object()
 class Batcher:
     """An asyncio client on the event loop to which its connections belong, and the requests that wait for the end of the loop's turn."""
 
-    def __init__(self, client: Any, *, cluster_timeout: float, guard: Sequence[Argument] | None) -> None:
+    def __init__(
+        self, client: Any, *, traffic: Traffic, cluster_timeout: float, guard: Sequence[Argument] | None
+    ) -> None:
         self.client: Any = client
+        self._traffic = traffic
         self._guard = guard
         self._cluster = clients.is_cluster(client)
         self._opened = not self._cluster
@@ -120,9 +127,10 @@ class Batcher:
             replies[position] = answer
         return replies
 
-    def send(self, *arguments: Argument, **options: Any) -> Awaitable[Any]:
+    async def send(self, *arguments: Argument, **options: Any) -> Any:
         """Send one command, now."""
-        return self.client.execute_command(*arguments, **self._options, **options)  # type: ignore[no-any-return]
+        self._traffic.sending(arguments)
+        return self._traffic.receive(await self.client.execute_command(*arguments, **self._options, **options))
 
     async def replicated(self, request: Replicated) -> Any:
         """The reply to a script, after replicas have what it wrote."""
@@ -167,6 +175,7 @@ class Batcher:
                     replies = await self._on_one_connection(node, (command(request.call), *request.behind))
                     if not isinstance(replies[0], self._exceptions.NoScriptError):
                         break
+                    self._traffic.loads += 1
             return wire.of_replicated(request, replies, self._exceptions)
         except self._patience.errors:
             if self._cluster:
@@ -174,12 +183,13 @@ class Batcher:
             raise
 
     async def _on_one_connection(self, node: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        self._traffic.sending_together(commands)
         if node is not None:
-            return await clusters.together(node, commands, self._options)
+            return self._traffic.receive(await clusters.together(node, commands, self._options))
         async with self.client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command, **self._options)
-            return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+            return self._traffic.receive(await pipeline.execute(raise_on_error=False))
 
     # -- one request alone
 
@@ -198,6 +208,7 @@ class Batcher:
                 return await attempt()
             except self._patience.errors as error:
                 pause = tries.pause(error)
+            self._traffic.retries += 1
             await asyncio.sleep(pause)
 
     async def _answer_once(self, request: Call | Command) -> Any:
@@ -207,6 +218,7 @@ class Batcher:
             except self._exceptions.ResponseError as reply:
                 if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
                     return wire.of_script(request, reply, self._exceptions)
+            self._traffic.loads += 1
             try:
                 return await self._send_to_slot(request, wire.as_command_with_source(request))
             except self._exceptions.ResponseError as reply:
@@ -221,7 +233,9 @@ class Batcher:
         except self._patience.gives_up as error:
             if not self._patience.has_given_up(error):
                 raise
-            return await clusters.aask(self.client, key_of(request), arguments, self._options)
+            self._traffic.retries += 1
+            self._traffic.sending(arguments)
+            return self._traffic.receive(await clusters.aask(self.client, key_of(request), arguments, self._options))
 
     def _ours(self, request: Call | Command, reply: Exception) -> Exception | None:
         return from_reply(reply, request.keys, self._exceptions) if isinstance(request, Call) else None
@@ -305,6 +319,7 @@ class Batcher:
                 ours.__cause__ = reply
                 pending.resolve(ours)
             elif neighbours or isinstance(reply, self._retried_alone):
+                self._traffic.retries += 1
                 pending.resolve(_ALONE)
             else:
                 pending.resolve(reply)
@@ -315,16 +330,26 @@ class Batcher:
         node = together[0].node
         options = {**self._options, **clients.target(node)}
         sent: set[Script] = set()
+        commands = []
+        for request, *_ in together:
+            if with_source and isinstance(request, Call) and request.script not in sent:
+                sent.add(request.script)
+                commands.append(wire.as_command_with_source(request))
+            else:
+                commands.append(wire.as_command(request))
         try:
             async with self._limiter(node), self.client.pipeline(transaction=False) as pipeline:
-                for request, *_ in together:
-                    if with_source and isinstance(request, Call) and request.script not in sent:
-                        sent.add(request.script)
-                        pipeline.execute_command(*wire.as_command_with_source(request), **options)
-                    else:
-                        pipeline.execute_command(*wire.as_command(request), **options)
-                return await pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+                self._traffic.sending_together(commands)
+                self._traffic.loads += len(sent)
+                for command in commands:
+                    pipeline.execute_command(*command, **options)
+                return self._traffic.receive(await pipeline.execute(raise_on_error=False))
         except self._failures as failure:
+            _LOG.info(
+                "%d calls that travelled together failed, and are made again alone: %s",
+                len(together),
+                error_text(failure),
+            )
             return [failure] * len(together)
 
     # -- nodes

@@ -15,12 +15,14 @@ from typing import Any
 
 from redis_saver._client import clients
 from redis_saver._common.display import error_text, shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver.errors import ClusterMoving, RedisSaverError
 
 CLUSTER_TIMEOUT = 20.0
 """Seconds for which a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
 _MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
 """Seconds between two tries, about. The pause grows from the first value to the second."""
+_LOG = ThrottledLog("redis_saver.client")
 _jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 
 
@@ -101,6 +103,8 @@ class Tries:
         elapsed = time.monotonic() - self._began
         if elapsed + pause > self._patience.seconds and (self._count > 1 or not self._patience.seconds):
             raise self._patience.failed(self._key, elapsed, self._count, error) from error
+        if self._count == 1:
+            _LOG.info("requests to the cluster are tried again, as slots move or a node is gone: %s", error_text(error))
         return pause
 
 

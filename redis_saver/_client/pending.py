@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from redis_saver._engine.requests import Call, Command
+from redis_saver._engine.stats import size_of
 
 REQUESTS_PER_PIPELINE = 64
 BYTES_PER_PIPELINE = 256_000
@@ -34,7 +35,7 @@ class PendingRequest(NamedTuple):
 
 def size(request: Call | Command) -> int:
     """About how many bytes a request's arguments have."""
-    return sum(len(argument) for argument in request.arguments if not isinstance(argument, int))
+    return size_of(request.arguments)
 
 
 def pipelines(together: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:

@@ -87,6 +87,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
                 return attempt()
             except self._patience.errors as error:
                 pause = tries.pause(error)
+            self.traffic.retries += 1
             time.sleep(pause)
 
     def _answer(self, request: Call | Command | Batch | Replicated) -> Any:
@@ -103,6 +104,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         except self._exceptions.ResponseError as reply:
             if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
                 return wire.of_script(request, reply, self._exceptions)
+        self.traffic.loads += 1
         try:
             return self._send_to_slot(request, wire.as_command_with_source(request))
         except self._exceptions.ResponseError as reply:
@@ -111,22 +113,24 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
         """Send one command. If its cluster slot is moving and redis-py gives up, ask the node itself."""
         if not self._cluster:
-            return (
-                self.client.execute_command(*arguments, **self._options)
-                if isinstance(request, Call)
-                else self._send(*arguments)
-            )
+            return self._execute(*arguments) if isinstance(request, Call) else self._send(*arguments)
         try:
-            return self.client.execute_command(*arguments, **self._options)
+            return self._execute(*arguments)
         except self._patience.gives_up as error:
             if not self._patience.has_given_up(error):
                 raise
-            return clusters.ask(self.client, key_of(request), arguments, self._options)
+            self.traffic.retries += 1
+            self.traffic.sending(arguments)
+            return self.traffic.receive(clusters.ask(self.client, key_of(request), arguments, self._options))
 
     def _send(self, *arguments: Argument, **options: Any) -> Any:
         if self._guard:
             return wire.of_guarded(self._together(self.client, (self._guard, arguments)))
-        return self.client.execute_command(*arguments, **self._options, **options)
+        return self._execute(*arguments, **options)
+
+    def _execute(self, *arguments: Argument, **options: Any) -> Any:
+        self.traffic.sending(arguments)
+        return self.traffic.receive(self.client.execute_command(*arguments, **self._options, **options))
 
     def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
         """Answer requests in one round trip (a node). A request that is refused, such as one whose script is not known, is sent again alone.
@@ -146,6 +150,8 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             for position, reply in zip(positions, answers, strict=True):
                 replies[position] = reply
         for position, again in wire.refused(replies, (self._exceptions.ResponseError, *self._learns_by)):
+            known = [one for one in (position, *again) if not isinstance(replies[one], self._exceptions.NoScriptError)]
+            self.traffic.retries += len(known)
             replies[position] = self.request(requests[position])
             for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
                 replies[other] = reply
@@ -158,6 +164,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
                 replies = self._together(self._client_for(request.call), (command(request.call), *request.behind))
                 if not isinstance(replies[0], self._exceptions.NoScriptError):
                     break
+                self.traffic.loads += 1
             return wire.of_replicated(request, replies, self._exceptions)
         except self._learns_by:
             self._alone(request.call)  # by the cluster's client, which learns from it where the slot is
@@ -165,10 +172,12 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
 
     def _together(self, client: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands to one server on one connection. Returns the replies, with errors among them."""
+        self.traffic.sending_together(commands)
         with client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command, **self._options)
-            return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return self.traffic.receive(replies)
 
     def _client_for(self, request: Call | Command) -> Any:
         if not self._cluster:

@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.common")
 
 
 def load(name: str) -> Any:

@@ -239,6 +239,10 @@ class Keyspace:
             return None  # another program's key
         return name
 
+    def thread_of_key(self, key: bytes) -> str | None:
+        """The thread that has a key, whatever its ending is; None where it is no key of a thread of this prefix."""
+        return self.thread_of(key, key.rpartition(b"}:")[2])
+
 
 def owner_beside(index_key: bytes) -> bytes:
     """The key that says who owns a thread, beside the thread's index."""

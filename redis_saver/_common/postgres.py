@@ -11,7 +11,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.common")
 _PARAMETERS = (
     "connection_class",
     "kwargs",

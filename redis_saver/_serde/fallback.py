@@ -181,7 +181,7 @@ except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error
 else:
     _why = "one of them has changed"
 if not KNOWN:
-    logging.getLogger(__name__).warning(
+    logging.getLogger("redis_saver.serde").warning(
         "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a JsonPlusSerializer: it is slower, long values are "
         "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a langgraph-checkpoint that it knows.",
         _why,

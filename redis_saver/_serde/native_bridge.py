@@ -20,7 +20,7 @@ from redis_saver._serde.message_codec import Encoder
 
 __all__ = ["CLASSES", "native", "payload"]
 
-_LOG: Final = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger("redis_saver.serde")
 
 if TYPE_CHECKING:
     from redis_saver._serde import native

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
@@ -128,6 +128,8 @@ _NOTHING = _Thread()
 class ChunkCache:
     """The last versions of values in chunks, and histories, of the threads used last."""
 
+    kind: ClassVar[str] = "remembered"
+
     def __init__(self, limit: int) -> None:
         """Remember so many bytes at the most.
 
@@ -142,6 +144,7 @@ class ChunkCache:
 
     def after_fork(self) -> None:
         """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
+        self._hits = self._misses = 0
         self._threads: OrderedDict[bytes, _Thread] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0
@@ -150,7 +153,16 @@ class ChunkCache:
     def of(self, thread: bytes) -> Cached:
         """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
         with self._lock:
-            return self._threads.get(thread, _NOTHING).versions
+            known = self._threads.get(thread)
+            if known is None:
+                self._misses += 1
+                return _NOTHING.versions
+            self._hits += 1
+            return known.versions
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields of `RedisStats` about it. A look at a thread (`of`) is a hit where something of it is remembered."""
+        return {"cache_bytes": self._size, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def table_of(self, thread: bytes, ns: str) -> KnownTable | None:
         """The version table of the checkpoint of a namespace that was put or read last."""

@@ -23,6 +23,7 @@ from langgraph.store.base import (
 from redis_saver._common.keywords import ChecksKeywords
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.runner import Driver
+from redis_saver._engine.stats import Counting
 from redis_saver._store import namespaces, operations, searching
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import VersionedItem
@@ -37,18 +38,20 @@ class Interface(ChecksKeywords, BaseStore):
     _context: StoreContext
     _driver: Driver[Any]
     """What runs the operations."""
+    _counting: Counting
+    """What counts the calls."""
 
-    def _run(self, operation: Operation[T], texts: Texts | None = None) -> T:
+    def _run(self, operation: Operation[T], texts: Texts | None = None, *, name: str = "") -> T:
         """Run an operation, after what it noted was embedded."""
         if texts and (embedder := self._context.embedder) is not None:
             embedder.embed(texts)
-        return self._driver.run(operation)
+        return self._driver.run(self._counting.call(operation, name))
 
-    async def _arun(self, operation: Operation[T], texts: Texts | None = None) -> T:
+    async def _arun(self, operation: Operation[T], texts: Texts | None = None, *, name: str = "") -> T:
         """`_run` for asyncio. Texts are embedded on the caller's event loop, as that is where an asynchronous client of a model works."""
         if texts and (embedder := self._context.embedder) is not None:
             await embedder.aembed(texts)
-        return await self._driver.arun(operation)
+        return await self._driver.arun(self._counting.call(operation, name))
 
     def _refresh(self, asked: bool | None) -> bool:
         return bool((self.ttl_config or {}).get("refresh_on_read", True)) if asked is None else bool(asked)
@@ -74,12 +77,12 @@ class Interface(ChecksKeywords, BaseStore):
             InvalidNamespaceError: A namespace is none, as in the methods. Nothing was sent.
         """
         texts = Texts()
-        return self._run(operations.batch(self._context, ops, texts), texts)
+        return self._run(operations.batch(self._context, ops, texts), texts, name="batch")
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
         texts = Texts()
-        return await self._arun(operations.batch(self._context, ops, texts), texts)
+        return await self._arun(operations.batch(self._context, ops, texts), texts, name="batch")
 
     def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> VersionedItem | None:
         """Read an item. One round trip.
@@ -158,11 +161,11 @@ class Interface(ChecksKeywords, BaseStore):
 
     def delete(self, namespace: tuple[str, ...], key: str) -> None:
         """Delete an item, if it is there. One round trip, two for the last item of a partition."""
-        self._run(operations.delete(self._context, namespace, str(key)))
+        self._run(operations.delete(self._context, namespace, str(key)), name="delete")
 
     async def adelete(self, namespace: tuple[str, ...], key: str) -> None:
         """`delete` for asyncio."""
-        await self._arun(operations.delete(self._context, namespace, str(key)))
+        await self._arun(operations.delete(self._context, namespace, str(key)), name="delete")
 
     def search(
         self,
@@ -197,7 +200,7 @@ class Interface(ChecksKeywords, BaseStore):
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query, self._refresh(refresh_ttl))
         texts = Texts()
-        return list(self._run(searching.search(self._context, op, texts), texts))
+        return list(self._run(searching.search(self._context, op, texts), texts, name="search"))
 
     async def asearch(
         self,
@@ -213,7 +216,7 @@ class Interface(ChecksKeywords, BaseStore):
         """`search` for asyncio."""
         op = SearchOp(namespace_prefix, filter, limit, offset, query, self._refresh(refresh_ttl))
         texts = Texts()
-        return list(await self._arun(searching.search(self._context, op, texts), texts))
+        return list(await self._arun(searching.search(self._context, op, texts), texts, name="search"))
 
     def list_namespaces(
         self,

@@ -6,16 +6,18 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
 
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.store")
 
 
 class Remembered:
     """Values under keys, in so many bytes of memory. OS threads share them, so nobody changes one: who learns more puts another in its place."""
+
+    kind: ClassVar[str] = "remembered"
 
     def __init__(self, limit: int) -> None:
         """Remember so many bytes at the most.
@@ -31,6 +33,7 @@ class Remembered:
 
     def after_fork(self) -> None:
         """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
+        self._hits = self._misses = 0
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
@@ -39,7 +42,9 @@ class Remembered:
         """What is remembered under a key, or None."""
         with self._lock:
             if (found := self._values.get(key)) is None:
+                self._misses += 1
                 return None
+            self._hits += 1
             self._values.move_to_end(key)
             return found[0]
 
@@ -65,6 +70,10 @@ class Remembered:
             self._size += size
             while self._size > self._limit:
                 self._drop(next(iter(self._values)))
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields of `RedisStats` about it."""
+        return {"cache_bytes": self._size, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def forget(self, key: Hashable) -> None:
         """Forget what is remembered under a key."""

@@ -22,6 +22,7 @@ from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._common.ttl import TTL, Expiry
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
 from redis_saver._storage import encryption
@@ -92,6 +93,7 @@ class Store(Interface, Generic[ClientT]):
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         super().__init__()
+        self._counting = Counting()
         keyspace = StoreKeyspace(prefix)
         self._driver = self._driver_class(
             client,
@@ -145,6 +147,15 @@ class Store(Interface, Generic[ClientT]):
         """`setup` for asyncio."""
         await self._driver.acheck_version()
 
+    def stats(self) -> RedisStats:
+        """A copy of what was counted so far, in this process. Nothing is sent."""
+        traffic, remembered = self._driver.traffic.numbers(), self._context.remembered.numbers()
+        return RedisStats(self._counting.snapshot(), **traffic, **remembered)
+
+    def _measured(self) -> Measured:
+        sources = self._driver.traffic, self._context.remembered
+        return Measured(self._counting, self._driver.server, "items", sources)
+
     def count(self, namespace_prefix: tuple[str, ...] = ()) -> int:
         """Count the items of a namespace and of those below it. No item is read."""
         return self._run(namespaces.count(self._context, namespace_prefix))
@@ -174,11 +185,11 @@ class Store(Interface, Generic[ClientT]):
         Returns:
             How many items were removed.
         """
-        return self._run(namespaces.sweep(self._context))
+        return self._run(namespaces.sweep(self._context), name="sweep_ttl")
 
     async def asweep_ttl(self) -> int:
         """`sweep_ttl` for asyncio."""
-        return await self._arun(namespaces.sweep(self._context))
+        return await self._arun(namespaces.sweep(self._context), name="sweep_ttl")
 
     def rebuild_directory(self) -> int:
         """Make the directory of partitions anew, after `StoreDamaged` says that a part of it is gone. It looks at all keys of the server (SCAN).
@@ -188,11 +199,11 @@ class Store(Interface, Generic[ClientT]):
         Returns:
             How many partitions there are.
         """
-        return self._run(directory.rebuild(self._context))
+        return self._run(directory.rebuild(self._context), name="rebuild_directory")
 
     async def arebuild_directory(self) -> int:
         """`rebuild_directory` for asyncio."""
-        return await self._arun(directory.rebuild(self._context))
+        return await self._arun(directory.rebuild(self._context), name="rebuild_directory")
 
 
 def context_of(store: Store[Any]) -> StoreContext:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import AsyncTieredDriver
 from redis_saver._tiered.flush.workers import AsyncFlusher
@@ -60,23 +61,23 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
             left = await (self.aclose() if is_last else self.aflush(CLOSE_TIMEOUT))
         self._leave(left, captured.error, error)
 
-    def _run(self, operation: Tiered[T]) -> T:
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
         if self._flushes and not self._flusher.is_at_work:
             self._driver.call(self._flusher.run)
-        return self._driver.run(with_own_errors(operation))
+        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    async def _arun(self, operation: Tiered[T]) -> T:
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         if self._flushes and not self._flusher.is_at_work:
             await self._driver.on_loop_of_cold(self._flusher.run)
-        return await self._driver.arun(with_own_errors(operation))
+        return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
+    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
         if self._flushes and not self._flusher.is_at_work:
             self._driver.call(self._flusher.run)
-        return self._driver.stream(with_own_errors(operation))
+        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
-    async def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
+    async def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
         if self._flushes and not self._flusher.is_at_work:
             await self._driver.on_loop_of_cold(self._flusher.run)
-        async for one in self._driver.astream(with_own_errors(operation)):
+        async for one in self._driver.astream(self._counting.stream(with_own_errors(operation), name)):
             yield one

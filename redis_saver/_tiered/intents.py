@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver._checkpoint import threads
+from redis_saver._common.display import error_text, shown
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Argument, Call, Operation, Sleep
@@ -23,6 +25,7 @@ from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """The record of an intent on a whole thread; a field that never exists."""
+_LOG = ThrottledLog("redis_saver.tiered")
 _ATTEMPTS = 3
 """How often a damaged thread is repaired before a write fails. Others may damage it again, or the damage may be where a repair does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
@@ -115,11 +118,19 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
-    if (yield Call(scripts.REPAIR, left, (b"0",))) == RepairReply.ASK_COLD:
+    answer = yield Call(scripts.REPAIR, left, (b"0",))
+    if answer == RepairReply.ASK_COLD:
         in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
         if answer == RepairReply.ASK_COLD:  # if not, somebody deleted it meanwhile
             raise damage
+    if answer == RepairReply.GIVEN_UP:
+        tiers.counts.repairs += 1
+        _LOG.warning(
+            "thread %s was damaged in hot, which drops it and is filled from cold: %s",
+            shown(thread),
+            error_text(damage),
+        )
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:

@@ -24,6 +24,7 @@ from redis_saver._common.display import error_text, kind_of
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import R, T
 from redis_saver._engine.runner import Driver, DriverWrapper
+from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._tiered import checking, operations
@@ -41,7 +42,7 @@ from redis_saver.errors import BacklogWarning
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.tiered")
 
 
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
@@ -119,6 +120,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
+        self._counting = Counting()
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot: Hot = hot
@@ -191,7 +193,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""
-        return self._tiers.counts.snapshot()
+        return self._tiers.counts.snapshot(self._counting)
+
+    def _measured(self) -> Measured:
+        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
+        return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
 
     def _closed(self, left: int) -> int:
         """Log how much `close` has left in hot, and return the number of records."""

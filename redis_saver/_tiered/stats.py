@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from redis_saver._engine.stats import Counting, OperationStats
 
 
 @dataclass
@@ -19,6 +23,8 @@ class Stats:
     """Reads that cold answered, as the thread had a write intent."""
     bypasses: int = 0
     """Reads and writes that went on without hot, as it failed."""
+    repairs: int = 0
+    """Threads of which a part was gone in hot, and that hot dropped, as cold has them."""
     enrolled: int = 0
     """Threads that only hot had, and that cold got."""
     written_through: int = 0
@@ -43,11 +49,18 @@ class Stats:
     """Those of them that cold refused, and that are tried again with pauses."""
     last_error: str = ""
     """The last error of the flusher."""
+    operations: Mapping[str, OperationStats] = field(default_factory=dict)
+    """The calls by method. `saver.hot.stats()` has what they, and the flusher, sent to Redis."""
+
+
+BACKLOG = frozenset(("dirty_threads", "backlog", "oldest_seconds", "set_aside"))
+"""The fields that speak of all processes."""
 
 
 class Counts(Stats):
     """The numbers of a process while they change. Users get copies (`snapshot`)."""
 
+    kind: ClassVar[str] = "tier"
     _look: str = ""
 
     def after_fork(self) -> None:
@@ -55,9 +68,15 @@ class Counts(Stats):
         vars(self).clear()
         vars(self).update(vars(Stats()))
 
-    def snapshot(self) -> Stats:
-        """A copy of the numbers so far."""
-        return Stats(**{each.name: getattr(self, each.name) for each in fields(Stats)})
+    def snapshot(self, counting: Counting) -> Stats:
+        """A copy of the numbers so far, with those of the calls."""
+        numbers = {each.name: getattr(self, each.name) for each in fields(Stats)}
+        return Stats(**numbers | {"operations": counting.snapshot()})
+
+    def numbers(self) -> Mapping[str, Any]:
+        """The numbers so far, without those of the backlog where this process does not know it: it would tell 0 while others wait."""
+        found = {each.name: getattr(self, each.name) for each in fields(Stats)}
+        return found if self.knows_backlog else {name: found[name] for name in found.keys() - BACKLOG}
 
     @property
     def knows_backlog(self) -> bool:

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import SyncTieredDriver
 from redis_saver._tiered.flush.workers import Flusher
@@ -55,7 +56,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Stop the flusher of this process, and flush what it can in so many seconds. Answers how many records are left, as `flush`.
 
-        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver`, WARNING).
+        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver.tiered`, WARNING).
         With `flusher=False`, or write-through, it flushes nothing and answers 0.
         """
         deadline = time.monotonic() + timeout
@@ -76,25 +77,25 @@ class TieredSaver(TwoTiers[RedisSaver]):
             left = self.close() if is_last else self.flush(CLOSE_TIMEOUT)
         self._leave(left, captured.error, error)
 
-    def _run(self, operation: Tiered[T]) -> T:
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
         if self._flushes:
             self._flusher.start()
-        return self._driver.run(with_own_errors(operation))
+        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    async def _arun(self, operation: Tiered[T]) -> T:
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         if self._flushes:
             self._flusher.start()
-        return await self._driver.arun(with_own_errors(operation))
+        return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    def _stream(self, operation: TieredStream[T]) -> Iterator[T]:
+    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
         if self._flushes:
             self._flusher.start()
-        return self._driver.stream(with_own_errors(operation))
+        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
-    def _astream(self, operation: TieredStream[T]) -> AsyncIterator[T]:
+    def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
         if self._flushes:
             self._flusher.start()
-        return self._driver.astream(with_own_errors(operation))
+        return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
 
     async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
         """`put` for asyncio. Waits for room in the backlog without a worker thread."""

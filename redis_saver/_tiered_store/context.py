@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from redis_saver._common.display import error_text
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, Request, T
 from redis_saver._store.calling import together
@@ -13,6 +15,8 @@ from redis_saver._store.writing import clean
 from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
 from redis_saver._tiered_store.stats import Counts
 from redis_saver.errors import StoreDamaged
+
+_LOG = ThrottledLog("redis_saver.tiered_store")
 
 
 class StoreTiers:
@@ -47,8 +51,9 @@ def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Op
 def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
     try:
         return (yield from make())
-    except StoreDamaged:
+    except StoreDamaged as damage:
         tiers.counts.repairs += 1
+        _LOG.warning("a partition was damaged in hot, which drops it and is filled from cold: %s", error_text(damage))
         yield from clean(tiers.hot, partition, 0, "all")
         return (yield from make())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
@@ -14,6 +14,18 @@ from redis_saver._tiered.requests import Tiered
 from redis_saver._tiered_store import reading, searching, writing
 from redis_saver._tiered_store.context import StoreTiers
 from redis_saver._tiered_store.reading import Get, Reads, Search
+
+METHODS: Mapping[type[Op], str] = {GetOp: "get", SearchOp: "search", ListNamespacesOp: "list_namespaces"}
+"""LangGraph's methods that are a batch of one operation."""
+
+
+def method_of(ops: Sequence[Op]) -> str:
+    """What method of LangGraph's a batch was made by: its methods are batches of one."""
+    if len(ops) != 1:
+        return "batch"
+    if isinstance(ops[0], PutOp):
+        return "delete" if ops[0].value is None else "put"
+    return METHODS.get(type(ops[0]), "batch")
 
 
 def batch(tiers: StoreTiers, ops: Iterable[Op]) -> Tiered[list[Result]]:

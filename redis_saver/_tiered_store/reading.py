@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from langgraph.store.base import GetOp, Item, Op, Result, SearchOp
 
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import together
@@ -22,6 +23,8 @@ from redis_saver._tiered_store import searching
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
 from redis_saver._tiered_store.copies import Copy, Read, aware, copy_of, fill, item_of, read
 from redis_saver.errors import DecodeError, StoreBusy, StoreDamaged
+
+_LOG = ThrottledLog("redis_saver.tiered_store")
 
 
 class Get(NamedTuple):
@@ -164,6 +167,10 @@ def _take_page(
 def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
     """Remove copies that cannot be decoded, as of another serializer or key. A later read fills hot anew. One round trip, none for none."""
     tiers.counts.repairs += len(fields)
+    if fields:
+        _LOG.warning(
+            "copies in hot cannot be decoded, as of another serializer or key; they are removed, and read from cold"
+        )
     yield from put(tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
 
 

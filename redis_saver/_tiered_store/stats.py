@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from redis_saver._engine.stats import Counting, OperationStats
 
 
 @dataclass
@@ -22,16 +26,24 @@ class TieredStoreStats:
     bypasses: int = 0
     """Reads and writes that went on without hot, as it failed."""
     errors: int = 0
-    """Writes that cold has, and that could not be read back. The last reason is in the log (`redis_saver`, WARNING)."""
+    """Writes that cold has, and that could not be read back. The last reason is in the log (`redis_saver.tiered_store`, WARNING)."""
+    operations: Mapping[str, OperationStats] = field(default_factory=dict)
+    """The calls by method. `store.hot.stats()` has what they sent to Redis."""
 
 
 class Counts(TieredStoreStats):
     """The numbers of a process while they change. Users get copies (`snapshot`)."""
 
+    kind: ClassVar[str] = "store_tier"
+
+    def numbers(self) -> Mapping[str, Any]:
+        """The numbers so far."""
+        return vars(self)
+
     def after_fork(self) -> None:
         """In the child, begin with zero."""
         vars(self).update(vars(TieredStoreStats()))
 
-    def snapshot(self) -> TieredStoreStats:
-        """A copy of the numbers so far."""
-        return replace(TieredStoreStats(), **vars(self))
+    def snapshot(self, counting: Counting) -> TieredStoreStats:
+        """A copy of the numbers so far, with those of the calls."""
+        return replace(TieredStoreStats(), **vars(self) | {"operations": counting.snapshot()})

@@ -12,6 +12,7 @@ from redis_saver._common import forks
 from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.store import context_of
 from redis_saver._store.sync import RedisStore
@@ -57,6 +58,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         super().__init__()
+        self._counting = Counting()
         if not isinstance(hot, self._hot_class):
             raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
         if not isinstance(cold, BaseStore) or cold is hot:
@@ -80,11 +82,11 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         """The class, hot, and the class of cold."""
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__})"
 
-    def _run(self, operation: Tiered[T]) -> T:
-        return self._driver.run(with_own_errors(operation))
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
+        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    def _arun(self, operation: Tiered[T]) -> Awaitable[T]:
-        return self._driver.arun(with_own_errors(operation))
+    def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
+        return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see what was there before the puts; of several puts of an item the last one counts.
@@ -102,11 +104,13 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             InvalidNamespaceError: A namespace is none. Nothing was sent.
             Exception: Whatever cold raises. It may have stored the puts all the same; until their write intents expire (5 minutes), reads of these items go to cold.
         """
-        return self._run(operations.batch(self._tiers, ops))
+        given = list(ops)
+        return self._run(operations.batch(self._tiers, given), operations.method_of(given))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
-        return await self._arun(operations.batch(self._tiers, ops))
+        given = list(ops)
+        return await self._arun(operations.batch(self._tiers, given), operations.method_of(given))
 
     def warm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """Bring copies of all items under a prefix of two labels to hot, so that it answers searches, too.
@@ -127,7 +131,11 @@ class TwoTierStore(BaseStore, Generic[Hot]):
 
     def stats(self) -> TieredStoreStats:
         """A copy of what was counted so far, in this process."""
-        return self._tiers.counts.snapshot()
+        return self._tiers.counts.snapshot(self._counting)
+
+    def _measured(self) -> Measured:
+        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
+        return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
 
 
 def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None) -> int:

@@ -25,7 +25,7 @@ from redis_saver.errors import StoreBusy
 
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
 Items: TypeAlias = Mapping[tuple[tuple[str, ...], str], Item | None]
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.tiered_store")
 
 
 class Begun(NamedTuple):

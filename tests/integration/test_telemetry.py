@@ -1,4 +1,4 @@
-"""What is exported by OpenTelemetry is what `stats()` says: all of it, of each saver, as long as it is used."""
+"""What is exported by OpenTelemetry is what `stats()` says: all of it, of savers, stores and caches, as long as they are used."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ from typing import Any
 import pytest
 from factories import config
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tiering import written
 
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    CacheStats,
+    RedisCache,
+    RedisLLMCache,
+    RedisSaver,
+    RedisStats,
+    RedisStore,
+    Stats,
+    ThreadNotFound,
+    TieredSaver,
+    TieredStore,
+    TieredStoreStats,
+)
 from redis_saver._client.clients import connect
-from redis_saver.telemetry import INSTRUMENTS, LAST_ERROR, RESULT, instrument
-from redis_saver._tiered.stats import Stats
+from redis_saver._engine.stats import measured
+from redis_saver._telemetry.calls import described
+from redis_saver._telemetry.instruments import DIRECTION, DURATION, INSTRUMENTS, LAST_ERROR, RESULT, TIER
+from redis_saver.telemetry import instrument
 
 
 class Meters:
@@ -63,15 +80,11 @@ def tiered(**settings: Any) -> TieredSaver:
 def exported() -> dict[str, tuple[str, dict[str, str]]]:
     """Of each field: the instrument, and the attribute it has there."""
     return {
-        field: (one.name, {RESULT: result} if result else {})
-        for one in INSTRUMENTS
-        for field, result in one.fields.items()
+        field: (one.name, {RESULT: result} if result else {}) for one in TIER for field, result in one.fields.items()
     }
 
 
 def test_every_field_is_exported_as_what_it_is(meters: Meters) -> None:
-    fields = {field.name for field in dataclasses.fields(Stats) if not field.name.startswith("_")}
-    assert fields == {*exported(), "last_error"}
     saver = tiered()
     instrument(saver, meters.provider, {"tier": "chats"})
     for number, field in enumerate(exported(), 1):
@@ -88,17 +101,32 @@ def test_kinds_and_units(meters: Meters) -> None:
     saver._context.counts.last_error = "ValueError: no"
     instrument(saver, meters.provider)
     found = meters.metrics()
-    assert set(found) == {*(one.name for one in INSTRUMENTS), LAST_ERROR}
-    for one in INSTRUMENTS:
+    told = [one for kind in ("tier", "traffic", "remembered") for one in INSTRUMENTS[kind]]
+    assert set(found) == {*(one.name for one in told), LAST_ERROR}
+    for one in told:
         metric = found[one.name]
         assert (metric.unit, metric.description) == (one.unit, one.about)
-        assert one.unit == "s" or one.unit.startswith("{")
-        assert hasattr(metric.data, "is_monotonic") != one.is_gauge
-        if not one.is_gauge:
-            assert metric.data.is_monotonic
-    assert {one.name for one in INSTRUMENTS if one.is_gauge} == {
+        assert one.unit in ("s", "By") or one.unit.startswith("{")
+        kind = {None: "gauge", True: "counter", False: "amount"}[getattr(metric.data, "is_monotonic", None)]
+        assert kind == one.kind
+    assert {one.name for one in TIER if one.kind == "gauge"} == {
         f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "set_aside")
     }
+
+
+@pytest.mark.parametrize(
+    ("stats", "kinds"),
+    [
+        (Stats, {"tier"}),
+        (RedisStats, {"traffic", "remembered"}),
+        (CacheStats, {"traffic", "cache"}),
+        (TieredStoreStats, {"store_tier"}),
+    ],
+)
+def test_every_field_has_an_instrument(stats: Any, kinds: set[str]) -> None:
+    """But for the calls, which the histogram has, and the text of an error."""
+    told = [field for kind in kinds for one in INSTRUMENTS[kind] for field in one.fields]
+    assert sorted(told) == sorted({one.name for one in dataclasses.fields(stats)} - {"operations", "last_error"})
 
 
 async def test_what_really_happens(meters: Meters) -> None:
@@ -181,10 +209,89 @@ def test_a_provider_is_not_kept_alive() -> None:
     assert gone() is None
 
 
-def test_what_is_no_tiered_saver(meters: Meters) -> None:
-    for one in (RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver(), None):
+def test_what_is_none_of_ours(meters: Meters) -> None:
+    for one in (InMemorySaver(), None, RedisSaver):
         with pytest.raises(TypeError, match="TieredSaver"):
             instrument(one, meters.provider)  # type: ignore[arg-type]
+
+
+def of(meters: Meters, name: str, **attributes: Any) -> list[float]:
+    """The points that have these attributes, and no others."""
+    return [value for key, value in meters.points(name).items() if set(attributes.items()) == set(key)]
+
+
+def test_savers_stores_and_caches(meters: Meters) -> None:
+    """Each tells what `stats()` says. They are told apart without attributes of their own."""
+    client = connect("memory://", asynchronous=False)
+    saver, store, cache = RedisSaver(client), RedisStore(client), RedisCache[Any](client)
+    both = TieredStore(RedisStore(client, prefix="hot"), InMemoryStore())
+    for one in (saver, store, cache, both):
+        instrument(one, meters.provider, {"service": "chats"} if one is both else None)
+    saver.get_tuple(config())
+    store.put(("m",), "k", {"a": 1})
+    cache.get([(("a",), "k")])
+    both.get(("m",), "k")
+    both.put(("m",), "k", {"a": 1})
+    both.get(("m",), "k")
+    for one, collection in ((saver, "checkpoints"), (store, "items"), (cache, "entries"), (both.hot, "items")):
+        found: Any = one.stats()
+        where: dict[str, Any] = {"db.collection.name": collection}
+        where |= {"service": "chats"} if one is both.hot else {}
+        assert of(meters, "redis_saver.round_trips", **where) == [found.round_trips] != [0]
+        io = "redis_saver.network.io"
+        assert of(meters, io, **where, **{DIRECTION: "transmit"}) == [found.bytes_sent]
+        assert of(meters, io, **where, **{DIRECTION: "receive"}) == [found.bytes_received]
+    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1]
+    assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "miss"}) == [1]
+    assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "hit"}) == [1]
+    assert len(meters.points("redis_saver.remembered.size")) == 3
+    instrument(RedisLLMCache(cache), meters.provider)
+    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], "it has the counts of its cache"
+
+
+def durations(meters: Meters) -> dict[tuple[Any, Any, Any], tuple[int, Any]]:
+    points = meters.metrics()[DURATION].data.data_points
+    names = ("db.operation.name", "db.collection.name", "error.type")
+    return {
+        tuple(point.attributes.get(name) for name in names): (point.count, list(point.bucket_counts))  # type: ignore[misc]
+        for point in points
+    }
+
+
+def test_durations_are_those_of_stats(meters: Meters) -> None:
+    saver = RedisSaver(connect("memory://", asynchronous=False))
+    instrument(saver, meters.provider, {"n": 0})
+    instrument(saver, meters.provider, {"n": 1})
+    for _ in range(3):
+        saver.get_tuple(config())
+    with pytest.raises(ThreadNotFound):
+        saver.pin("nobody")
+    stats, metric = saver.stats(), meters.metrics()[DURATION]
+    found = durations(meters)
+    assert found == {
+        ("get_tuple", "checkpoints", None): (3, list(stats.operations["get_tuple"].histogram.values())),
+        ("pin", "checkpoints", "ThreadNotFound"): (1, list(stats.operations["pin"].histogram.values())),
+    }
+    assert metric.unit == "s"
+    for point in metric.data.data_points:
+        assert dict(point.attributes)["n"] == 1, "the last attributes hold"
+        assert list(point.explicit_bounds) == [*stats.operations["pin"].histogram][:-1]
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("redis://anna:secret@db.example:6380/3", {"server.address": "db.example", "server.port": 6380, "db.namespace": "3"}),
+        ("rediss://db.example", {"server.address": "db.example", "server.port": 6379, "db.namespace": "0"}),
+        ("redis://[::1]:7000", {"server.address": "::1", "server.port": 7000, "db.namespace": "0"}),
+        ("unix:///run/redis.sock", {"server.address": "/run/redis.sock"}),
+        ("redis+sentinel://a:1,b:2/main", {"server.address": "a:1,b:2"}),
+        ("memory://", {}),
+    ],
+)  # fmt: skip
+def test_where_the_server_is(url: str, wanted: dict[str, Any]) -> None:
+    found = described(measured(RedisSaver(connect(url, asynchronous=False))))  # type: ignore[arg-type]
+    assert found == {"db.system.name": "redis", "db.collection.name": "checkpoints", **wanted}
 
 
 def process(text: str) -> str:

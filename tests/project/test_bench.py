@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.servers import redis_with_modules
 
 PLOTS = {"chat.svg", "throughput.svg", "memory.svg"}
 ROOT = Path(__file__).parents[2]
@@ -46,6 +45,12 @@ if find_spec("deepagents"):
     OF_SERVED["deep-agent"] = {
         "sent on average", "received on average", "bytes both ways, second half: x first half", "worst turn, both ways",
     }  # fmt: skip
+STORES = {"redis_saver", "memory", "tiered"}
+LANGGRAPH_REDIS = "langgraph.store.redis"
+OF_STORES = {
+    "get", "put", *(f"batch of 100 {what}s{whose}" for what in ("get", "put") for whose in ("", " of 100 users")),
+    *(f"search of 20, {what}" for what in ("the newest 10", "the newest 100", "filter, 10 of a third", "filter, none")),
+}  # fmt: skip
 TIERS = {"TieredSaver", "TieredSaver behind", "TieredSaver latest"}
 OF_TIERS = {
     "turn": {"redis_saver", *TIERS},
@@ -64,7 +69,13 @@ def bench(*arguments: str) -> str:
 
 def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
-    said = bench("--smallest", "--savers", asked_for, "--results", str(tmp_path), "--name", "smallest")
+    stores = (
+        "--stores",
+        ",".join([*STORES, LANGGRAPH_REDIS]),
+        "--redis-modules-url",
+        "redis://127.0.0.1:1",
+    )  # nobody is there
+    said = bench("--smallest", "--savers", asked_for, *stores, "--results", str(tmp_path), "--name", "smallest")
     found = json.loads((tmp_path / "smallest.json").read_text())
     assert found == json.loads((tmp_path / "latest.json").read_text())
     check_rows(found)
@@ -95,6 +106,10 @@ def check_rows(found: dict[str, Any]) -> None:
     for metric, savers in OF_TIERS.items():
         assert seen.pop(("tiers", metric)) == savers, metric
     assert seen.pop(("reads", "get_tuple")) == {"redis_saver", "TieredSaver", "TieredSaver behind"}
+    for metric in OF_STORES:
+        assert seen.pop(("store", metric)) == STORES, metric
+    for metric in ("20: numpy's product", "20: the nearest 10", "20: the nearest 10, filter, of a third"):
+        assert seen.pop(("store-vectors", metric)) == STORES - {"tiered"}, metric
     assert not seen
     assert bool(find_spec("deepagents")) != any("deepagents" in note["note"] for note in found["notes"])
     raw = [row for row in found["rows"] if row["saver"] == "raw SET / GET"]
@@ -112,9 +127,10 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert len(measured) == 15  # the others take more than the smallest run has
     for budget in found["budgets"]:
         assert budget["budget"] in said
-    if redis_with_modules() is None:
-        assert "--redis-modules-url" in found["not_run"]["langgraph-checkpoint-redis"] or find_spec("redisvl") is None
-        assert "langgraph-checkpoint-redis did not run" in said
+    assert found["not_run"].keys() == {"langgraph-checkpoint-redis", LANGGRAPH_REDIS, f"{LANGGRAPH_REDIS} with vectors"}
+    for name, reason in found["not_run"].items():
+        assert reason.startswith("ConnectionError") or find_spec("redisvl") is None
+        assert f"{name} did not run" in said
 
 
 def test_profile() -> None:

@@ -22,7 +22,7 @@ ELSEWHERE = {"docs/deployment.md"}
 """Its programs are run by `tests/integration/test_deployment.py`."""
 COMMANDS_OF_THE_README = 2
 """They set up an environment, so they are run by whoever checks a clean clone: `.ci/run` runs the tests', `tests/cli/test_demo.py` what the other one starts."""
-SHOWN = ("ACL SETUSER ", "redis-cli ", "   ", "max(")
+SHOWN = ("ACL SETUSER ", "redis-cli ", "   ")
 """How a block of `text` may begin: what other programs take, or a drawing. (The rules are tested by `tests/integration/test_install.py`.)"""
 
 

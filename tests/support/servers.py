@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from bench.servers import end_with_this_process, redis_of_the_wheel, redis_with_modules
+from bench.servers import Unavailable, end_with_this_process, modules_command, redis_of_the_wheel
 from bench.servers import redis_program as binary
 
 
@@ -112,8 +112,11 @@ class Server:
 
 def modules_server() -> Server | None:
     """A server with RedisJSON and RediSearch; None where there is none."""
-    program = redis_with_modules()
-    return None if program is None else Server(*program[1:], program=program[0])
+    try:
+        program, *options = modules_command()
+    except Unavailable:
+        return None
+    return Server(*options, program=program)
 
 
 class Cluster:

@@ -392,3 +392,18 @@ async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(st
     between(stage.through, scripts.CLAIM, flushed_and_begins_an_intent)
     await stage.through.put_writes(last, [("n", 2)], "task-z")
     assert {"task-y", "task-z"} < {write[0] for write in (await stage.cold.get_tuple(config())).pending_writes}
+
+
+async def test_who_takes_over_says_so_and_who_is_late_too(stage: Stage, caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
+    caplog.set_level("INFO", "redis_saver.tiered")
+    await written(stage.uniform)
+    await stage.take()
+    await drained(stage.other)
+    await stage.late()
+    said = [
+        (record.levelname, record.getMessage().partition(" from one")[0].partition(", as")[0])
+        for record in caplog.records
+    ]
+    assert said[0] == ("INFO", "the flusher takes over thread 'thread'")
+    assert ("WARNING", "another flusher has taken over thread 'thread'") in said

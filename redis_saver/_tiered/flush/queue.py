@@ -187,7 +187,7 @@ _MAX_BYTES = 32 * 2**20
 """About how many bytes of memory the remembered channel versions may take."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _ASK_AGAIN = 0.05
-_LOG = logging.getLogger("redis_saver")
+_LOG = logging.getLogger("redis_saver.tiered")
 
 
 def what_is_left(stats: Stats) -> str:

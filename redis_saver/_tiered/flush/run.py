@@ -19,6 +19,7 @@ from redis_saver._checkpoint import listing, reading
 from redis_saver._common import config, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
+from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import AckReply, ClaimReply
 from redis_saver._engine.requests import Argument, Call, Command, Sleep
@@ -34,6 +35,7 @@ from redis_saver._tiered.records import Record
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
 
+_LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
 """Milliseconds after which another flusher may take over a claim. A flusher begins no record after a third of them."""
@@ -151,6 +153,11 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
         claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not raw:
         return Flushed(there, 0, 0, ())
+    if unacked:
+        _LOG.info(
+            "the flusher takes over thread %s from one that did not end its work, and does that again",
+            shown(claim.thread),
+        )
     seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
     coalesces = queue is not None and queue.history == "latest" and not unacked
     until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
@@ -160,7 +167,12 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
         left = yield ack
     except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was acked, and that is not known, all of this claim is done again
         left = yield ack
-    if left != AckReply.FENCED and queue:
+    if left == AckReply.FENCED:
+        _LOG.warning(
+            "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
+            shown(claim.thread),
+        )
+    elif queue:
         for escaped, (raw_id, versions) in claim.latest.items():
             queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
     return claim.counted(1 if left == AckReply.FENCED else left, time.monotonic() - began)

@@ -1,0 +1,403 @@
+"""What `stats()` counts is what happened: each call under its method's name, each round trip, and the bytes, from any number of OS threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+import pytest
+from caching import cache_of
+from counting import Counted
+from factories import chain, config, put
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import GetOp, PutOp
+from langgraph.store.memory import InMemoryStore
+from uniform import Target, Uniform
+from wrappers import Around
+
+from redis_saver import (
+    AsyncRedisSaver,
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    EncodeError,
+    OperationStats,
+    RedisLLMCache,
+    RedisSaver,
+    RedisStats,
+    TieredSaver,
+    TieredStore,
+)
+from redis_saver._client.clients import connect
+from redis_saver._engine import stats as counted
+from redis_saver._engine.requests import Page, Sleep
+from redis_saver._engine.stats import BOUNDS, Counting, Traffic
+
+NOT_COUNTED = {"get", "get_iter", "get_next_version", "setup", "stats", "with_allowlist", "flush", "close", "config_specs"}  # fmt: skip
+"""Methods that ask nothing of their own."""
+
+
+def calls(stats: Any) -> dict[str, tuple[int, int]]:
+    return {name: (one.calls, one.errors) for name, one in stats.operations.items()}
+
+
+def over_memory(flavour: str) -> Any:
+    hot = (AsyncRedisSaver if flavour == "async" else RedisSaver)(connect("memory://", asynchronous=flavour == "async"))
+    return hot, (AsyncTieredSaver if flavour == "async" else TieredSaver)(hot, InMemorySaver())
+
+
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("tiers", [0, 1])
+async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers: int) -> None:
+    kind = over_memory(flavour)[tiers]
+    uniform = Uniform(kind)
+    first, *_ = await chain(uniform, "a", 2)
+    await uniform.put_writes(first, [("n", 1)], "task")
+    called: dict[str, Callable[[], Any]] = {
+        "get_tuple": lambda: uniform.get_tuple(first),
+        "list": lambda: uniform.list(config("a")),
+        "threads": uniform.threads,
+        "get_thread": lambda: uniform.get_thread("a"),
+        "get_delta_channel_history": lambda: uniform.get_delta_channel_history(config=first, channels=["n"]),
+        "set_thread_ttl": lambda: uniform.set_thread_ttl("a", "1h"),
+        "get_thread_ttl": lambda: uniform.get_thread_ttl("a"),
+        "pin": lambda: uniform.pin("a"),
+        "unpin": lambda: uniform.unpin("a"),
+        "check": lambda: uniform.check("a"),
+        "copy_thread": lambda: uniform.copy_thread("a", "b"),
+        "prune": lambda: uniform.prune(["a"], strategy="delete"),
+        "delete_for_runs": lambda: uniform.delete_for_runs(["run"]),
+        "delete_thread": lambda: uniform.delete_thread("b"),
+    }
+    wanted = {"put": 2, "put_writes": 1, **dict.fromkeys(called, 1)}
+    for call in called.values():
+        with suppress(NotImplementedError):  # the cold saver cannot do it
+            await call()
+    assert {name: one.calls for name, one in kind.stats().operations.items()} == wanted
+    shown = {name for name in dir(type(kind)) if name[0] != "_" and callable(getattr(type(kind), name))}
+    twins = {name for name in shown if f"a{name}" in shown} - NOT_COUNTED
+    assert twins == wanted.keys(), "a new method: call it here, and see that it is counted under its name"
+
+
+def check_operations(stats: Any) -> None:
+    for one in stats.operations.values():
+        assert type(one) is OperationStats
+        assert list(one.histogram) == [*BOUNDS, inf]
+        assert sum(one.histogram.values()) == one.calls >= one.errors
+        assert one.seconds > 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_every_method_of_a_store_counts_under_its_name(target: Target) -> None:
+    store = target.store()
+    tiered = AsyncTieredStore if target.flavour == "async" else TieredStore
+    both = Uniform(tiered(target.store(prefix=f"{target.prefix}-hot").saver, InMemoryStore()))
+    ns, more = ("m", "anna"), {}
+    for each in (store, both):
+        await each.put(ns, "k", {"a": 1})
+        await each.get(ns, "k")
+        await each.search(ns)
+        await each.search(())
+        await each.list_namespaces()
+        await each.delete(ns, "k")
+        await each.batch([PutOp(ns, "k", {"a": 1}), GetOp(ns, "k")])
+        if each is store:
+            more = dict.fromkeys(("count", "delete_namespace", "sweep_ttl", "rebuild_directory"), (1, 0))
+            assert await each.count(ns) == await each.delete_namespace(ns) == 1
+            await each.sweep_ttl()
+            await each.rebuild_directory()
+        else:
+            more = {"warm": (1, 0)}
+            await each.warm(ns)
+        found = each.saver.stats()
+        names = ("put", "get", "list_namespaces", "delete", "batch")
+        assert calls(found) == {**dict.fromkeys(names, (1, 0)), "search": (2, 0), **more}
+        check_operations(found)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_every_method_of_a_cache_counts_under_its_name(target: Target) -> None:
+    cache = cache_of(target)
+    key = (("a",), "k")
+    await cache.set({key: (1, None)})
+    await cache.get([key])
+    await cache.get([])
+    await cache.clear()
+    found = cache.stats()
+    assert calls(found) == {"set": (1, 0), "get": (1, 0), "clear": (1, 0)}
+    assert (found.hits, found.sets) == (1, 1)
+    assert found.round_trips >= 3 and found.bytes_sent > 0
+    check_operations(found)
+    assert RedisLLMCache(cache.cache).stats() == found, "they share the counts"
+
+
+@pytest.mark.everywhere
+async def test_what_is_sent_is_what_is_counted(target: Target) -> None:
+    """Beside a client that notes what it is asked to send."""
+    client = target.client()
+    saver = target.uniform(client=client)
+    where = await put(saver, config(), {"a": "x" * 1000})
+    for _ in range(2):  # then the server knows the scripts, and a cluster's client its nodes
+        await saver.get_tuple(where)
+        await saver.put_writes(where, [("a", 1)], "before")
+    noted, before = Counted(client), saver.saver.stats()
+    found = await saver.get_tuple(config(checkpoint_id=where["configurable"]["checkpoint_id"]))
+    await saver.put_writes(where, [("a", "y" * 100)], "task")
+    after = saver.saver.stats()
+    sent = sum(len(each if isinstance(each, bytes) else each.encode()) for one in noted.sent for each in one if type(each) is not int)  # fmt: skip
+    assert len(noted.sent) == after.round_trips - before.round_trips == 2
+    assert after.bytes_sent - before.bytes_sent == sent > 100
+    assert 1000 < after.bytes_received - before.bytes_received < 3000
+    assert (after.retries, after.script_loads) == (before.retries, before.script_loads)
+    assert found.checkpoint["channel_values"] == {"a": "x" * 1000}
+    assert saver.saver.stats() == after, "to look costs nothing"
+    check_operations(after)
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+async def test_calls_that_travel_together_are_one_round_trip(target: Target) -> None:
+    saver = target.uniform()
+    where = await put(saver, config(), {"a": 1})
+    await saver.get_tuple(where)
+    before = saver.saver.stats()
+    await asyncio.gather(*(saver.get_tuple(where) for _ in range(5)))
+    after = saver.saver.stats()
+    assert after.round_trips - before.round_trips == 1
+    assert after.operations["get_tuple"].calls - before.operations["get_tuple"].calls == 5
+    one = (after.bytes_sent - before.bytes_sent) / 5
+    await saver.get_tuple(where)
+    assert saver.saver.stats().bytes_sent - after.bytes_sent == one
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_script_that_the_server_does_not_know(target: Target) -> None:
+    from servers import Server
+
+    server = Server()  # of its own: others' scripts stay
+    there = Target("redis", target.flavour, server.url, "scripts")
+    saver = there.uniform()
+    where = await put(saver, config(), {"a": 1})
+    await saver.get_tuple(where)
+    before = saver.saver.stats()
+    assert (before.script_loads, before.retries) == (2, 0)
+    there.raw.script_flush()
+    await saver.get_tuple(where)
+    after = saver.saver.stats()
+    assert (after.script_loads, after.retries, after.round_trips) == (3, 0, before.round_trips + 2)
+    if saver.native_async:
+        there.raw.script_flush()
+        await asyncio.gather(saver.get_tuple(where), saver.get_tuple(where))
+        last = saver.saver.stats()
+        assert (last.script_loads, last.retries, last.round_trips) == (4, 0, after.round_trips + 2)
+    await there.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("target_name", ["cluster"])
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+async def test_a_request_that_is_sent_again(target: Target) -> None:
+    client = target.client()
+    saver = target.uniform(client=client)
+    where = await put(saver, config(), {"a": 1})
+    await saver.get_tuple(where)
+    before, real = saver.saver.stats(), client.execute_command
+    open_slot = [
+        sys.modules["redis.exceptions"].TryAgainError("TRYAGAIN Multiple keys request during rehashing of slot")
+    ]
+
+    def execute(*arguments: Any, **options: Any) -> Any:
+        if open_slot:
+            raise open_slot.pop()
+        return real(*arguments, **options)
+
+    client.execute_command = execute
+    assert await saver.get_tuple(where)
+    after = saver.saver.stats()
+    assert (after.retries, after.script_loads) == (before.retries + 1, before.script_loads)
+    assert after.round_trips == before.round_trips + 2
+    assert calls(after)["get_tuple"] == (2, 0), "for its caller it is one call"
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_errors(target: Target) -> None:
+    saver = target.uniform()
+
+    class Unknown:
+        __slots__ = ()
+
+        def __reduce__(self) -> Any:
+            raise TypeError("no")
+
+    with pytest.raises(EncodeError):
+        await put(saver, config(), {"a": Unknown()})
+    Around(saver.saver, failing)
+    with pytest.raises(ConnectionResetError):
+        await saver.get_tuple(config())
+    with pytest.raises(ConnectionResetError):
+        await saver.list(config())
+    assert calls(saver.saver.stats()) == {"put": (1, 1), "get_tuple": (1, 1), "list": (1, 1)}
+
+
+def failing(request: Any) -> Generator[Any, Any, Any]:
+    raise ConnectionResetError
+    yield
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_call_that_is_cancelled(target: Target) -> None:
+    saver, asked = target.uniform(), asyncio.Event()
+
+    def hanging(request: Any) -> Generator[Any, Any, Any]:
+        asked.set()
+        yield Sleep(3600)
+
+    Around(saver.saver, hanging)
+    kinds = list[Any]()
+
+    class Noting:
+        def began(self, name: str, *, is_stream: bool) -> Any:
+            return lambda seconds, kind, error, key: kinds.append((name, is_stream, kind))
+
+    saver.saver._counting.observers = (Noting(),)
+    for asking in (saver.get_tuple(config()), saver.list(config())):
+        asked.clear()
+        task = asyncio.ensure_future(asking)
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert calls(saver.saver.stats()) == {"get_tuple": (1, 1), "list": (1, 1)}
+    assert kinds == [("get_tuple", False, "cancelled"), ("list", True, "cancelled")]
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_who_stops_to_draw_has_made_a_good_call(target: Target) -> None:
+    saver = target.uniform()
+    await chain(saver, "a", 3)
+    if saver.native_async:
+        stream = saver.saver.alist(config("a"))
+        async for _ in stream:
+            break
+        await stream.aclose()
+    else:
+        listed = saver.saver.list(config("a"))
+        next(listed)
+        listed.close()
+    assert calls(saver.saver.stats())["list"] == (1, 0)
+
+
+def test_a_stream_takes_the_time_that_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That in which its caller looks at a page is not in it."""
+    now = 0.0
+
+    def listing() -> Generator[Any, Any, None]:
+        nonlocal now
+        for _ in range(3):
+            now += 1
+            yield Page([1])
+        now += 0.5
+
+    monkeypatch.setattr(counted, "perf_counter", lambda: now)
+    counting = Counting()
+    for _ in counting.stream(listing(), "list"):
+        now += 1000
+    (found,) = counting.snapshot().values()
+    assert (found.calls, found.seconds, found.histogram[5.0]) == (1, 3.5, 1)
+
+
+@pytest.mark.parametrize(("seconds", "bound"), [(0.0, 0.0001), (0.0001, 0.0001), (0.00011, 0.00025), (10, 10.0), (11, inf)])  # fmt: skip
+def test_buckets(monkeypatch: pytest.MonkeyPatch, seconds: float, bound: float) -> None:
+    now = iter((0.0, seconds))
+    monkeypatch.setattr(counted, "perf_counter", lambda: next(now))
+    counting = Counting()
+    list(counting.call(iter_of(), "x"))
+    assert {at for at, count in counting.snapshot()["x"].histogram.items() if count} == {bound}
+
+
+def iter_of() -> Generator[Any, Any, None]:
+    yield from ()
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """OS threads take turns as often as the interpreter lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_os_threads_lose_nothing(impatient: None) -> None:
+    """Nobody waits for a lock, and all numbers are exact: nothing is called between reading a number and storing the sum."""
+    counting, traffic = Counting(), Traffic()
+    arguments = [b"x"] * 20
+
+    def work() -> None:
+        for _ in range(3_000):
+            for _ in counting.call(iter_of(), "x"):
+                pass
+            traffic.sending(arguments)
+            traffic.receive([b"abc", [b"d"], "é", 7, None])
+
+    workers = [threading.Thread(target=work) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert counting.snapshot()["x"].calls == 18_000
+    wanted = {"round_trips": 18_000, "bytes_sent": 360_000, "bytes_received": 90_000, "retries": 0, "script_loads": 0}
+    assert traffic.numbers() == wanted
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_begins_with_zero() -> None:
+    saver = RedisSaver(connect("memory://", asynchronous=False))
+    saver.get_tuple(config())
+    assert saver.stats().round_trips > 0
+    if (child := os.fork()) == 0:
+        os._exit(0 if saver.stats() == RedisStats() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert saver.stats().round_trips > 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_what_is_remembered(target: Target) -> None:
+    texts = {"a": [f"text {number} " * 20 for number in range(100)]}
+    saver, forgetful = target.uniform(), target.uniform(cache_bytes=0)
+    for each in (saver, forgetful):
+        where = await put(each, config("t"), texts)
+        await each.get_tuple(where)
+    found, other = saver.saver.stats(), forgetful.saver.stats()
+    assert (found.cache_hits, found.cache_misses) == (1, 1)
+    assert 20_000 < found.cache_bytes < 200_000
+    assert (other.cache_hits, other.cache_misses, other.cache_bytes) == (0, 2, 0)
+    assert other.bytes_received > found.bytes_received + 15_000
+    store = target.store()
+    await store.put(("m", "a"), "k", {"a": 1})
+    for _ in range(3):
+        await store.search(("m", "a"))
+    found = store.saver.stats()
+    assert (found.cache_hits, found.cache_misses) == (2, 1)
+    assert found.cache_bytes > 0
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_two_tiers_count_calls_and_hot_what_they_send(target: Target) -> None:
+    hot = target.uniform().saver
+    kind: Any = AsyncTieredSaver if target.flavour == "async" else TieredSaver
+    saver = Uniform(kind(hot, InMemorySaver()))
+    where = await put(saver, config(), {"a": 1})
+    await saver.get_tuple(where)
+    assert calls(saver.saver.stats()) == {"put": (1, 0), "get_tuple": (1, 0)}
+    assert hot.stats().operations == {}, "nobody called it"
+    assert hot.stats().round_trips >= 3
+    clone = Uniform(saver.saver.with_allowlist([]))
+    await clone.get_tuple(where)
+    assert calls(saver.saver.stats()) == calls(clone.saver.stats()) == {"put": (1, 0), "get_tuple": (2, 0)}

@@ -1,0 +1,310 @@
+"""Spans of calls, and lines of the log: which there are, what stands in them, and that nothing of users does."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from factories import chain, config, put
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile
+
+from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
+from redis_saver._client.clients import connect
+from redis_saver._common.logs import SECONDS, ThrottledLog
+from redis_saver.telemetry import instrument, log_slow_calls
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+ROOT = Path(__file__).parents[2]
+
+
+class Spans:
+    """A tracer provider, and the spans that ended."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def take(self) -> list[Any]:
+        found = list(self.exporter.get_finished_spans())
+        self.exporter.clear()
+        return found
+
+
+@pytest.fixture
+def spans() -> Any:
+    made = Spans()
+    yield made
+    made.provider.shutdown()
+
+
+async def test_a_span_for_each_call(target: Target, spans: Spans) -> None:
+    saver = target.uniform()
+    instrument(saver.saver, attributes={"service": "chats"}, tracer_provider=spans.provider)
+    where = await put(saver, config("secret-thread"), {"a": "secret-value"})
+    await saver.list(where)
+    one, other = spans.take()
+    assert (one.name, other.name) == ("put checkpoints", "list checkpoints")
+    assert one.kind == other.kind == SpanKind.CLIENT
+    assert one.status.status_code == StatusCode.UNSET
+    assert dict(one.attributes) == {
+        "db.system.name": "redis",
+        "db.operation.name": "put",
+        "db.collection.name": "checkpoints",
+        "db.namespace": "0",
+        "server.address": "127.0.0.1",
+        "server.port": int(target.url.rpartition(":")[2].partition("/")[0]),
+        "service": "chats",
+    }
+    assert "secret" not in one.to_json() + other.to_json()
+    assert one.instrumentation_scope.name == "redis_saver"
+
+
+async def test_what_is_sent_in_between_is_below_the_span(target: Target, spans: Spans) -> None:
+    """As by a client that OpenTelemetry instruments. The caller's own span is above, and is the current one again behind the call."""
+    saver, seen = target.uniform(), list[Any]()
+    Meanwhile(saver.saver, lambda _: seen.append(trace.get_current_span().get_span_context()))
+    instrument(saver.saver, tracer_provider=spans.provider)
+    tracer = spans.provider.get_tracer("test")
+    with tracer.start_as_current_span("mine") as mine:
+        await saver.get_tuple(config())
+        assert trace.get_current_span() is mine
+        await saver.list(config())
+        assert trace.get_current_span() is mine
+    one, stream, _ = spans.take()
+    assert one.parent == stream.parent == mine.get_span_context()
+    assert seen == [one.context, mine.get_span_context()], "a stream may go on in another context, so it sets none"
+
+
+async def test_a_call_that_fails(target: Target, spans: Spans) -> None:
+    """The kind of the error stands there, and not its text."""
+    saver = target.uniform()
+    instrument(saver.saver, tracer_provider=spans.provider)
+
+    def failing(request: Any) -> Any:
+        raise ConnectionResetError("secret")
+        yield
+
+    Around(saver.saver, failing)
+    with pytest.raises(ConnectionResetError):
+        await saver.get_tuple(config())
+    assert not trace.get_current_span().is_recording()
+    (one,) = spans.take()
+    assert one.status.status_code == StatusCode.ERROR
+    assert one.attributes["error.type"] == "ConnectionResetError"
+    assert "secret" not in one.to_json()
+
+
+@pytest.mark.parametrize("tiers", [False, True])
+async def test_threads_are_named_if_asked_for(target: Target, spans: Spans, tiers: bool) -> None:
+    saver = target.uniform()
+    if tiers:
+        kind = AsyncTieredSaver if saver.native_async else TieredSaver
+        saver = Uniform(kind(saver.saver, InMemorySaver()))
+    instrument(saver.saver, tracer_provider=spans.provider, thread_ids=True)
+    for name in ("a}:b", "", "%", "ä\n"):
+        where = await put(saver, config(name), {"a": 1})
+        await saver.get_tuple(where)
+        await saver.list(where)
+        named = [span.attributes["gen_ai.conversation.id"] for span in spans.take()]
+        assert named == [name] * 3
+    instrument(saver.saver, tracer_provider=spans.provider)
+    await saver.get_tuple(where)
+    (one,) = spans.take()
+    assert "gen_ai.conversation.id" not in one.attributes, "the last call of instrument holds, and there is one span"
+
+
+async def test_two_providers(target: Target, spans: Spans) -> None:
+    other, saver = Spans(), target.uniform()
+    for each in (spans, other):
+        instrument(saver.saver, tracer_provider=each.provider)
+    instrument(saver.saver)
+    await saver.get_tuple(config())
+    assert [len(each.take()) for each in (spans, other)] == [1, 1]
+    other.provider.shutdown()
+
+
+async def test_slow_calls_are_logged(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    saver = target.uniform()
+    log_slow_calls(saver.saver, 0)
+    where = await put(saver, config("secret"), {"a": "secret"})
+    log_slow_calls(saver.saver, 3600)
+    await saver.get_tuple(where)
+    log_slow_calls(saver.saver, 0, thread_ids=True)
+    await saver.get_tuple(config("a\nb"))
+    log_slow_calls(saver.saver, None)
+    await saver.get_tuple(where)
+    assert {record.name for record in caplog.records} == {"redis_saver.telemetry"}
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    put_line, get_line = [re.sub(r"\d+\.\d{3} s", "T s", record.getMessage()) for record in caplog.records]
+    server = saver.saver._driver.server
+    assert put_line == f"slow: put of checkpoints at {server} took T s"
+    assert get_line == f"slow: get_tuple of checkpoints at {server}, thread 'a\\nb' took T s"
+
+
+async def test_a_slow_call_that_fails(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    cache = RedisCache[Any](connect("memory://", asynchronous=False), on_error="raise")
+    log_slow_calls(cache, 0)
+
+    def failing(request: Any) -> Any:
+        raise ConnectionResetError("secret")
+        yield
+
+    cache._driver = (wrapper := Around(cache, failing))
+    assert wrapper is cache._driver
+    with pytest.raises(ConnectionResetError):
+        cache.clear()
+    (line,) = caplog.messages
+    assert line.startswith("slow: clear of entries at memory:// took ")
+    assert line.endswith(" s, and ended with ConnectionResetError")
+
+
+@pytest.mark.parametrize("seconds", [-1, "1", True])
+def test_thresholds_that_make_no_sense(target_name: str, seconds: Any) -> None:
+    saver = RedisSaver(connect("memory://", asynchronous=False))
+    with pytest.raises((TypeError, ValueError), match="seconds"):
+        log_slow_calls(saver, seconds)
+    with pytest.raises(TypeError, match="RedisSaver"):
+        log_slow_calls(InMemorySaver(), 1.0)  # type: ignore[arg-type]
+
+
+def test_a_line_is_not_said_again_for_a_while(target_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "redis_saver.test")
+    now = 100.0
+    log = ThrottledLog("redis_saver.test", lambda: now)
+    for number in range(3):
+        log.warning("a %d", number)
+        log.info("b")
+    now += SECONDS - 0.01
+    log.warning("a %d", 3)
+    assert caplog.messages == ["a 0", "b"]
+    now += 0.01
+    log.warning("a %d", 4)
+    log.warning("a %d", 5)
+    assert caplog.messages[2:] == ["a 4 (3 more since the last such line)"]
+
+
+@pytest.fixture
+def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is logged, whatever the test before has said."""
+    monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
+
+
+async def test_values_that_the_server_lost_are_named(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
+) -> None:
+    caplog.set_level(logging.INFO, "redis_saver")
+    saver = target.uniform()
+    texts = {"a": [f"secret text {number} " * 20 for number in range(20)]}
+    where = await put(saver, config("t"), texts)
+    await target.uniform().delete_thread("t")
+    caplog.clear()
+    versions = {"a": "1", "b": "1"}
+    await saver.put(
+        where,
+        {"v": 4, "id": "2", "ts": "", "channel_values": {**texts, "b": 1}, "channel_versions": versions, "versions_seen": {}},
+        {},
+        {"b": "1"},
+    )  # fmt: skip
+    (record,) = [one for one in caplog.records if one.name == "redis_saver.checkpoint"]
+    assert record.levelname == "INFO" and "thread 't'" in record.getMessage()
+    assert "secret" not in caplog.text
+
+
+async def test_what_hot_repairs_is_logged_and_counted(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
+) -> None:
+    saver = target.uniform()
+    kind: Any = AsyncTieredSaver if saver.native_async else TieredSaver
+    both = Uniform(kind(saver.saver, InMemorySaver()))
+    last = (await chain(both, "t", 2))[-1]
+    await both.get_tuple(last)  # fills hot
+    assert target.raw.delete(f"{target.prefix}:{{t}}:data") == 1
+    assert await both.get_tuple(last)
+    assert both.saver.stats().repairs == 1
+    (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered"]
+    assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
+
+
+async def test_what_the_hot_store_repairs_is_logged(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
+) -> None:
+    kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
+    store = Uniform(kind(target.store().saver, InMemoryStore()))
+    await store.put(("m", "user"), "k", {"a": "secret value"})
+    lost = [key for key in target.keys() if key.endswith(b"user}:order")]
+    assert target.raw.delete(*lost) == 1
+    await store.put(("m", "user"), "l", {"a": 1})
+    assert (await store.get(("m", "user"), "k")).value == {"a": "secret value"}
+    assert store.saver.stats().repairs == 1
+    (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered_store"]
+    assert record.levelname == "WARNING" and record.getMessage().startswith("a partition was damaged in hot")
+    assert "secret value" not in caplog.text
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_calls_of_a_pipeline_that_fails_go_alone_and_that_is_logged(
+    target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "redis_saver.client")
+    client = target.client()
+    saver = target.uniform(client=client)
+    where = await put(saver, config("secret"), {"a": 1})
+    before = saver.saver.stats()
+
+    def broken(**options: Any) -> Any:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "pipeline", broken)
+        found = await asyncio.gather(saver.get_tuple(where), saver.get_tuple(where))
+    assert all(found)
+    assert saver.saver.stats().retries == before.retries + 2
+    assert caplog.messages == [
+        "2 calls that travelled together failed, and are made again alone: ConnectionError: Connection closed by server."
+    ]
+
+
+def test_each_room_has_one_logger_and_the_page_names_it(target_name: str) -> None:
+    page, found = (ROOT / "docs" / "metrics.md").read_text(), set[str]()
+    for path in (ROOT / "redis_saver").rglob("*.py"):
+        room = path.relative_to(ROOT / "redis_saver").parts[0].removesuffix(".py").strip("_")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+                "getLogger",
+                "ThrottledLog",
+                "_getLogger",
+            ):
+                name = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else None
+                if name and name.startswith("redis_saver."):
+                    assert name == f"redis_saver.{room}", path
+                    found.add(name)
+    assert found == set(re.findall(r"^\| `(redis_saver\.\w+)` \|", page, re.MULTILINE))
+
+
+def test_nothing_is_written_where_no_logging_is_set_up(target_name: str) -> None:
+    import subprocess
+    import sys
+
+    text = (
+        "import fakeredis\nfrom redis_saver import RedisSaver, telemetry\n"
+        "saver = RedisSaver(fakeredis.FakeRedis())\ntelemetry.log_slow_calls(saver, 0)\nsaver.delete_thread('a')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, cwd=ROOT, check=True
+    )
+    assert done.stderr == ""

@@ -1,0 +1,132 @@
+"""The dashboard and the alert rules in `docs/` ask for metrics and labels that are exported, under the names that Prometheus sees; and they leave none out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from factories import config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver, TieredStore
+from redis_saver._client.clients import connect
+from redis_saver._telemetry.instruments import DURATION, INSTRUMENTS, LAST_ERROR
+from redis_saver.errors import ThreadNotFound
+from redis_saver.telemetry import instrument
+
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD = json.loads((DOCS / "grafana.json").read_text())
+RULES = [rule for group in yaml.safe_load((DOCS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+VARIABLES = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+OF_PROMETHEUS = {"job", "le"}
+
+
+@pytest.fixture(scope="module")
+def series() -> Iterator[dict[str, set[str]]]:
+    """The names of all series, each with its labels, as Prometheus reads them."""
+    client = connect("memory://", asynchronous=False)
+    reader = PrometheusMetricReader()
+    provider = MeterProvider([reader])
+    saver = TieredSaver(RedisSaver(client), InMemorySaver())
+    store, cache = TieredStore(RedisStore(client), InMemoryStore()), RedisCache[Any](client)
+    for one in (saver, store, cache):
+        instrument(one, provider)  # type: ignore[arg-type]
+    saver._context.counts.learn("scan 0 0 0 0")  # as if it had looked
+    saver._context.counts.last_error = "OperationalError: no"
+    saver.get_tuple(config())
+    with pytest.raises(ThreadNotFound):
+        saver.pin("nobody")
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(generate_latest().decode()):
+        for sample in family.samples:
+            if sample.name.startswith("redis_saver_"):
+                found.setdefault(sample.name, set()).update(sample.labels)
+    yield found
+    provider.shutdown()
+
+
+def asked(query: str) -> dict[str, set[str]]:
+    """The series of a query with the labels that it selects by; under "" those that it groups by."""
+    found: dict[str, set[str]] = {"": set()}
+    for name, selectors in re.findall(r"(redis_saver_\w+)(?:\{([^}]*)\})?", query):
+        if name in ("redis_saver_result",):
+            continue
+        found.setdefault(name, set()).update(re.findall(r"(\w+)(?:=~|!=|=)", selectors))
+    for labels in re.findall(r"by \(([^)]*)\)", query):
+        found[""].update(label.strip() for label in labels.split(","))
+    return found
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *(rule["expr"] for rule in RULES)])
+def test_what_is_asked_for_is_exported(query: str, series: dict[str, set[str]]) -> None:
+    wanted = asked(query)
+    grouped = wanted.pop("")
+    assert wanted, "it asks for nothing of ours"
+    for name, labels in wanted.items():
+        assert name in series, name
+        assert labels | grouped <= series[name] | OF_PROMETHEUS, name
+    assert query.count("(") == query.count(")") and query.count("{") == query.count("}")
+    assert not re.search(r"\$(?!job|collection|__rate_interval)", query)
+    assert all("rate(" in query or "increase(" in query for name in wanted if name.endswith(("_total", "_bucket")))
+
+
+def test_the_dashboard_shows_each_instrument(series: dict[str, set[str]]) -> None:
+    """By Prometheus' name, which begins with ours."""
+    shown = {name for query in QUERIES for name in asked(query)} - {""}
+    names = [DURATION, LAST_ERROR, *(one.name for of_kind in INSTRUMENTS.values() for one in of_kind)]
+    for name in names:
+        assert any(one.startswith(name.replace(".", "_")) for one in shown), name
+
+
+def test_the_page_has_each_instrument() -> None:
+    page = (DOCS / "metrics.md").read_text()
+    tables = re.findall(r"^\| Instrument \(`([\w.]+)\.…`\) .*\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    found = {
+        f"{prefix}.{name}": unit
+        for prefix, rows in tables
+        for name, unit in re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", rows, re.M)
+    }
+    wanted = {one.name: one.unit for of_kind in INSTRUMENTS.values() for one in of_kind}
+    assert found == {**wanted, DURATION: "s", LAST_ERROR: "{error}"}
+
+
+def test_panels_are_whole() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    places = set[tuple[int, int]]()
+    for panel in PANELS:
+        assert panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
+        assert [target["refId"] for target in panel["targets"]] == [*"ABCDEFGH"][: len(panel["targets"])]
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & places and at["x"] + at["w"] <= 24, panel["title"]
+        places |= cells
+    assert set(VARIABLES) == {"datasource", "job", "collection"}
+
+
+def test_variables_ask_for_what_is_exported(series: dict[str, set[str]]) -> None:
+    for name in ("job", "collection"):
+        (metric, label) = re.fullmatch(r"label_values\((\w+), (\w+)\)", VARIABLES[name]["query"]["query"]).groups()  # type: ignore[union-attr]
+        assert label in series[metric] | OF_PROMETHEUS
+
+
+def test_rules_are_whole() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"].keys() == {"summary", "description"}
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert used <= asked(rule["expr"])[""]
