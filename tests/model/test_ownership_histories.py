@@ -130,7 +130,9 @@ def test_the_checker_answers_as_trying_all_orders_does() -> None:
     for _ in range(150):
         history = []
         for event in right_history(chance, 5):
-            result = chance.choice([event.result] * 8 + [UNKNOWN, *([] if event.kind == "lapse" else [wrong(event, chance)])])
+            result = chance.choice(
+                [event.result] * 8 + [UNKNOWN, *([] if event.kind == "lapse" else [wrong(event, chance)])]
+            )
             end = inf if result == UNKNOWN else event.end + chance.choice([0, 1, 2])
             history.append(event._replace(begin=event.begin - chance.choice([0, 1, 2]), end=end, result=result))
         answers[is_linearizable(history)] += 1

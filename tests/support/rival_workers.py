@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import psycopg
 import redis
-from crash_workers import pool
+from crash_workers import be_quick, pool
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -154,7 +154,9 @@ async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
 async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:
     """Go on with the turn that was begun, or begin one."""
     state = await compiled.aget_state(config) if is_async else compiled.get_state(config)
-    given = None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}  # (`next` leaves out tasks that are done)
+    given = (
+        None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}
+    )  # (`next` leaves out tasks that are done)
     if is_async:
         await compiled.ainvoke(given, config, **options)
     else:
@@ -199,6 +201,7 @@ async def work(spec: dict[str, Any], say: Say) -> str:
 
 def serve(spec: dict[str, Any], say: Say) -> str:
     """Work; what goes wrong is said."""
+    be_quick()
     try:
         return asyncio.run(work(spec, say))
     except Exception:
