@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -34,6 +35,10 @@ _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
 _NOT_HELD = Held()
 _ON_PURPOSE = ("update", "fork")
 """How LangGraph names the source of a checkpoint that may fork: `update_state`, and a run that was sent back in time."""
+_begun: OrderedDict[tuple[Keyspace, str, str], str] = OrderedDict()
+"""The newest checkpoints of namespaces that a loop of this process began: by keyspace, thread and namespace. There was nothing to read where such a
+loop began, so its configs carry no mark, and its next checkpoint is known by its parent."""
+_MAX_BEGUN = 10_000
 
 
 class Guard(NamedTuple):
@@ -95,13 +100,28 @@ def of_put(
     """`put`, guarded where something is to be looked at."""
     if context.refuses_forks and metadata.get("source") not in _ON_PURPOSE:
         where, found = config.address(given), config.configurable(given)
-        is_first = not where.checkpoint_id and metadata.get("source") == "input"
-        if found.get(config.NEWEST_KEY) or is_first:
+        place = (context.keyspace, where.thread_id, where.checkpoint_ns)
+        begins = not where.checkpoint_id and metadata.get("source") == "input"
+        goes_on = metadata.get("source") == "loop" and _begun.get(place) == where.checkpoint_id is not None
+        if begins or goes_on or found.get(config.NEWEST_KEY):
             member = names.checkpoint(where.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
             parent = names.component(where.checkpoint_id) if where.checkpoint_id else b""
             guard = guard_of(context, by, config.thread_owner(given))
-            return guarded(operation, guard._replace(checkpoint=member, parent=parent))
+            put = guarded(operation, guard._replace(checkpoint=member, parent=parent))
+            return _remembered(put, place, checkpoint["id"]) if begins or goes_on else put
     return of_write(context, by, operation, given)
+
+
+def _remembered(
+    operation: Generator[Any, Any, T], place: tuple[Keyspace, str, str], made: str
+) -> Generator[Any, Any, T]:
+    """A put of a loop that began a namespace."""
+    stored = yield from operation
+    _begun[place] = made
+    _begun.move_to_end(place)
+    while len(_begun) > _MAX_BEGUN:
+        _begun.popitem(last=False)
+    return stored
 
 
 def of_write(

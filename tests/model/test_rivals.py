@@ -1,0 +1,93 @@
+"""Processes that run the same graph on the same thread: whatever is killed, stopped, lost and cut off, its history is one chain."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from rivals import FAULTS, Place, Rivals
+from seeds import seeds
+from uniform import Target
+
+pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
+
+LONG = (*FAULTS, *FAULTS, "stop_long")
+"""With some stops beyond the lease."""
+
+
+def played(place: Place, seed: int, count: int, faults: int, **options: Any) -> Any:
+    """One run of so many processes, sync and async."""
+    chance = random.Random(seed)
+    on_busy = options.pop("on_busy", None) or chance.choice(
+        [
+            ["wait"] * count,
+            ["take"] * count,
+            ["rollback"] * count,
+            chance.choices(["wait", "take", "raise", "rollback"], k=count),
+        ]
+    )
+    of = options.pop("of", FAULTS)
+    flavours = chance.choices(["sync", "async"], k=count)
+    rivals = Rivals(place, seed, on_busy, flavours, durability=chance.choice(["sync", "async"]), **options)
+    try:
+        rivals.run(chance.choices(of, k=faults))
+        return rivals.check()
+    finally:
+        rivals.close()
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("seed", seeds([1, 2]))
+def test_rivals(target: Target, seed: int, count: int) -> None:
+    happened = played(Place(target.url, target.raw, target.prefix), seed, count, 4)
+    print(happened, file=sys.stderr)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds([3]))
+def test_rivals_without_owners_do_not_fork(target: Target, seed: int) -> None:
+    place = Place(target.url, target.raw, target.prefix)
+    played(place, seed, 4, 3, on_busy=[None] * 4, options={"on_fork": "raise"})
+
+
+OVER_TIERS = tuple(fault for fault in FAULTS if fault != "kill")
+"""A killed writer is waited for."""
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds([4]))
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+def test_rivals_over_two_tiers(target: Target, database: str, mode: str, seed: int) -> None:
+    place = Place(target.url, target.raw, target.prefix, database, mode)
+    of = (*OVER_TIERS, "forget") if mode == "write-through" else OVER_TIERS
+    print(played(place, seed, 3, 4, of=of), file=sys.stderr)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "owned": {"runs": 300, "of": LONG},
+    "unowned": {"runs": 100, "of": LONG, "on_busy": [None], "options": {"on_fork": "raise"}},
+    "write-through": {"runs": 60, "of": (*LONG, "forget")},
+    "write-behind": {"runs": 60, "of": LONG},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", seeds([1000]))
+@pytest.mark.parametrize("kind", KINDS)
+def test_many(target: Target, request: Any, kind: str, seed: int, capfd: Any) -> None:
+    total, more = Counter[str](), dict(KINDS[kind])
+    over = (request.getfixturevalue("database"), kind) if kind.startswith("write") else ()
+    place = Place(target.url, target.raw, target.prefix, *over)
+    for number in range(more.pop("runs")):
+        count = 2 + 3 * (number % 2)
+        given = {**more, **({"on_busy": more["on_busy"] * count} if "on_busy" in more else {})}
+        total += played(place, seed + number, count, 5, **given)
+        if number % 20 == 19:
+            with capfd.disabled():
+                print(kind, number + 1, dict(total), file=sys.stderr, flush=True)

@@ -1,0 +1,210 @@
+"""The workers of `rivals.py`: each runs one real graph on a thread that others run, too, as its owner or without, and says what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from contextlib import AsyncExitStack
+from operator import add
+from typing import Annotated, Any
+
+import psycopg
+import redis
+from crash_workers import be_quick, pool
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.graph import START, StateGraph
+from nursery import Say
+from typing_extensions import TypedDict
+
+from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver._client.clients import connect
+from redis_saver.errors import NotOwner, StaleParent, ThreadBusy
+
+FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError, ThreadBusy)
+"""What a run may raise while connections break. Anything else is a bug."""
+LEASE = "1s"
+NODES = ("a", "c", "x", "y", "b")
+"""In the order in which a turn's log has them."""
+
+
+class State(TypedDict):
+    turn: int
+    log: Annotated[list[str], add]
+    """`<turn> <node> <task> <epoch>`, of what was committed."""
+    found: list[str]
+
+
+class Inner(TypedDict):
+    turn: int
+    found: Annotated[list[str], add]
+
+
+class Given(TypedDict):
+    turn: int
+
+
+class Answered(TypedDict):
+    found: list[str]
+
+
+def epoch_of(config: Any) -> int:
+    """Of who runs a graph; 0 where nobody owns the thread."""
+    return int(str(config["configurable"].get("thread_owner") or "0").split("-")[0])
+
+
+def graph(saver: Any, say: Say, pause: Any) -> Any:
+    """Two nodes side by side, one of them a graph of two nodes, between two others. Each says its effect, which is nowhere else."""
+
+    def node(name: str, channel: str) -> Any:
+        def run(state: Any, config: RunnableConfig) -> Any:
+            where = config["configurable"]
+            task, epoch = where["__pregel_task_id"], epoch_of(config)
+            at = where.get("checkpoint_map", {})
+            say(effect=name, task=task, epoch=epoch, checkpoints=list(at.values()), at=time.monotonic())
+            time.sleep(pause())
+            entry = f"{state['turn']} {name} {task} {epoch}"
+            return {channel: [*state["found"], entry] if name == "b" else [entry]}
+
+        return run
+
+    inner = StateGraph(Inner, input_schema=Given, output_schema=Answered)
+    inner.add_node("x", node("x", "found")).add_node("y", node("y", "found"))
+    inner.add_edge(START, "x").add_edge("x", "y")
+    outer = StateGraph(State)
+    for name in ("a", "c", "b"):
+        outer.add_node(name, node(name, "log"))
+    outer.add_node("sub", inner.compile())
+    outer.add_edge(START, "a").add_edge("a", "sub").add_edge("a", "c").add_edge(["sub", "c"], "b")
+    return outer.compile(checkpointer=saver)
+
+
+def telling(saver: Any, say: Say) -> Any:
+    """A saver that says what was acknowledged and what was not."""
+
+    def line(method: str, config: Any, checkpoint: Any) -> dict[str, Any]:
+        where = config["configurable"]
+        made = checkpoint["id"] if method == "put" else where["checkpoint_id"]
+        place = {"ns": where.get("checkpoint_ns", ""), "id": made, "parent": where.get("checkpoint_id")}
+        return {method: made, "epoch": epoch_of(config), **place, "begin": time.monotonic()}
+
+    def ended(told: dict[str, Any], error: BaseException | None) -> None:
+        kind = type(error).__name__ if error else "ok"
+        say(**told, end=time.monotonic(), outcome=kind)
+
+    class Telling(type(saver)):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.__dict__.update(saver.__dict__)
+
+    def sync(method: str) -> Any:
+        def call(self: Any, config: Any, given: Any, *more: Any) -> Any:
+            told = line(method, config, given)
+            try:
+                answer = getattr(super(Telling, self), method)(config, given, *more)
+            except BaseException as error:
+                ended(told, error)
+                raise
+            ended(told, None)
+            return answer
+
+        return call
+
+    def asynchronous(method: str) -> Any:
+        async def call(self: Any, config: Any, given: Any, *more: Any) -> Any:
+            told = line(method, config, given)
+            try:
+                answer = await getattr(super(Telling, self), "a" + method)(config, given, *more)
+            except BaseException as error:
+                ended(told, error)
+                raise
+            ended(told, None)
+            return answer
+
+        return call
+
+    for method in ("put", "put_writes"):
+        setattr(Telling, method, sync(method))
+        setattr(Telling, "a" + method, asynchronous(method))
+    return Telling()
+
+
+async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
+    """What a spec asks for: over one server or two tiers, sync or async."""
+    is_async, options = spec["flavour"] == "async", {"prefix": spec["prefix"], **spec.get("options", {})}
+    client = connect(spec["redis"], asynchronous=is_async)
+    hot: Any = AsyncRedisSaver(client, **options) if is_async else RedisSaver(client, **options)
+    if is_async:
+        stack.push_async_callback(client.aclose)
+    else:
+        stack.callback(client.close)
+    if not spec.get("mode"):
+        return hot
+    connections = pool(spec["postgres"], f"rival {os.getpid()}", asynchronous=is_async, size=2)
+    if is_async:
+        await stack.enter_async_context(connections)
+        tiers: Any = AsyncTieredSaver(hot, AsyncPostgresSaver(connections), mode=spec["mode"])
+        return await stack.enter_async_context(tiers)
+    stack.enter_context(connections)
+    return stack.enter_context(TieredSaver(hot, PostgresSaver(connections), mode=spec["mode"]))
+
+
+async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:
+    """Go on with the turn that was begun, or begin one."""
+    state = await compiled.aget_state(config) if is_async else compiled.get_state(config)
+    given = (
+        None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}
+    )  # (`next` leaves out tasks that are done)
+    if is_async:
+        await compiled.ainvoke(given, config, **options)
+    else:
+        compiled.invoke(given, config, **options)
+
+
+async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: Say) -> None:
+    """One turn, as the thread's owner if that is asked for."""
+    is_async, thread, options = spec["flavour"] == "async", spec["thread"], {"durability": spec["durability"]}
+    if not spec["on_busy"]:
+        plain = {"configurable": {"thread_id": thread}, "metadata": {"run_id": run}}
+        await turn(compiled, plain, is_async=is_async, **options)
+        return
+    more = {"wait": "60s"} if spec["on_busy"] == "wait" else {}
+    owned = saver.own(thread, lease=LEASE, on_busy=spec["on_busy"], run_id=run, **more)
+    async with AsyncExitStack() as stack:
+        given = await stack.enter_async_context(owned) if is_async else stack.enter_context(owned)
+        epoch = epoch_of(given)
+        say(took=epoch, run=run, at=time.monotonic())
+        config = {**given, "metadata": {**given["metadata"], "epoch": epoch}}
+        await turn(compiled, config, is_async=is_async, **options)
+
+
+async def work(spec: dict[str, Any], say: Say) -> str:
+    """So many turns as the spec says, whatever becomes of each."""
+    chance = random.Random(f"{spec['seed']} {os.getpid()}")
+    async with AsyncExitStack() as stack:
+        saver = telling(await a_saver(spec, stack), say)
+        compiled = graph(saver, say, lambda: chance.random() * spec["pause"])
+        for number in range(spec["blocks"]):
+            try:
+                await block(saver, compiled, spec, f"run-{os.getpid()}-{number}", say)
+                say(done=number)
+            except (NotOwner, StaleParent) as error:
+                say(refused=str(error))
+                await asyncio.sleep(0.01 * chance.random())
+            except FAILURES as error:
+                say(failed=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(0.02)
+    return "ok"
+
+
+def serve(spec: dict[str, Any], say: Say) -> str:
+    """Work; what goes wrong is said."""
+    be_quick()
+    try:
+        return asyncio.run(work(spec, say))
+    except Exception:
+        import traceback
+
+        return traceback.format_exc()

@@ -1,0 +1,281 @@
+"""Processes that run one graph on one thread at the same time, and are killed, stopped and cut off; and what has to be true of the thread afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import nursery
+from crash_workers import quick
+from proxy import Proxy
+from rival_workers import NODES, a_saver, epoch_of, graph
+
+from redis_saver._common.names import Keyspace
+
+FAULTS = ("kill", "stop", "lose", "drop", "delay", "cut", "jump")
+"""kill -9; SIGSTOP, and SIGCONT later; a reply is lost; a request is; a request arrives late; nothing gets through for a while; the server's clock jumps
+past the end of the lease."""
+
+
+class Cut(Proxy):
+    """A proxy that can let nothing through for a while."""
+
+    def cut(self) -> None:
+        """End all connections, and those that come, until `mend`."""
+        self.is_cut = True
+        for each in list(self._sockets):
+            _shut(each)
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+    is_cut = False
+
+    def _requests(self, client: Any, server: Any, doomed: Any) -> None:
+        if self.is_cut:
+            _shut(client)
+            _shut(server)
+        super()._requests(client, server, doomed)
+
+
+def _shut(each: Any) -> None:
+    try:
+        each.shutdown(2)
+    except OSError:
+        pass
+
+
+class Place(NamedTuple):
+    """Where the rivals meet."""
+
+    url: str
+    raw: Any
+    prefix: str
+    postgres: str | None = None
+    mode: str | None = None
+
+
+class Rivals:
+    """One run: some processes, a thread, and a seed that says what happens when."""
+
+    def __init__(self, place: Place, seed: int, on_busy: list[str | None], flavours: list[str], **options: Any) -> None:
+        self.place, self.seed, self.chance = place, seed, random.Random(seed)
+        self.thread = f"thread {seed}"
+        self.owner = Keyspace(place.prefix).owner_key(self.thread)
+        self.is_owned = bool(on_busy[0])
+        self.spec = {
+            "redis": place.url, "prefix": place.prefix, "postgres": place.postgres, "mode": place.mode, "thread": self.thread, "seed": seed,
+            "pause": 0.02, "blocks": 3, "durability": "async", **options,
+        }  # fmt: skip
+        self.proxies = [Cut(int(place.url.rpartition(":")[2])) for _ in on_busy]
+        self.each = [{"on_busy": one, "flavour": flavour} for one, flavour in zip(on_busy, flavours, strict=True)]
+        self.workers = [self._begin(number) for number in range(len(on_busy))]
+        self.gone: list[nursery.Worker] = []
+        self.happened = Counter[str]()
+
+    def _begin(self, number: int) -> nursery.Worker:
+        made = _ready.pop() if _ready else nursery.worker("rival_workers")
+        made.said.clear()
+        made.tell(**{**self.spec, **self.each[number], "redis": self.proxies[number].url})
+        return made
+
+    # -- what goes wrong
+
+    def run(self, faults: list[str]) -> None:
+        """Let all of that go wrong, one after the other, while the workers work; then let them finish."""
+        for fault in faults:
+            time.sleep(0.15 * self.chance.random())
+            busy = [number for number, one in enumerate(self.workers) if one.is_working]
+            if not busy:
+                break
+            self.happened[fault] += 1
+            getattr(self, f"_{fault}")(self.chance.choice(busy))
+        for number, proxy in enumerate(self.proxies):
+            proxy.mend()
+            said = self.workers[number].answer()
+            assert said == "ok", said
+
+    def _kill(self, number: int) -> None:
+        self.workers[number].kill()
+        self.gone.append(self.workers[number])
+        self.workers[number] = self._begin(number)
+
+    def _stop(self, number: int, seconds: float | None = None) -> None:
+        self.workers[number].pause()
+        time.sleep(0.3 * self.chance.random() if seconds is None else seconds)
+        self.workers[number].go_on()
+
+    def _stop_long(self, number: int) -> None:
+        """Beyond the lease, which is of a second."""
+        self._stop(number, 1.1)
+
+    def _lose(self, number: int) -> None:
+        self.proxies[number].lose_reply(b"EVALSHA", self.chance.randrange(1, 6))
+
+    def _drop(self, number: int) -> None:
+        self.proxies[number].drop_request(b"EVALSHA", self.chance.randrange(1, 6))
+
+    def _delay(self, number: int) -> None:
+        seconds = 0.3 * self.chance.random()
+        self.proxies[number].before(b"EVALSHA", lambda: time.sleep(seconds))
+
+    def _cut(self, number: int) -> None:
+        self.proxies[number].cut()
+        time.sleep(0.3 * self.chance.random())
+        self.proxies[number].mend()
+
+    def _forget(self, _: int) -> None:
+        """Hot loses the thread and who owns it, as a server may that evicts keys."""
+        keys = Keyspace(self.place.prefix).keys(self.thread)
+        self.place.raw.delete(keys.index_key, keys.data_key, self.owner)
+
+    def _jump(self, _: int) -> None:
+        if record := self.place.raw.get(self.owner):
+            first, _, last = record.split(b" ", 2)
+            until = b" ".join([first, b"1", last])
+            script = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
+            self.place.raw.eval(script, 1, self.owner, record, until)
+
+    # -- what is true afterwards
+
+    def close(self) -> None:
+        for worker in self.workers:
+            if worker.is_working:
+                worker.kill()
+            elif not worker.is_dead:
+                _ready.append(worker)
+        for proxy in self.proxies:
+            proxy.close()
+
+    def check(self) -> Counter[str]:
+        """Finish the thread's last turn, look at all of it, and delete it; counts what happened."""
+        with quick():
+            return asyncio.run(self._check())
+
+    async def _check(self) -> Counter[str]:
+        async with AsyncExitStack() as stack:
+            saver = await a_saver({**self.spec, "flavour": "sync"}, stack)
+            compiled = graph(saver, lambda **_: None, lambda: 0)
+            last = self._finished(saver, compiled)
+            where: Any = {"configurable": {"thread_id": self.thread}}
+            values = compiled.get_state(where).values
+            found = [seen_of(one) for one in saver.list(where)]
+            check_chain(found)
+            check_log(values)
+            if self.place.mode:
+                saver.flush(timeout=30)
+                assert found == [seen_of(one) for one in saver.cold.list(where)]
+            self._check_fencing()
+            self._check_acknowledged({one.id for one in found})
+            self._check_effects(values["log"], last)
+            keys = {key.rpartition(b":")[2] for key in self.place.raw.scan_iter(match=f"{self.place.prefix}*:owner")}
+            assert not keys, keys
+            saver.delete_thread(self.thread)
+            if not self.place.mode:
+                assert not list(self.place.raw.scan_iter(match=f"{self.place.prefix}*"))
+            self._stats(found, values["log"])
+            return self.happened
+
+    def _finished(self, saver: Any, compiled: Any) -> int:
+        if not self.is_owned:
+            compiled.invoke(None, {"configurable": {"thread_id": self.thread}})
+            return 0
+        with saver.own(self.thread, on_busy="take", run_id="the last") as given:
+            epoch = epoch_of(given)
+            config = {**given, "metadata": {"run_id": "the last", "epoch": epoch}}
+            state = compiled.get_state(config)
+            compiled.invoke(None if state.tasks else {"turn": state.values.get("turn", 0) + 1}, config)
+        return epoch
+
+    def lines(self, kind: str) -> Iterator[dict[str, Any]]:
+        for worker in (*self.gone, *self.workers):
+            yield from (line for line in list(worker.said) if kind in line)
+
+    def _check_fencing(self) -> None:
+        """What began after somebody took the thread was not acknowledged to an owner before."""
+        taken = sorted((line["at"], line["took"]) for line in self.lines("took"))
+        for line in (*self.lines("put"), *self.lines("put_writes")):
+            later = [epoch for at, epoch in taken if at < line["begin"] and epoch > line["epoch"]]
+            assert not (self.is_owned and later and line["outcome"] == "ok"), (line, later)
+
+    def _check_acknowledged(self, there: set[str]) -> None:
+        if not any(one["on_busy"] == "rollback" for one in self.each):
+            lost = [line for line in self.lines("put") if line["outcome"] == "ok" and line["put"] not in there]
+            assert not lost, lost
+
+    def _check_effects(self, log: list[str], last: int) -> None:
+        """Each effect that is committed was done by a worker, as that owner."""
+        done = {(line["effect"], line["task"], line["epoch"]) for line in self.lines("effect")}
+        for entry in log:
+            _, name, task, epoch = entry.split()
+            assert (name, task, int(epoch)) in done or int(epoch) == last, entry
+
+    def _stats(self, found: list[Seen], log: list[str]) -> None:
+        """Numbers for people: of effects that were done, by task."""
+        effects = Counter(line["task"] for line in self.lines("effect"))
+        committed, there = {entry.split()[2] for entry in log}, {one.id for one in found}
+        self.happened["checkpoints"] += len(found)
+        self.happened["effects"] += effects.total()
+        self.happened["effects committed"] += len(committed & effects.keys())
+        self.happened["tasks done more than once"] += sum(count > 1 for count in effects.values())
+        self.happened["effects of tasks that are not committed"] += sum(
+            count for task, count in effects.items() if task not in committed
+        )
+        self.happened["effects of tasks whose checkpoint is not there"] += sum(
+            not set(line["checkpoints"]) <= there for line in self.lines("effect")
+        )
+        for kind in ("took", "refused", "failed", "done"):
+            self.happened[kind] += len(list(self.lines(kind)))
+
+
+_ready: list[nursery.Worker] = []
+
+
+class Seen(NamedTuple):
+    """A checkpoint, as far as the chain is concerned."""
+
+    ns: str
+    id: str
+    parent: str | None
+    step: int
+    epoch: int
+
+
+def seen_of(found: Any) -> Seen:
+    where, parent = found.config["configurable"], found.parent_config
+    before = parent["configurable"]["checkpoint_id"] if parent else None
+    return Seen(
+        where["checkpoint_ns"], where["checkpoint_id"], before, found.metadata["step"], found.metadata.get("epoch", 0)
+    )
+
+
+def check_chain(found: list[Seen]) -> None:
+    """In each namespace each checkpoint but the last has one child, which is a step further, of the same owner or a later one."""
+    for ns, group in itertools.groupby(sorted(found), key=lambda one: one.ns):
+        chain = list(group)
+        assert chain[0].parent is None, (ns, chain)
+        for one, then in itertools.pairwise(chain):
+            assert then.parent == one.id, (one, then, chain)
+            assert then.step == one.step + 1, (one, then)
+            assert then.epoch >= one.epoch, (one, then)
+
+
+def check_log(values: dict[str, Any]) -> None:
+    """Each node of each turn was committed once."""
+    log = [entry.split() for entry in values["log"]]
+    assert [(int(turn), name) for turn, name, *_ in log] == list(
+        itertools.product(range(1, values["turn"] + 1), NODES)
+    ), log
+    tasks = [task for _, _, task, _ in log]
+    assert len(set(tasks)) == len(tasks), log
+    for at in range(0, len(log), len(NODES)):
+        turn = log[at : at + len(NODES)]
+        epochs = {name: int(epoch) for _, name, _, epoch in turn}
+        assert epochs["a"] <= epochs["c"] <= epochs["b"], turn
+        assert epochs["a"] <= epochs["x"] <= epochs["y"] <= epochs["b"], turn
