@@ -24,6 +24,7 @@ from redis_saver._migrate import diff, key_patterns
 from redis_saver._migrate.adapters import as_endpoint
 from redis_saver._migrate.diff import Lacking
 from redis_saver._migrate.endpoints import Source, Target
+from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.records import Entry, Key, Record, ThreadOutline
 from redis_saver._migrate.versions import Versions
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
@@ -100,6 +101,8 @@ def migrate(
             f"sample={shown(sample)}: write how many checkpoints of each thread to compare; 0 compares none"
         )
     there, here = as_endpoint("source", source), as_endpoint("target", target)
+    if isinstance(there, ForeignSource):
+        there.decode(objects=isinstance(target, BaseCheckpointSaver))
     names = _threads_of(there, thread_prefix) if threads is None else _named(threads, thread_prefix)
     report, started = Report(total=len(names)), time.monotonic()
     for thread in names:

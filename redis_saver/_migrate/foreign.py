@@ -12,6 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._client.base import RedisDriver
 from redis_saver._common import config
@@ -20,6 +22,7 @@ from redis_saver._engine.requests import Batch, Command, Operation, Stream
 from redis_saver._migrate.endpoints import Endpoint
 from redis_saver._migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, is_sound, record
 from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
+from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError
 
 COMMANDS_PER_BATCH = 500
@@ -47,17 +50,21 @@ class ForeignSource(Endpoint):
 
         Args:
             driver: Of the server. It is only read.
-            serde: What values are decoded with.
+            serde: What values are decoded with. See `decode`.
             name: The server's name in messages, without a password.
             prefix: The beginning of the keys; None: whatever it is.
         """
         self.failures: tuple[type[Exception], ...] = driver.failures
         self.name: str = name
         self.driver, self.prefix = driver, prefix
-        self._serde = serde
+        self._serde = self._given_serde = serde
         self._keys: ThreadKeys | None = None
         self._places: tuple[str, Mapping[Key, Place]] = ("", {})
         """Of the thread that was asked for last."""
+
+    def decode(self, *, objects: bool) -> None:
+        """Have values decoded to objects, for a saver of the user's, which takes and answers these; or left packed, as `opened` leaves them."""
+        self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
     def threads(self) -> Iterable[str]:
         """The threads there are."""
@@ -116,6 +123,15 @@ class ForeignSource(Endpoint):
     @abstractmethod
     def read(self, thread: str, key: Key, place: Place) -> Operation[CheckpointTuple | None]:
         """A checkpoint with its pending writes; None if it is gone."""
+
+
+def _with_objects(serde: SerializerProtocol) -> SerializerProtocol:
+    """A serializer that makes objects, in place of one that leaves them packed."""
+    if isinstance(serde, OpaqueSerializer):
+        return JsonPlusSerializer()
+    if isinstance(serde, EncryptedSerializer):
+        return EncryptedSerializer(serde.cipher, _with_objects(serde.serde))
+    return serde
 
 
 def of_type(keys: Sequence[bytes], kind: bytes) -> Operation[list[bytes]]:
