@@ -67,6 +67,11 @@ class Entry:
         self.size = 400 + len(field) + 3 * len(record)
         """Bytes of memory, about, with its value."""
 
+    @property
+    def head(self) -> bytes:
+        """What stands in front of the record's value, if it has no TTL."""
+        return b"%d %d 0 %b " % (self.created, self.version, self.made_by)
+
     def fill(self, data: bytes | None) -> None:
         """Take a value that is known already, where the server left it out."""
         if data is not None and not self.data:

@@ -6,7 +6,7 @@ no more than the server's word that the record is of that put: a read is answere
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 from weakref import ref
 
@@ -39,11 +39,13 @@ Known: TypeAlias = PutValue | Entry
 
 
 class _Reference(ref[Known]):
-    """A weak reference to what is known, with the item's name."""
+    """A weak reference to what is known, with the item's name, and with how the server answered it last."""
 
-    __slots__ = ("field", "member")
+    __slots__ = ("field", "member", "seen")
     member: bytes
     field: bytes
+    seen: bytes
+    """The partition's token, and what stands in front of the record, as `get_items.lua` takes both."""
 
 
 class LongValues:
@@ -68,6 +70,21 @@ class LongValues:
             return {}
         found = ((position, self.get(partition, field)) for position, field in enumerate(fields))
         return {position: known for position, known in found if known is not None}
+
+    def described(self, partition: Partition, fields: Sequence[bytes], known: Mapping[int, Known]) -> bytes:
+        """What is known of some items, as `get_items.lua` takes it."""
+        of_partition, parts = self._known.get(partition.member, {}), []
+        for position, one in known.items():
+            reference = of_partition.get(fields[position])
+            seen = reference.seen if reference is not None and reference() is one else b""
+            parts.append(b"%d %b" % (position + 1, seen or b"0 0 0 0 %b " % one.made_by))
+        return b"".join(parts)
+
+    def see(self, partition: Partition, entry: Entry, token: bytes) -> None:
+        """Note how the server answered an item that is known, in a partition with this token."""
+        reference = self._known.get(partition.member, {}).get(entry.field)
+        if reference is not None and (known := reference()) is not None and known.made_by == entry.made_by:
+            reference.seen = b"%b %b" % (token, entry.head)
 
     def put_here(self, partition: Partition) -> dict[bytes, bytes]:
         """What this process put since it last read a page or a mirror with it, by the names of the puts. Each put of ours names one item."""
@@ -109,7 +126,7 @@ class LongValues:
 
     def _refer(self, member: bytes, field: bytes, known: Known) -> None:
         reference = _Reference(known, self._ended)
-        reference.member, reference.field = member, field
+        reference.member, reference.field, reference.seen = member, field, b""
         of_partition = self._known.setdefault(member, {})
         of_partition.pop(field, None)
         of_partition[field] = reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from redis_saver._common.store_names import Partition
@@ -15,8 +16,8 @@ from redis_saver.errors import reading_store
 
 _HINT_BYTES = 300
 """About the memory for a partition in which nothing has a TTL."""
-_WITHOUT_TTLS = b"1 0 "
-"""How the state of a partition begins in which nothing has a TTL (`get_items.lua` looks for the same)."""
+_WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ ([0-9]+) ")
+"""How the state of a partition begins in which nothing has a TTL, with its token (`get_items.lua` looks for the same)."""
 
 
 def read(
@@ -38,16 +39,15 @@ def read(
     if not known and context.reads_plain and context.remembered.get(lasting):
         # In small letters: a client with a cache of its own (redis-py's CacheConfig) would keep what HMGET answers.
         state, *records = yield Command(("hmget", partition.keys[0], "@state", *fields), partition.keys[:1])
-        if state and state.startswith(_WITHOUT_TTLS):
-            return _entries(context, partition, fields, records, known)
+        if state and (without_ttls := _WITHOUT_TTLS.match(state)):
+            return _entries(context, partition, fields, records, known, without_ttls[1])
         context.remembered.forget(lasting)
-    names = b" ".join([b"%d %b" % (position + 1, one.made_by) for position, one in known.items()]) if known else b""
-    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), names, *fields))
-    if len(records) > len(fields):
-        del records[len(fields) :]
-        if not known:
-            context.remembered.put(lasting, True, _HINT_BYTES)
-    return _entries(context, partition, fields, records, known)
+    described = context.long_values.described(partition, fields, known) if known else b""
+    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), described, *fields))
+    token = records.pop() if len(records) > len(fields) else b""
+    if token and not known:
+        context.remembered.put(lasting, True, _HINT_BYTES)
+    return _entries(context, partition, fields, records, known, token)
 
 
 def _entries(
@@ -56,7 +56,9 @@ def _entries(
     fields: Sequence[bytes],
     records: Sequence[bytes | None],
     known: Mapping[int, Known],
+    token: bytes,
 ) -> list[Entry | None]:
+    """Records as entries. With the partition's token, if nothing in it has a TTL."""
     entries: list[Entry | None] = [None] * len(fields)
     with reading_store(partition.keys[0]):
         for position, record in enumerate(records):
@@ -66,4 +68,8 @@ def _entries(
                     context.long_values.keep(partition, entry.field, entry)
                 elif (one := known.get(position)) is not None and one.made_by == entry.made_by:
                     entry.fill(one.data)
+                else:
+                    continue
+                if token:
+                    context.long_values.see(partition, entry, token)
     return entries

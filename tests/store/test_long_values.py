@@ -359,6 +359,48 @@ async def test_an_import_brings_another_value_under_the_same_moment(target: Targ
 
 
 @on_redis
+@pytest.mark.parametrize("began_anew", [False, True])
+async def test_a_version_that_comes_again_is_of_another_value(target: Target, store: Uniform, began_anew: bool) -> None:
+    """An import brings versions that were there before. It gives the partition another token, as one does that begins anew."""
+    other = target.store()
+
+    async def bring(value: Any) -> None:
+        item = transfer.StoredItem(NS, "f", value, 1000, 2000, 0, 0, 10)
+        one = transfer.as_import(other.saver._context, item, 0)
+        assert (
+            await ran(other, transfer.import_items(other.saver._context, one.partition, [one], transfer.new_put()))
+            == []
+        )
+
+    await other.put(NS, "other", {"n": 1})
+    for number in range(3):
+        await bring(edited(number))
+        for _ in range(3):
+            found = await store.get(NS, "f")
+            assert (found.value, found.version) == (edited(number), 2000)
+        await other.delete(NS, "f")
+        assert await store.get(NS, "f") is None
+        if began_anew:
+            await other.delete_namespace(NS)
+            await other.put(NS, "other", {"n": 1})
+
+
+@on_redis
+async def test_a_known_value_is_not_read_by_the_server(target: Target, store: Uniform) -> None:
+    """Only the state is, and the version: scripts copy each value they read."""
+    await store.put(NS, "f", file(TEXT))
+    await store.get(NS, "f")
+    calls = []
+    for _ in range(2):
+        stats = target.raw.info("commandstats")
+        calls.append([stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hget", "zscore")])
+        assert (await store.get(NS, "f")).value == file(TEXT)
+    assert [after - before for before, after in zip(*calls, strict=True)] == [0, 1, 1]
+    target.raw.delete(StoreKeyspace(target.prefix).partition(MEMBER).keys[1])
+    assert (await store.get(NS, "f")).value == file(TEXT), "without its order, too"
+
+
+@on_redis
 async def test_memory_is_bounded_and_may_be_none(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     none, small, large = (target.store(cache_bytes=bytes_) for bytes_ in (0, 10_000, 250_000))
     counts = [Bytes(store) for store in (none, small, large)]
