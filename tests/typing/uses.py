@@ -26,12 +26,14 @@ from redis_saver import (
     FastSerializer,
     History,
     Limits,
+    OperationStats,
     Pruned,
     RedisCache,
     RedisLLMCache,
     RedisSaver,
     RedisSaverError,
     RedisIndexConfig,
+    RedisStats,
     RedisStore,
     Stats,
     ThreadInfo,
@@ -39,6 +41,7 @@ from redis_saver import (
     VersionedItem,
     __version__,
 )
+from redis_saver.telemetry import instrument, log_slow_calls
 
 blocking, asyncio = redis.Redis(), redis.asyncio.Redis()
 
@@ -159,3 +162,14 @@ AsyncRedisCache(blocking)  # type: ignore[arg-type]
 RedisCache(blocking, on_error="ignore")  # type: ignore[arg-type]
 RedisCache(blocking, ttl=60)  # type: ignore[arg-type]
 RedisLLMCache(blocking)  # type: ignore[arg-type]
+
+# -- what is counted
+
+counted: RedisStats = saver.stats()
+of_reads: OperationStats = counted.operations["get_tuple"]
+within: int = of_reads.histogram[0.005]
+for each in (saver, async_saver, tiered, cache, texts, RedisStore(blocking)):
+    instrument(each, attributes={"service": "chats"})
+log_slow_calls(saver, 0.5, thread_ids=True)
+instrument(cold)  # type: ignore[arg-type]
+log_slow_calls(saver, "1s")  # type: ignore[arg-type]
