@@ -254,9 +254,9 @@ def _writes(flat: Sequence[Any]) -> list[WriteHead]:
 
 def _known(family: _Family) -> Iterator[WriteInfo]:
     """The pending writes of a checkpoint."""
-    parent = family.parent
-    for write in parent.writes if parent else ():
-        assert parent is not None  # noqa: S101 - for type checkers
+    if (parent := family.parent) is None:
+        return
+    for write in parent.writes:
         having = [
             one for one in family.children if one.versions.get(write.channel) != parent.versions.get(write.channel)
         ]

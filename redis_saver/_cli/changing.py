@@ -21,7 +21,7 @@ _CODES = (
 )
 _Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The name of the thread.")]
 _Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD...", help="The names of the threads.")]
-_CLEAR = ("none", "default")
+_CLEAR = "none"
 
 
 def add(app: typer.Typer) -> None:
@@ -53,7 +53,7 @@ def _ttl(
     as_json: Json = False,
 ) -> int:
     """Show when a thread expires in Redis, or set it: so long after now, and after each write from now on."""
-    span = None if ttl is None or ttl in _CLEAR else duration(ttl)
+    span = None if ttl is None or ttl == _CLEAR else duration(ttl)
     with opened_savers(url, prefix, postgres, readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, span)

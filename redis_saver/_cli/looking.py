@@ -18,7 +18,7 @@ from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Namespace, Postgres, Prefix, Redis, count
 from redis_saver._cli.lanes import lanes
 from redis_saver._cli.opening import Savers, opened_savers
-from redis_saver._cli.threads_command import state_of
+from redis_saver._cli.overview import state_of
 from redis_saver._common.config import Address
 from redis_saver.errors import ThreadNotFound
 

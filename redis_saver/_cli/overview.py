@@ -12,11 +12,10 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_saver._checkpoint import threads
 from redis_saver._checkpoint.listing import scan_threads
-from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.threads_command import state_of
+from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common.names import DIRTY
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
+from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan, Stream
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.context import Context
 from redis_saver.errors import RedisSaverError
@@ -24,6 +23,11 @@ from redis_saver.errors import RedisSaverError
 _SOON = timedelta(hours=1)
 MAX_NAMED = 20
 """The most damaged threads that are named."""
+
+
+def state_of(info: Any) -> str:
+    """A thread's state, in a word."""
+    return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
 @dataclass
@@ -65,51 +69,73 @@ class Overview:
         if self.largest is None or one.bytes > self.largest.bytes:
             self.largest = one
 
-    def note(self, thread: str, error: RedisSaverError) -> None:
+    def note(self, one: Damaged) -> None:
         """Count a thread that cannot be read."""
         self.threads += 1
         self.damaged += 1
         if len(self.errors) < MAX_NAMED:
-            self.errors[thread] = str(error)
+            self.errors[one.thread_id] = str(one.error)
 
 
-def overview(context: Context) -> Operation[Overview]:
-    """Count all threads, damaged ones too; with SCAN, a page at a time. No values are read."""
-    found, seen, pump = Overview(), set[str](), Pump(scan_threads(context))
+@dataclass(frozen=True)
+class Damaged:
+    """A thread that cannot be read."""
+
+    thread_id: str
+    error: RedisSaverError
+
+
+def some_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
+    """The threads that are looked for, each once, and all that are damaged, where `threads()` ends at the first one."""
+    seen, pump = set[str](), Pump(scan_threads(context))
     for step in pump:
         if not isinstance(step, Page):
             with pump:
                 pump.reply = yield step
             continue
-        names = [name for name in step.items if name not in seen]
+        names = [name for name in step.items if name not in seen and name.startswith(asked.prefix)]
         seen.update(names)
         if names:
-            yield from _count(context, names, found)
+            yield Page((yield from _together(context, names, asked)))
+
+
+def _together(context: Context, names: list[str], asked: ThreadQuery) -> Operation[list[ThreadInfo | Damaged]]:
+    """Some threads: at once, or one by one where some cannot be read."""
+    found = list[ThreadInfo | Damaged]()
+    try:
+        answers = yield Batch([threads.described(context, name, asked) for name in names])
+        pairs = zip(names, answers, strict=True)
+        found.extend(threads.info(name, answer) for name, answer in pairs if answer is not None)
+    except RedisSaverError:
+        found.clear()
+        for name in names:
+            found += yield from _alone(context, name, asked)
+    return [one for one in found if isinstance(one, Damaged) or asked.is_updated(one.updated_at)]
+
+
+def _alone(context: Context, name: str, asked: ThreadQuery) -> Operation[list[ThreadInfo | Damaged]]:
+    try:
+        answer = yield threads.described(context, name, asked)
+        return [] if answer is None else [threads.info(name, answer)]
+    except RedisSaverError as error:
+        return [Damaged(name, error)]
+
+
+def overview(context: Context) -> Operation[Overview]:
+    """Count all threads, damaged ones too; with SCAN, a page at a time. No values are read."""
+    found, pump = Overview(), Pump(some_threads(context, threads.ANY))
+    for step in pump:
+        if not isinstance(step, Page):
+            with pump:
+                pump.reply = yield step
+            continue
+        for one in step.items:
+            if isinstance(one, Damaged):
+                found.note(one)
+            else:
+                found.count(one)
     yield from _backlog(context, found)
     return found
-
-
-def _count(context: Context, names: list[str], found: Overview) -> Operation[None]:
-    """Count some threads: together, or one by one where some cannot be read."""
-    try:
-        answers = yield Batch([threads.described(context, name) for name in names])
-        infos = [threads.info(name, answer) for name, answer in zip(names, answers, strict=True) if answer]
-    except RedisSaverError:
-        for name in names:
-            yield from _count_one(context, name, found)
-        return
-    for one in infos:
-        found.count(one)
-
-
-def _count_one(context: Context, name: str, found: Overview) -> Operation[None]:
-    try:
-        info = yield from threads.get_thread(context, name)
-    except RedisSaverError as error:
-        found.note(name, error)
-    else:
-        if info is not None:
-            found.count(info)
 
 
 def _backlog(context: Context, found: Overview) -> Operation[None]:

@@ -12,11 +12,14 @@ import typer
 from rich.text import Text
 
 from redis_saver._checkpoint.ownership import Owner
-from redis_saver._checkpoint.threads import ThreadState
+from redis_saver._checkpoint.saver import context_of, driver_of
+from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count
-from redis_saver._cli.opening import opened_savers
+from redis_saver._cli.opening import Savers, opened_savers
+from redis_saver._cli.overview import Damaged, about, some_threads, state_of
 from redis_saver._common import times
+from redis_saver._common.display import printable
 
 Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
@@ -97,30 +100,30 @@ def _threads(
 
     It looks at all keys of the server with SCAN, and reads no values.
     """
-    asked = {
-        "state": state,
-        "updated_after": updated_after,
-        "updated_before": updated_before,
-        "min_bytes": min_bytes,
-        "expires_within": expires_within,
-        "pinned": pinned,
-        "dirty": dirty,
-        "owned": owned,
-    }
+    asked = ThreadQuery(
+        prefix_of_names, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
+    )
     with opened_savers(url, prefix, postgres) as savers:
         for _ in _again(watch=watch):
             counts = _Counts()
-            found = heapq.nlargest(
-                limit, counts.counted(savers.saver.threads(prefix_of_names, **asked)), key=_ORDERS[sort]
-            )
+            found = heapq.nlargest(limit, counts.counted(_all(savers, asked)), key=_ORDERS[sort])
             if as_json:
                 for one in found:
-                    screen.emit({**one._asdict(), "state": state_of(one)})
+                    screen.emit(about(one))
             else:
                 _show(found, has_cold=savers.has_cold)
                 more = f", {counts.threads - len(found):,} of them not shown" if counts.threads > len(found) else ""
                 screen.note(f"{counts.threads:,} threads, {counts.bytes:,} bytes{more}")
-    return 0
+    return 1 if counts.damaged else 0
+
+
+def _all(savers: Savers, asked: ThreadQuery) -> Iterator[Any]:
+    """The threads that are looked for; of one server also the damaged ones, as `Damaged`."""
+    if savers.has_cold:
+        conditions = asked._asdict()
+        found: Iterator[Any] = savers.saver.threads(conditions.pop("prefix"), **conditions)
+        return found
+    return driver_of(savers.hot).stream(some_threads(context_of(savers.hot), asked))
 
 
 def _again(*, watch: bool) -> Iterator[None]:
@@ -136,22 +139,20 @@ class _Counts:
     """How many threads went by, each once: SCAN may name one twice."""
 
     def __init__(self) -> None:
-        self.threads = self.bytes = 0
+        self.threads = self.bytes = self.damaged = 0
         self._seen = set[str]()
 
     def counted(self, found: Iterator[Any]) -> Iterator[Any]:
-        """The same threads."""
+        """The same threads. Damaged ones are named, and left out."""
         for one in found:
-            if one.thread_id not in self._seen:
+            if isinstance(one, Damaged):
+                self.damaged += 1
+                screen.note(f"damaged: {screen.named(one.thread_id)}: {printable(str(one.error))}")
+            elif one.thread_id not in self._seen:
                 self._seen.add(one.thread_id)
                 self.threads += 1
                 self.bytes += one.bytes
                 yield one
-
-
-def state_of(info: Any) -> str:
-    """A thread's state, in a word."""
-    return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
 def _owner(owner: Owner | None) -> str:
