@@ -15,7 +15,7 @@ from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count
 from redis_saver._cli.opening import Savers, opened_savers
-from redis_saver._cli.overview import Damaged, some_threads, state_of
+from redis_saver._cli.overview import Damaged, about, some_threads, state_of
 from redis_saver._common import times
 from redis_saver._common.display import printable
 
@@ -102,7 +102,7 @@ def _threads(
             found = heapq.nlargest(limit, counts.counted(_all(savers, asked)), key=_ORDERS[sort])
             if as_json:
                 for one in found:
-                    screen.emit({**one._asdict(), "state": state_of(one)})
+                    screen.emit(about(one))
             else:
                 _show(found, has_cold=savers.has_cold)
                 more = f", {counts.threads - len(found):,} of them not shown" if counts.threads > len(found) else ""
