@@ -18,7 +18,7 @@ from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Namespace, Postgres, Prefix, Redis, count
 from redis_saver._cli.lanes import lanes
 from redis_saver._cli.opening import Savers, opened_savers
-from redis_saver._cli.overview import state_of
+from redis_saver._cli.overview import about, state_of
 from redis_saver._common.config import Address
 from redis_saver.errors import ThreadNotFound
 
@@ -75,7 +75,7 @@ def _show(
             )
         shown = _Values(savers, whole=values, raw=raw)
         if as_json:
-            screen.emit({**info._asdict(), "state": state_of(info), "checkpoint": found and shown.as_json(found)})
+            screen.emit({**about(info), "checkpoint": found and shown.as_json(found)})
             return 0
         for name, text in _about_thread(info):
             screen.line(f"{name:12}{text}")

@@ -30,6 +30,15 @@ def state_of(info: Any) -> str:
     return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
+_TOLD = ("thread_id", "checkpoint_id", "updated_at", "checkpoints", "bytes", "ttl", "pinned", "interrupted", "failed")
+
+
+def about(info: Any) -> dict[str, Any]:
+    """A thread, for JSON; one of two tiers has two fields more."""
+    more = {name: getattr(info, name) for name in ("tier", "lacking") if hasattr(info, name)}
+    return {**{name: getattr(info, name) for name in _TOLD}, "state": state_of(info), **more}
+
+
 @dataclass
 class Overview:
     """All threads of a prefix, counted."""

@@ -286,6 +286,8 @@ def test_two_tiers(place: Place, database: str) -> None:
         cold_words = ("--postgres", database)
         rows = {one.split()[0]: one.split()[-2:] for one in place.run("threads", *cold_words).splitlines()[1:]}
         assert rows == {"a": ["both", "0"], "b": ["cold", "0"]}
+        told = {one["thread_id"]: (one["tier"], one["checkpoints"]) for one in place.json("threads", *cold_words)}
+        assert told == {"a": ("both", 1), "b": ("cold", 1)}
         assert "tier  cold, cold lacks 0 records\n" in place.run("show", "b", *cold_words)
         assert "is in a cold tier" in place.refused("delete", "a", "--yes")
         assert place.run("delete", "a", "b", "--yes", *cold_words) == "deleted: a\ndeleted: b\n"
