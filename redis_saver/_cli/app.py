@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -28,11 +30,13 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _begin(
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback does what it says
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
     """LangGraph checkpoints and memory on plain Redis or Valkey."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names and drawings have characters that not every encoding has
 
 
 app.command("demo", epilog=CODES)(demo)

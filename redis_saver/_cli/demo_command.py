@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from datetime import timedelta
 from typing import Annotated
 
@@ -43,8 +41,6 @@ def demo(
 
     from redis_saver._cli.demo import Demo  # noqa: PLC0415 - it needs LangGraph
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the tree is drawn in characters that not every encoding has
     console = Console(color_system=None if no_color else "auto", highlight=False, markup=False, emoji=False)
     console.width = min(console.width, _WIDEST)
     Demo(console, url, ttl).run(keep=keep)

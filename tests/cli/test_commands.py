@@ -438,6 +438,8 @@ def test_as_a_process(place: Place) -> None:
     done, coloured = process(*words), process(*words, FORCE_COLOR="1")
     assert (done.returncode, coloured.returncode) == (0, 0), done.stderr
     assert "\x1b" not in done.stdout and "\x1b[33minterrupted" in coloured.stdout
+    ascii_only = process("-m", "redis_saver", "tree", "talk", "--prefix", place.prefix, PYTHONIOENCODING="ascii")
+    assert ascii_only.returncode == 0 and "?  001" in re.sub(" {2,}", "  ", ascii_only.stdout), ascii_only.stderr
     completed = process(
         "-m", "redis_saver", _REDIS_SAVER_COMPLETE="complete_bash", COMP_WORDS="redis-saver thr", COMP_CWORD="1"
     )
