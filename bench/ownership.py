@@ -48,7 +48,9 @@ class Thread:
 def ratios(owned: list[float], plain: list[float]) -> str:
     """Without the first tenth, and without the hundredth that took longest, in which the machine did something else."""
     owned, plain = (sorted(each[PUTS // 10 :])[: -PUTS // 100] for each in (owned, plain))
-    return f"mean {mean(owned) / mean(plain):.3f}x, median {median(owned) / median(plain):.3f}x ({median(plain):.0f} µs)"
+    return (
+        f"mean {mean(owned) / mean(plain):.3f}x, median {median(owned) / median(plain):.3f}x ({median(plain):.0f} µs)"
+    )
 
 
 def main() -> None:
@@ -68,7 +70,10 @@ def main() -> None:
                     both = [lambda: owned.turn(number, messages), lambda: outside.run(plain.turn, number, messages)]
                     for one in both if number % 2 else both[::-1]:
                         one()
-            print(f"{length:>5,} messages: put {ratios(owned.puts, plain.puts)}; writes {ratios(owned.writes, plain.writes)}", flush=True)
+            print(
+                f"{length:>5,} messages: put {ratios(owned.puts, plain.puts)}; writes {ratios(owned.writes, plain.writes)}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
