@@ -8,14 +8,17 @@ from redis_saver._checkpoint import guards, ownership
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Command, Operation, Sleep
-from redis_saver._tiered.context import WRITER_GONE, Tiers
+from redis_saver._tiered import context
+from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.intents import ALL, begin_intent, end, given_up
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver.errors import decoding
+from redis_saver.errors import decoding, not_owner
 
 _PAUSE = 0.02
-_TOKEN_AT = 32
-"""Where an intent names its writer (`lua/tiered/begin_intent.lua`)."""
+_DIGITS, _TOKEN_AT = 15, 32
+"""Where an intent says since when it is, in milliseconds, and names its writer (`lua/tiered/begin_intent.lua`)."""
+_RENEWALS = 3
+"""How often a lease is renewed before it would run out."""
 
 
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
@@ -24,22 +27,35 @@ def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     From when the thread is taken nobody else begins to write it. What was begun before may still reach cold; so the block begins behind that.
     """
     record = yield from ownership.taken(tiers.hot, terms, nonce)
-    yield from _wait_for_writers(tiers, terms.thread)
+    yield from _wait_for_writers(tiers, terms, record)
     if run := ownership.to_roll_back(terms, record):
         guard = guards.guard_of(tiers.hot, scripts.GUARDED_TIERED, record.token)
         yield from guards.guarded(_roll_back(tiers, terms.thread, run), guard)
     return record
 
 
-def _wait_for_writers(tiers: Tiers, thread: str) -> Operation[None]:
-    began, first = time.monotonic(), None
+def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
+    """Wait for whoever was writing when the thread was taken, until it is done or gone. Meanwhile the lease is renewed.
+
+    Raises:
+        NotOwner: Somebody else took the thread meanwhile.
+    """
+    key, taken_at = tiers.hot.keyspace.tier_keys(terms.thread).intents, record.since // 1000
+    began = renewed = time.monotonic()
+    first: set[bytes] | None = None
     while True:
-        found = yield Command(("ZRANGEBYLEX", tiers.hot.keyspace.tier_keys(thread).intents, "-", "+"))
-        with decoding("what is being written of thread {!r}", thread):
-            writers = {intent[_TOKEN_AT:] for intent in found}
+        found = yield Command(("ZRANGEBYLEX", key, "-", "+"))
+        now = time.monotonic()
+        oldest = taken_at + (now - began) * 1000 - context.WRITER_GONE
+        with decoding("what is being written of thread {!r}", terms.thread):
+            writers = {one[_TOKEN_AT:] for one in found if min(int(one[:_DIGITS]), taken_at) > oldest}
         first = writers if first is None else first & writers
-        if not first or time.monotonic() - began > WRITER_GONE / 1000:
+        if not first:
             return
+        if now - renewed > terms.lease / 1000 / _RENEWALS:
+            renewed = now
+            if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
+                raise not_owner("0", "")
         yield Sleep(_PAUSE)
 
 

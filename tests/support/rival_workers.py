@@ -131,6 +131,26 @@ def telling(saver: Any, say: Say) -> Any:
     return Telling()
 
 
+class SlowPostgres(PostgresSaver):
+    """Takes its time, so that others step in between the two tiers."""
+
+    pause = 0.0
+
+    def put(self, *arguments: Any) -> Any:
+        time.sleep(random.random() * self.pause)
+        return super().put(*arguments)
+
+
+class SlowAsyncPostgres(AsyncPostgresSaver):
+    """The same for asyncio."""
+
+    pause = 0.0
+
+    async def aput(self, *arguments: Any) -> Any:
+        await asyncio.sleep(random.random() * self.pause)
+        return await super().aput(*arguments)
+
+
 async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
     """What a spec asks for: over one server or two tiers, sync or async."""
     is_async, options = spec["flavour"] == "async", {"prefix": spec["prefix"], **spec.get("options", {})}
@@ -143,12 +163,14 @@ async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
     if not spec.get("mode"):
         return hot
     connections = pool(spec["postgres"], f"rival {os.getpid()}", asynchronous=is_async, size=2)
+    cold: Any = SlowAsyncPostgres(connections) if is_async else SlowPostgres(connections)
+    cold.pause = spec["pause"]
     if is_async:
         await stack.enter_async_context(connections)
-        tiers: Any = AsyncTieredSaver(hot, AsyncPostgresSaver(connections), mode=spec["mode"])
+        tiers: Any = AsyncTieredSaver(hot, cold, mode=spec["mode"])
         return await stack.enter_async_context(tiers)
     stack.enter_context(connections)
-    return stack.enter_context(TieredSaver(hot, PostgresSaver(connections), mode=spec["mode"]))
+    return stack.enter_context(TieredSaver(hot, cold, mode=spec["mode"]))
 
 
 async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:

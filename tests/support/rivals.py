@@ -100,6 +100,8 @@ class Rivals:
             proxy.mend()
             said = self.workers[number].answer()
             assert said == "ok", said
+        for proxy in self.proxies:
+            proxy.close()  # what it still keeps waiting of a process that was killed does not arrive any more
 
     def _kill(self, number: int) -> None:
         self.workers[number].kill()
@@ -167,7 +169,8 @@ class Rivals:
             values = compiled.get_state(where).values
             found = [seen_of(one) for one in saver.list(where)]
             check_chain(found)
-            check_log(values)
+            if self.is_owned:  # else a turn may begin in the middle of another one's, one behind the other
+                check_log(values)
             if self.place.mode:
                 saver.flush(timeout=30)
                 assert found == [seen_of(one) for one in saver.cold.list(where)]

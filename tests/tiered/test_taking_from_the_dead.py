@@ -1,0 +1,80 @@
+"""Who takes a thread over two tiers waits for a writer that is on its way to cold: no longer than that may take, and with its own lease renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from factories import checkpoint, config
+from tiering import Tiers, keys_of
+
+from redis_saver._common.names import Keyspace
+from redis_saver._tiered import context
+from redis_saver.errors import NotOwner
+
+pytestmark = [pytest.mark.parametrize("target_name", ["redis"])]
+
+
+def now(tiers: Tiers) -> int:
+    seconds, micros = tiers.target.raw.time()
+    return int(seconds * 1000 + micros // 1000)
+
+
+def left_behind(tiers: Tiers, at: int) -> None:
+    """A writer was killed while it wrote the thread to cold."""
+    tiers.target.raw.zadd(keys_of(tiers).intents, {b"%015d-" % at + b"*" * 16 + b"f" * 32: 0})
+
+
+async def taken(tiers: Tiers, uniform: Any, **options: Any) -> Any:
+    owned = uniform.saver.own("thread", **options)
+    given = await (owned.__aenter__() if uniform.native_async else asyncio.to_thread(owned.__enter__))
+    return owned, given
+
+
+async def given_back(uniform: Any, owned: Any) -> None:
+    end = (None, None, None)
+    await (owned.__aexit__(*end) if uniform.native_async else asyncio.to_thread(owned.__exit__, *end))
+
+
+async def test_a_writer_that_is_gone_for_long_is_not_waited_for(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    left_behind(tiers, now(tiers) - context.WRITER_GONE - 1)
+    began = time.monotonic()
+    owned, given = await taken(tiers, uniform)
+    assert time.monotonic() - began < context.WRITER_GONE / 1000 / 2  # five minutes are what one may take that is there
+    made = checkpoint({"n": 1})
+    await uniform.put({"configurable": {**config()["configurable"], **given["configurable"]}}, made, {}, {"n": "1"})
+    await given_back(uniform, owned)
+
+
+async def test_who_waits_keeps_the_thread(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "WRITER_GONE", 3000)
+    uniform, other = await tiers.uniform(), await tiers.uniform()
+    left_behind(tiers, now(tiers))
+    key = Keyspace(tiers.target.prefix).owner_key("thread")
+    took = asyncio.ensure_future(taken(tiers, uniform, lease="1s"))
+    seen = set()
+    while not took.done():
+        if record := tiers.target.raw.get(key):
+            seen.add(record.split(b" ")[1])
+        await asyncio.sleep(0.01)
+    assert len(seen) > 2  # the lease was renewed again and again
+    await given_back(uniform, took.result()[0])
+    owned, _ = await taken(tiers, other, lease="1s")
+    await given_back(other, owned)
+
+
+async def test_who_waits_may_lose_the_thread(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    left_behind(tiers, now(tiers))
+    key = Keyspace(tiers.target.prefix).owner_key("thread")
+    took = asyncio.ensure_future(taken(tiers, uniform, lease="1s"))
+    while not tiers.target.raw.get(key):
+        await asyncio.sleep(0.01)
+    hot = tiers.target.uniform()
+    owned, _ = await taken(tiers, hot, on_busy="take")
+    with pytest.raises(NotOwner):
+        await took
+    await given_back(hot, owned)
