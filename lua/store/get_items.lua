@@ -6,6 +6,7 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
@@ -14,10 +15,12 @@
 -- Returns the records (nil for an item that is not there); an empty list where none is, or where none is asked for; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
+--   DOCUMENTED     6  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local MORE, NOT_ANNOUNCED = 1, 2
+local documents = { unpack(KEYS, 7) }
+local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 6
 local token, announced, moves = ARGV[1], ARGV[2], ARGV[3]
 local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
 local text = table.remove(found, 1)
@@ -25,6 +28,7 @@ if text and string.sub(text, 1, 4) == '1 0 ' then return moves == '2' and {} or 
 
 --- @include lib/partition
 --- @include lib/refresh
+--- @include lib/documents
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
 if problem then return problem end
@@ -35,8 +39,13 @@ if more then return MORE end
 if state.count == 0 then return {} end
 if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if moves ~= '0' then
+  if not documents[1] and documents_of(items, state) then return DOCUMENTED end
   local fields = { unpack(ARGV, 4) }
   local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
+  for i, document in ipairs(documents) do
+    local _, _, ttl = head_of(found[i] or '')
+    if ttl and ttl ~= '0' then redis.call('PEXPIREAT', document, string.format('%.0f', now + ttl)) end
+  end
 end
 return moves == '2' and {} or found

@@ -98,6 +98,8 @@ class StoreReply(IntEnum):
     """The partition has no item left."""
     SAME = 5
     """The page is what the caller knows."""
+    DOCUMENTED = 6
+    """Nothing was done: the items have documents, whose keys have to be named, too."""
 
 
 class LeaseReply(IntEnum):

@@ -34,7 +34,7 @@ def get(context: StoreContext, namespace: tuple[str, ...], key: str, refresh: bo
 def _get(
     context: StoreContext, partition: Partition, field: bytes, namespace: tuple[str, ...], key: str, refresh: bool
 ) -> Operation[VersionedItem | None]:
-    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field))
+    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), field), (field,) if refresh else ())
     if not records or records[0] is None:
         return None
     with reading_store(partition.keys[0]):
@@ -169,7 +169,8 @@ class _Batch:
     def _get(
         self, partition: Partition, fields: dict[bytes, list[tuple[int, GetOp]]], refresh: bool
     ) -> Operation[None]:
-        records = yield from ask(self._context, partition, scripts.GET_ITEMS, (int(refresh), *fields))
+        moved = tuple(fields) if refresh else ()
+        records = yield from ask(self._context, partition, scripts.GET_ITEMS, (int(refresh), *fields), moved)
         for (field, asked), record in zip(fields.items(), records or [None] * len(fields), strict=True):
             if record is None:
                 continue

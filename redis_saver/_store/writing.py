@@ -60,7 +60,7 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
             write = writes[field]
             vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
             arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments)
+        reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         if not reply:
             continue
         code, *said = reply
@@ -99,6 +99,20 @@ def _conflict(partition: Partition, field: bytes, found: int, writes: Mapping[by
     )
 
 
+def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
+    """Delete the items of a partition whose fields begin so, a thousand at a time. Returns how many."""
+    removed, above, is_last = 0, b"0", 0
+    while not is_last:
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions"))
+        if not reply:
+            break
+        _, _, _, is_last, *flat = reply
+        fields = [field for field in flat[::2] if field.startswith(prefix)]
+        yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
+        removed, above = removed + len(fields), flat[-1] if flat else above
+    return removed
+
+
 def clean(context: StoreContext, partition: Partition, token: Any, what: str = "expired") -> Operation[int]:
     """Remove what has expired in a partition, or `all` of it; if nothing is left, it leaves the directory. Returns how many items went.
 
@@ -111,6 +125,8 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     removed, more = 0, 1
     while more:
         more, gone, left, refused = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
+        if more == StoreReply.DOCUMENTED:
+            gone, what = (yield from delete_below(context, partition, b"")), "expired"
         removed += gone
     if not left and refused != b"0":
         yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, refused))
