@@ -18,7 +18,8 @@
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
-    ├── UnsupportedServer        the server is too old
+    ├── UnsupportedServer        the server is too old, or lacks the module that an option needs
+    ├── IndexNotBuilt            the server's index of vectors is not there, or some items are not in it
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
     │   └── FileDamaged          a file that export wrote was cut off, or its bytes were changed  (also a ValueError)
     ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
@@ -55,6 +56,7 @@ __all__ = [
     "EndpointError",
     "FileDamaged",
     "ForkMissed",
+    "IndexNotBuilt",
     "ItemMigrationError",
     "KeyConflict",
     "LimitExceeded",
@@ -188,7 +190,11 @@ class ClusterMoving(RedisSaverError, redis.ConnectionError):
 
 
 class UnsupportedServer(RedisSaverError):
-    """The server is older than Redis 6.2, or Valkey 7.2."""
+    """The server is older than Redis 6.2, or Valkey 7.2; or it lacks the module that `search="server"` of a store needs."""
+
+
+class IndexNotBuilt(RedisSaverError):
+    """A search by the server's own index of vectors, which is not there, or in which some items are not. `setup()` or `build_index()` changes that."""
 
 
 class EndpointError(RedisSaverError):

@@ -6,6 +6,7 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
@@ -18,10 +19,12 @@
 -- empty list where no item is, or where none is asked for; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
+--   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local MORE, NOT_ANNOUNCED = 1, 2
+local documents = { unpack(KEYS, 7) }
+local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 7
 local token, announced, moves, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local FIELD = 4 -- the fields begin behind this argument
 local WITHOUT_TTLS = '^1 0 %d+ %d+ %d+ (%d+) ' -- the state of a partition in which nothing has a TTL, with its token
@@ -65,6 +68,7 @@ end
 
 --- @include lib/partition
 --- @include lib/refresh
+--- @include lib/documents
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
 if problem then return problem end
@@ -75,8 +79,13 @@ if more then return MORE end
 if state.count == 0 then return {} end
 if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 5)) end
 if moves ~= '0' then
+  if not documents[1] and documents_of(items, state) then return DOCUMENTED end
   local fields = { unpack(ARGV, 5) }
   local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
+  for i, document in ipairs(documents) do
+    local _, _, ttl = head_of(found[i] or '')
+    if ttl and ttl ~= '0' then redis.call('PEXPIREAT', document, string.format('%.0f', now + ttl)) end
+  end
 end
 return moves == '2' and {} or without_values()

@@ -6,6 +6,7 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
 -- ARGV[1] token       of an announcement of the partition in the directory, greater than the partition's; or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3..]           eight for each item, each item once: its field; the version it has to have ('0': none); when it was created, and when it was
@@ -20,13 +21,16 @@
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; nothing was stored
 --   CONFLICT       3  (position of each) these items have another version; all others were stored
+--   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 
 --- @include lib/partition
 --- @include lib/refresh
+--- @include lib/documents
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local MORE, NOT_ANNOUNCED, CONFLICT = 1, 2, 3
+local documents = { unpack(KEYS, 7) }
+local MORE, NOT_ANNOUNCED, CONFLICT, DOCUMENTED = 1, 2, 3, 7
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH = 3, 8
 
@@ -62,6 +66,7 @@ if state then
   if state.count == 0 then state = nil end
   if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
 end
+if state and not documents[1] and documents_of(items, state) then return { DOCUMENTED } end
 
 -- Check, before anything is written.
 local chosen, conflicts, longest = {}, { CONFLICT }, 0
@@ -113,6 +118,7 @@ for _, i in ipairs(chosen) do
     count_namespace(namespaces, state, field, 1)
   elseif state.indexed > 0 then
     state.indexed = state.indexed - redis.call('HDEL', vectors, field) -- they are of the value that was there
+    if documents[i] then redis.call('UNLINK', documents[i]) end
   end
   if ttl ~= '0' then
     redis.call('ZADD', expiring, string.format('%.0f', deadline), field)

@@ -6,6 +6,7 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
 -- ARGV[1] token       of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
 -- ARGV[3] field       of an item
@@ -14,7 +15,7 @@
 -- ARGV[6] put         16 hex digits that name this put
 -- ARGV[7] value       a frame of the serializer's type, then its bytes; or a splice (below); '' to delete the item
 -- ARGV[8] vectors     how many dimensions, a frame of the serializer's type, its bytes; '' for none
--- ARGV[9..]           the same six for each other item; each item once
+-- ARGV[9..]           the same six for each other item; each item once. Behind them, where documents are named: what each of these is under
 --
 -- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
 -- is, so a request may be sent twice.
@@ -26,15 +27,18 @@
 --   CONFLICT       3  (position, version) the item at that position has this version
 --   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
 --   STALE_BASE     6  an item is not of the put that its splice is based on: put again with whole values
+--   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, STALE_BASE = 1, 2, 3, 4, 6
+local documents = { unpack(KEYS, 7) }
+local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, STALE_BASE, DOCUMENTED = 1, 2, 3, 4, 6, 7
 local token, announced = ARGV[1], ARGV[2]
-local FIRST, EACH, SPLICE = 3, 6, 61 -- a splice begins with that byte, '='
+local FIRST, EACH, MANY = 3, 6, (#ARGV - 2) / (documents[1] and 7 or 6)
+local SPLICE = 61 -- a splice begins with that byte, '='
 
 local fields = {}
-for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
+for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
 local found = redis.call('HMGET', items, '@state', unpack(fields))
 
 -- The common case: one item without a TTL and vectors, in a partition that is there and where nothing has any. Whatever is not as expected goes on behind.
@@ -57,6 +61,7 @@ end
 
 --- @include lib/partition
 --- @include lib/refresh
+--- @include lib/documents
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, found[1])
 if problem then return problem end
@@ -67,6 +72,8 @@ if state then
   if state.count == 0 then state = nil end
   if gone > 0 then found = redis.call('HMGET', items, '@state', unpack(fields)) end
 end
+local mark = state and documents_of(items, state)
+if mark and not documents[1] then return { DOCUMENTED } end
 
 -- The parts of the value that a splice makes of a record, behind a first one for what stands in front of it: so a long value is copied once. Nothing if the
 -- record is of another put.
@@ -118,7 +125,8 @@ if is_put and state.announced > 0 and now + longest + SKEW > state.announced the
 end
 
 -- Build and commit.
-local changed, versions, deadlines, lasting, removed, embedded, plain = {}, {}, {}, {}, {}, {}, {}
+local changed, versions, deadlines, lasting, removed, embedded, plain, stored = {}, {}, {}, {}, {}, {}, {}, {}
+local has_documents = documents[1] and (mark or state.indexed == 0) -- items without any are left without, until all get theirs
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
   local ttl, put, value, old = ARGV[at + 2], ARGV[at + 3], values[i], found[i + 1]
@@ -128,6 +136,7 @@ for i, field in ipairs(fields) do
   elseif made_by ~= put then
     state.last = math.max(micros, state.last + 1)
     local new = string.format('%.0f', state.last)
+    stored[i] = true
     changed[#changed + 1] = field
     if type(value) == 'table' then
       value[1] = created .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' '
@@ -172,6 +181,20 @@ if embedded[1] then
   state.indexed = state.indexed + redis.call('HSET', vectors, unpack(embedded))
 end
 if removed[1] then remove_items(items, order, expiring, namespaces, vectors, state, removed) end
+if has_documents then
+  for i, document in ipairs(documents) do
+    local at = FIRST + (i - 1) * EACH
+    if stored[i] and ARGV[at + 5] ~= '' then
+      mark = marked(mark, write_document(document, ARGV[FIRST + MANY * EACH + i - 1], ARGV[at + 5], ARGV[at + 2], now + ARGV[at + 2]))
+    elseif stored[i] or ARGV[at + 4] == '' then
+      redis.call('UNLINK', document)
+    end
+  end
+  if embedded[1] then
+    changed[#changed + 1] = '@documents'
+    changed[#changed + 1] = mark
+  end
+end
 if not changed[1] and not removed[1] then return 0 end
 commit(items, order, expiring, namespaces, vectors, retired, state, changed)
 return state.count == 0 and { EMPTIED, string.format('%.0f', state.token) } or 0

@@ -25,14 +25,16 @@
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 --   SAME           5  the page is what the caller knows
+--   DOCUMENTED     7  the items have documents: read without a refresh, then refresh with get_items
 -- Errors: PARTITION, UNSUPPORTED.
 
 --- @include lib/partition
 --- @include lib/refresh
 --- @include lib/known
+--- @include lib/documents
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local MORE, NOT_ANNOUNCED, SAME = 1, 2, 5
+local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
 local puts = ARGV[13]
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- a call looks at so many items, and answers about so many bytes
@@ -78,6 +80,7 @@ end
 
 local records = {}
 if state.ttls > 0 and ARGV[3] == '1' and fields[1] then
+  if documents_of(items, state) then return DOCUMENTED end
   records = redis.call('HMGET', items, unpack(fields))
   local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, ARGV[1], ARGV[2], fields, records)
   if wanted then return { NOT_ANNOUNCED, token, wanted } end

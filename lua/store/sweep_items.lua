@@ -10,15 +10,19 @@
 -- ARGV[2] what        expired, or all: also a partition of which a part is gone
 --
 -- Returns {more, how many items went, how many are left, token}: more is 1 if more has expired than one call removes; if nothing is left, tokens up to
--- this one are refused, and may leave the directory.
+-- this one are refused, and may leave the directory. Where more is a code, nothing was done
+--   DOCUMENTED  7  `all` have documents: delete the items by put_items, which removes those, too
 -- Errors: PARTITION, UNSUPPORTED.
 
 --- @include lib/partition
+--- @include lib/documents
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local DOCUMENTED = 7
 local token, gone, more = tonumber(ARGV[1]), 0, false
 
 local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
+if ARGV[2] == 'all' and state and documents_of(items, state) then return { DOCUMENTED, 0, state.count, '0' } end
 if ARGV[2] == 'all' and (state or problem and not string.find(problem.err, '^%-?UNSUPPORTED ')) then
   local _, now = clock()
   gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', string.format('%.0f', now))

@@ -6,6 +6,7 @@ No key of a thread is one of a store: with the same prefix, `<prefix>:{` and `<p
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis_saver._common.names import Keyspace, after, component, components, decode, encode
@@ -43,6 +44,8 @@ class StoreKeyspace:
             self._stem + b"%}:" + ending for ending in (b"partitions", b"deadlines", b"tokens")
         )
         """The keys of the directory. A lone `%` stands for no label, as escaped labels never do."""
+        self.documents: bytes = encode(prefix) + b":store:documents:{"
+        """What the keys of documents begin with."""
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:" + _ITEMS
         """What SCAN matches to find the partitions."""
 
@@ -56,7 +59,7 @@ class StoreKeyspace:
         """The labels of the partition that this key of items belongs to; None if it is another program's."""
         tag, ending = key[len(self._stem) :].rpartition(b"}:")[::2]
         try:
-            labels = [decode(_unescaped(part)) for part in tag.split(b"/")]
+            labels = _labels(tag)
         except (UnicodeDecodeError, ValueError):
             return None
         member = b"".join(map(component, labels))
@@ -64,6 +67,24 @@ class StoreKeyspace:
             all(labels) and key.startswith(self._stem) and ending == _ITEMS and self.partition(member).keys[0] == key
         )
         return member if is_ours else None
+
+    def item_of(self, document: bytes) -> tuple[Partition, bytes]:
+        """The partition and the field of the item that a document is of, by its key.
+
+        Raises:
+            ValueError: It is no key of a document of this store.
+        """
+        tag, separator, field = document[len(self.documents) :].partition(b"}:")
+        if not document.startswith(self.documents) or not separator:
+            raise ValueError(f"{document!r} is no key of a document")
+        return self.partition(member(tuple(_labels(tag)))), bytes.fromhex(field.decode("ascii"))
+
+
+def document_keys(partition: Partition, fields: Sequence[bytes]) -> list[bytes]:
+    """The keys of the documents of items, in the partition's slot."""
+    stem, _, tag = partition.keys[0][: -len(_ITEMS)].rpartition(b"{")
+    begin = stem + b"documents:{" + tag
+    return [begin + field.hex().encode() for field in fields]
 
 
 def with_notes(partition: Partition, *, writing: bool) -> Partition:
@@ -82,6 +103,11 @@ def bounds(labels: tuple[str, ...]) -> tuple[bytes, bytes]:
     """The range of the directory's members that begin with these labels, as ZRANGEBYLEX takes it."""
     begins = member(labels)
     return (b"[" + begins, b"(" + after(begins)) if begins else (b"-", b"+")
+
+
+def _labels(tag: bytes) -> list[str]:
+    """The labels of a partition, of its hash tag."""
+    return [decode(_unescaped(part)) for part in tag.split(b"/")]
 
 
 def _escaped(raw: bytes) -> bytes:

@@ -99,6 +99,8 @@ IMPORT_ITEMS = load("store/import_items")
 EXPORT_ITEMS = load("store/export_items")
 GET_ITEMS = load("store/get_items")
 SEARCH_ITEMS = load("store/search_items")
+GET_VECTORS = load("store/get_vectors")
+DOCUMENT_ITEMS = load("store/document_items")
 LIST_ITEMS = load("store/list_items")
 COUNT_NAMESPACES = load("store/count_namespaces")
 SWEEP_ITEMS = load("store/sweep_items")
@@ -140,6 +142,7 @@ _READING = (
     SET_TTL,
     BACKLOG_STATS,
     GET_ITEMS,
+    GET_VECTORS,
     SEARCH_ITEMS,
     LIST_ITEMS,
     COUNT_NAMESPACES,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_saver._common.display import shown
-from redis_saver._common.store_names import Partition
+from redis_saver._common.store_names import Partition, document_keys
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.scripts import Script
+from redis_saver._store import documents
 from redis_saver._store.context import StoreContext
 from redis_saver.errors import StoreBusy
 
@@ -31,26 +32,47 @@ _ANNOUNCED = frozenset(
     )
 )
 """The scripts that take an announcement: their first two arguments."""
+_MAKING = frozenset((scripts.PUT_ITEMS, scripts.DOCUMENT_ITEMS))
+"""The scripts that make documents: their last arguments say what each is under."""
 MAX_TOGETHER = 256
 """Requests that travel together."""
 
 
-def ask(context: StoreContext, partition: Partition, script: Script, arguments: Sequence[Argument]) -> Operation[Any]:
+def ask(
+    context: StoreContext,
+    partition: Partition,
+    script: Script,
+    arguments: Sequence[Argument],
+    fields: Sequence[bytes] = (),
+) -> Operation[Any]:
     """What a script answers about a partition.
 
-    One round trip; two more if the directory has to know the partition first, or for longer than it does; and one more for each thousand items that
-    have expired since anybody asked.
+    One round trip; two more if the directory has to know the partition first, or for longer than it does; one more if its items have documents, and this
+    store makes none itself; and one more for each thousand items that have expired since anybody asked.
+
+    Args:
+        context: The store.
+        partition: The partition.
+        script: The script.
+        arguments: Its arguments, but for an announcement.
+        fields: The items whose documents it changes.
 
     Raises:
         StoreBusy: The partition cannot be announced.
     """
     announcement: tuple[bytes, ...] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
     begun, times = 0.0, 0
+    keys = partition.keys
+    if fields and context.has_documents:
+        keys, arguments = _with_documents(partition, script, arguments, fields)
     wanted: tuple[Any, Any] = (0, 0)
     while True:
-        reply = yield Call(script, partition.keys, (*announcement, *arguments))
+        reply = yield Call(script, keys, (*announcement, *arguments))
         code = reply if isinstance(reply, int) else reply[0] if reply and isinstance(reply[0], int) else 0
         if code == StoreReply.MORE:
+            continue
+        if code == StoreReply.DOCUMENTED and fields and keys == partition.keys:
+            keys, arguments = _with_documents(partition, script, arguments, fields)
             continue
         if code != StoreReply.NOT_ANNOUNCED:
             if times and time.monotonic() - begun > LATE:
@@ -66,6 +88,25 @@ def ask(context: StoreContext, partition: Partition, script: Script, arguments: 
         _, above, ttl = reply
         wanted = (ttl, above)
         announcement = yield Call(scripts.ANNOUNCE, context.keyspace.directory, (partition.member, *wanted))
+
+
+def _with_documents(
+    partition: Partition, script: Script, arguments: Sequence[Argument], fields: Sequence[bytes]
+) -> tuple[tuple[bytes, ...], Sequence[Argument]]:
+    """Keys and arguments of a script that changes documents, too."""
+    under = [documents.under(partition, field) for field in fields] if script in _MAKING else ()
+    return (*partition.keys, *document_keys(partition, fields)), (*arguments, *under)
+
+
+def refresh(context: StoreContext, fields: Mapping[Partition, Sequence[bytes]]) -> Operation[None]:
+    """Begin the TTLs of items anew, by their fields. One round trip, if there is one."""
+    asked = [
+        ask(context, partition, scripts.GET_ITEMS, (2, b"", *names[start : start + 1000]), names[start : start + 1000])
+        for partition, names in fields.items()
+        for start in range(0, len(names), 1000)
+    ]
+    if asked:
+        yield from together(context, asked)
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:

@@ -30,3 +30,8 @@ class StoreContext(NamedTuple):
     """Whether writes wait for replicas: then each is sent alone."""
     embedder: Embedder | None = None
     """What is embedded, and how vectors are compared; None: nothing is."""
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether items get documents, for the server's own index of vectors."""
+        return self.embedder is not None and self.embedder.server is not None

@@ -10,11 +10,11 @@ import numpy as np
 from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 
 from redis_saver._common import limits, names
-from redis_saver._common.display import kind_of, printable
+from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._storage import encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
-from redis_saver._store.index_config import Distance, check_paths
+from redis_saver._store.index_config import Distance, check_paths, server_index
 from redis_saver._store.texts import Texts
 from redis_saver._store.vectors import MAX_LENGTH, MIN_LENGTH, Floats, Rows, VectorIndex, lengths
 from redis_saver.errors import encoding
@@ -37,6 +37,8 @@ class Embedder:
         self.distance: Distance = config.get("distance_type", "cosine")
         self.embeddings = ensure_embeddings(config["embed"])
         self.fields = _tokenized(config.get("fields") or [_WHOLE])
+        self.server = server_index(config)
+        """The server's own index; None: the process compares vectors."""
         self.nothing = VectorIndex(self.dims)
         """The index of a partition without vectors."""
 
@@ -56,6 +58,7 @@ class Embedder:
             TypeError: `paths` is none of these.
             EncodeError: A dict or list that is to be embedded as JSON has something in it that JSON does not know.
             LimitExceeded: The vectors would be too many.
+            ValueError: They would be more than the server's index has room for.
         """
         if paths is False:
             return []
@@ -70,6 +73,11 @@ class Embedder:
             ]
         size = 4 * self.dims * len(found)
         limits.check(context.limits, "value_bytes", size, "the vectors of item {!r} have {} bytes", key)
+        if self.server is not None and len(found) > self.server.vectors_per_item:
+            raise ValueError(
+                f"item {shown(key)} of namespace {shown(namespace)} has {len(found)} texts to embed, and the server's index has room for "
+                f"{self.server.vectors_per_item} vectors of an item. Nothing was written. Set index['vectors_per_item'] higher and call setup(), or embed fewer"
+            )
         return found
 
     # -- embedding

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph.store.base import IndexConfig
 
 from redis_saver._common import config as configs
+from redis_saver._common import names
 from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
 """What makes two vectors near, named as LangGraph names it."""
-_KEYS = ("dims", "embed", "fields", "distance_type")
+SearchedBy: TypeAlias = Literal["process", "server"]
+"""Who compares vectors."""
+Algorithm: TypeAlias = Literal["flat", "hnsw"]
+"""How the server finds the nearest ones."""
+_OF_SERVER = ("algorithm", "vectors_per_item")
+_KEYS = ("dims", "embed", "fields", "distance_type", "search", *_OF_SERVER)
+MAX_VECTORS_PER_ITEM = 64
 
 
 class RedisIndexConfig(IndexConfig, total=False):
@@ -24,6 +31,27 @@ class RedisIndexConfig(IndexConfig, total=False):
 
     distance_type: Distance
     """`cosine` (default): the cosine of the angle; `inner_product`; `l2`: the Euclidean distance times -1. The greater a score, the nearer."""
+    search: SearchedBy
+    """`process` (default): each process compares vectors itself, on any server. `server`: the server's module for vector search finds those to compare."""
+    algorithm: Algorithm
+    """With `search="server"`: `flat` (default) compares all vectors; `hnsw` some of them, to which a graph leads."""
+    vectors_per_item: int
+    """With `search="server"`: how many vectors an item has at the most. Default: the number of `fields`, or 1. A put of more is refused."""
+
+
+class ServerIndex(NamedTuple):
+    """An index of vectors that the server has."""
+
+    algorithm: Algorithm
+    distance: Distance
+    dims: int
+    vectors_per_item: int
+
+    def name(self, prefix: str) -> bytes:
+        """Its name. It says all settings, so an index with others is another one."""
+        return names.encode(
+            f"{prefix}:store:documents:{self.algorithm}:{self.distance}:{self.dims}:{self.vectors_per_item}"
+        )
 
 
 def load(given: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
@@ -60,6 +88,30 @@ def _check(given: Mapping[str, Any]) -> None:
     check_paths("index['fields']", given.get("fields"))
     if (distance := given.get("distance_type", "cosine")) not in get_args(Distance):
         raise ValueError(f"index['distance_type']={shown(distance)}: write one of {' '.join(get_args(Distance))}")
+    _check_search(given)
+
+
+def _check_search(given: Mapping[str, Any]) -> None:
+    if (search := given.get("search", "process")) not in get_args(SearchedBy):
+        raise ValueError(f"index['search']={shown(search)}: write one of {' '.join(get_args(SearchedBy))}")
+    for name in _OF_SERVER:
+        if name in given and search != "server":
+            raise ValueError(
+                f"index[{name!r}] is a setting of the server's index: add 'search': 'server', or leave it out"
+            )
+    if (algorithm := given.get("algorithm", "flat")) not in get_args(Algorithm):
+        raise ValueError(f"index['algorithm']={shown(algorithm)}: write one of {' '.join(get_args(Algorithm))}")
+    configs.number("index['vectors_per_item']", many := given.get("vectors_per_item", 1), 1, whole=True)
+    if many > MAX_VECTORS_PER_ITEM:  # each search asks for each of them
+        raise ValueError(f"index['vectors_per_item']={many}: write {MAX_VECTORS_PER_ITEM} at the most")
+
+
+def server_index(given: Mapping[str, Any]) -> ServerIndex | None:
+    """The server's index of a configuration that was checked; None if the process compares."""
+    if given.get("search") != "server":
+        return None
+    many = given.get("vectors_per_item") or min(len(given.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
+    return ServerIndex(given.get("algorithm", "flat"), given.get("distance_type", "cosine"), given["dims"], many)
 
 
 def check_paths(name: str, paths: Any) -> None:

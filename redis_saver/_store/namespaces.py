@@ -11,14 +11,12 @@ from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._store import directory
-from redis_saver._store.calling import ask, together
+from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
-from redis_saver._store.places import Place, check_labels
-from redis_saver._store.texts import Texts
-from redis_saver._store.writing import DELETION, clean, put
+from redis_saver._store.places import check_labels
+from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 
 
@@ -106,24 +104,11 @@ def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
 
 def _delete_namespace(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
     if len(labels) > PARTITION_LABELS:
-        return (yield from _delete_below(context, context.places.of(labels)))
+        place = context.places.of(labels)
+        return (yield from delete_below(context, place.partition, place.prefix))
     removed = 0
     for some in directory.windows((yield from directory.partitions(context, labels))):
         removed += sum((yield from together(context, [clean(context, *one, "all") for one in some])))
-    return removed
-
-
-def _delete_below(context: StoreContext, place: Place) -> Operation[int]:
-    """Delete a part of a partition, a thousand items at a time."""
-    removed, above, is_last = 0, b"0", 0
-    while not is_last:
-        reply = yield from ask(context, place.partition, scripts.LIST_ITEMS, (above, "versions", b""))
-        if not reply:
-            break
-        _, _, _, is_last, *flat = reply
-        fields = [field for field in flat[::2] if field.startswith(place.prefix)]
-        yield from put(context, place.partition, dict.fromkeys(fields, DELETION), Texts())
-        removed, above = removed + len(fields), flat[-1] if flat else above
     return removed
 
 

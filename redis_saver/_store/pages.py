@@ -10,6 +10,7 @@ from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
+from redis_saver._store.calling import refresh as refreshing
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
 from redis_saver._store.long_values import names_of
@@ -53,9 +54,13 @@ def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: 
     entries: list[Entry] = []
     tokens: list[bytes] = []
     below = b""
+    moves = refresh and not context.has_documents
     while True:
         size = min(limit - len(entries), ITEMS_PER_CALL)
-        reply = yield from _read(context, place, below, offset, size, refresh, known)
+        reply = yield from _read(context, place, below, offset, size, moves, known)
+        if reply is None:
+            moves = False
+            continue
         entries += reply.entries
         tokens.append(reply.token)
         below, offset = reply.below, max(0, offset - reply.passed)
@@ -68,12 +73,15 @@ def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: 
         context.remembered.put(name, page, sum([entry.size for entry in entries]))
         for entry in entries:
             context.long_values.note(place.partition, entry)
+    if refresh and not moves and (fields := [entry.field for entry in entries if entry.has_ttl]):
+        yield from refreshing(context, {place.partition: fields})
     return page
 
 
 def _read(
     context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
-) -> Operation[_Reply]:
+) -> Operation[_Reply | None]:
+    """A part of a page. None: the items have documents, so it cannot begin their TTLs anew."""
     had = _part(known, below, limit)
     put_here = context.long_values.put_here(place.partition)
     names = names_of(put_here)
@@ -83,6 +91,8 @@ def _read(
         reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, asked)
         if reply == StoreReply.SAME and had:
             return _Reply(known.token, b"", offset, had)
+        if reply == StoreReply.DOCUMENTED:
+            return None
         token, next_below, passed, *flat = reply
         with reading_store(place.partition.keys[0]):
             entries = _entries(flat, had, put_here)

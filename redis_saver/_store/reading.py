@@ -43,7 +43,9 @@ def read(
             return _entries(context, partition, fields, records, known, without_ttls[1])
         context.remembered.forget(lasting)
     described = context.long_values.described(partition, fields, known) if known else b""
-    records = yield from ask(context, partition, scripts.GET_ITEMS, (int(refresh), described, *fields))
+    records = yield from ask(
+        context, partition, scripts.GET_ITEMS, (int(refresh), described, *fields), fields if refresh else ()
+    )
     token = records.pop() if len(records) > len(fields) else b""
     if token and not known:
         context.remembered.put(lasting, True, _HINT_BYTES)

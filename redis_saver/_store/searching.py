@@ -13,10 +13,9 @@ from langgraph.store.base import SearchOp
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
-from redis_saver._store import directory, mirrors, pages
-from redis_saver._store.calling import ask, together
+from redis_saver._store import directory, mirrors, pages, server_search
+from redis_saver._store.calling import refresh, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.filters import Matches, compile_filter
 from redis_saver._store.items import Entry, VersionedSearchItem
@@ -83,6 +82,8 @@ def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[
             raise TypeError(f"query={shown(query)}: a query is a text, or None")
         texts.queries.setdefault(query)
     wanted = Search(matches, query, texts, op.offset + op.limit)
+    if query is not None and context.has_documents:
+        return _by_server(context, labels, op, wanted)
     if len(labels) >= PARTITION_LABELS:
         return _in_partition(context, context.places.of(labels), op, wanted)
     return _in_all(context, labels, op, wanted)
@@ -102,6 +103,11 @@ def _in_partition(
 def _in_all(
     context: StoreContext, labels: tuple[str, ...], op: SearchOp, wanted: Search
 ) -> Operation[list[VersionedSearchItem]]:
+    best = yield from _best_of_all(context, labels, wanted)
+    return (yield from _answer(context, op, best, context.keyspace.directory[0]))
+
+
+def _best_of_all(context: StoreContext, labels: tuple[str, ...], wanted: Search) -> Operation[list[Found]]:
     """Search partition after partition, some at a time. The best of each are kept until all were asked."""
     best: list[Found] = []
     for some in directory.windows((yield from directory.partitions(context, labels))):
@@ -115,7 +121,27 @@ def _in_all(
         yield from together(context, empty)
         with reading_store(context.keyspace.directory[0]):
             best = heapq.nsmallest(wanted.most, best, key=lambda one: one.order)
-    return (yield from _answer(context, op, best, context.keyspace.directory[0]))
+    return best
+
+
+def _by_server(
+    context: StoreContext, labels: tuple[str, ...], op: SearchOp, wanted: Search
+) -> Operation[list[VersionedSearchItem]]:
+    """Those that the server's index leads to; then, newest first, those without vectors."""
+    assert wanted.query is not None  # noqa: S101
+    vector = wanted.texts.vector(wanted.query)
+    scored = yield from server_search.nearest(context, labels, vector, wanted.most, wanted.matches)
+    found, key = [Found(*one) for one in scored], context.keyspace.directory[0]
+    if len(found) < wanted.most:
+        newest = wanted._replace(query=None)
+        if len(labels) >= PARTITION_LABELS:
+            others, _ = yield from _best(context, context.places.of(labels), newest)
+        else:
+            others = yield from _best_of_all(context, labels, newest)
+        known = {(one.partition, one.entry.field) for one in found}
+        unscored = (one for one in others if (one.partition, one.entry.field) not in known)
+        found += list(islice(unscored, wanted.most - len(found)))
+    return (yield from _answer(context, op, found, key))
 
 
 def _answer(
@@ -176,10 +202,4 @@ def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:
     for partition, entry, _ in found:
         if entry.has_ttl:
             fields.setdefault(partition, []).append(entry.field)
-    asked = [
-        ask(context, partition, scripts.GET_ITEMS, (2, b"", *names[start : start + 1000]))
-        for partition, names in fields.items()
-        for start in range(0, len(names), 1000)
-    ]
-    if asked:
-        yield from together(context, asked)
+    yield from refresh(context, fields)

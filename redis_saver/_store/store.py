@@ -29,7 +29,7 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._store import directory, index_config, namespaces
+from redis_saver._store import directory, index_config, namespaces, server_search
 from redis_saver._store.context import StoreContext
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.interface import Interface
@@ -104,7 +104,10 @@ class Store(Interface, Generic[ClientT]):
             replica_timeout=replica_timeout,
             taker="Store",
         )
+        embedder = index_config.load(index)
         serde = chosen(serde, strict=strict) or FastSerializer()
+        if embedder is not None and embedder.server is not None:
+            _check_server_search(client, prefix, serde)
         self.ttl_config = to_config(ttl)
         values = Context(
             serde=serde,
@@ -126,7 +129,7 @@ class Store(Interface, Generic[ClientT]):
             LongValues(remembered),
             not require_primary and not clients.is_cluster(client),
             min_replicas > 0,
-            index_config.load(index),
+            embedder,
         )
 
     def __repr__(self) -> str:
@@ -138,14 +141,39 @@ class Store(Interface, Generic[ClientT]):
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
+        With `index={"search": "server"}` it also makes the server's index of vectors, if that is not there: it makes the documents of all items first, and
+        waits until the server has indexed them.
+
         Raises:
-            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2; or it has no vector search, and is to search.
         """
         self._driver.check_version()
+        if self._context.has_documents:
+            self._run(server_search.setup(self._context))
 
     async def asetup(self) -> None:
         """`setup` for asyncio."""
         await self._driver.acheck_version()
+        if self._context.has_documents:
+            await self._arun(server_search.setup(self._context))
+
+    def build_index(self) -> int:
+        """Bring items into the server's index of vectors (`index={"search": "server"}`) that were stored without it, as before there was one.
+
+        It looks at all partitions, and reads no vector: the server copies them. What is put meanwhile is indexed, too.
+
+        Returns:
+            How many items were brought there; 0: none lacked.
+
+        Raises:
+            DecodeError: The vectors of an item are of another model.
+            ValueError: The store has no such index.
+        """
+        return self._run(server_search.build(self._context))
+
+    async def abuild_index(self) -> int:
+        """`build_index` for asyncio."""
+        return await self._arun(server_search.build(self._context))
 
     def stats(self) -> RedisStats:
         """A copy of what was counted so far, in this process. Nothing is sent."""
@@ -204,6 +232,28 @@ class Store(Interface, Generic[ClientT]):
     async def arebuild_directory(self) -> int:
         """`rebuild_directory` for asyncio."""
         return await self._arun(directory.rebuild(self._context), name="rebuild_directory")
+
+
+def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) -> None:
+    """Check what the server has to see for its own index of vectors.
+
+    Raises:
+        ValueError: It cannot see it.
+    """
+    name = "index={'search': 'server'}"
+    if clients.is_cluster(client):
+        raise ValueError(
+            f"{name} takes no cluster: each node would search its own items only. Leave 'search' out, and the process compares vectors"
+        )
+    if "\0" in prefix:
+        raise ValueError(
+            f"prefix={shown(prefix)}: {name} takes no prefix with NUL, at which the server's index ends it"
+        )
+    if (kind := serde.dumps_typed(b"x")) != ("bytes", b"x"):
+        raise ValueError(
+            f"{name}: the server has to see the vectors, and serde={type(serde).__name__} gives them the type {shown(kind[0])}. A store that encrypts lets "
+            "the process compare vectors: leave 'search' out"
+        )
 
 
 def context_of(store: Store[Any]) -> StoreContext:

@@ -137,5 +137,5 @@ def import_items(
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
-    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments)
+    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [one.field for one in some])
     return [some[position - 1] for position in reply[1:]] if reply else []

@@ -65,9 +65,9 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         values = [writes[field].value for field in fields]
         splices = context.long_values.splices(partition, fields, values)
         sent = _with_splices(arguments, splices) if splices else arguments
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent)
+        reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent, fields)
         if reply and reply[0] == StoreReply.STALE_BASE:
-            reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments)
+            reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         code, *said = reply or (0,)
         if code == StoreReply.CONFLICT:
             raise _conflict(partition, fields[said[0] - 1], int(said[1]), writes)
@@ -120,6 +120,20 @@ def _conflict(partition: Partition, field: bytes, found: int, writes: Mapping[by
     )
 
 
+def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
+    """Delete the items of a partition whose fields begin so, a thousand at a time. Returns how many."""
+    removed, above, is_last = 0, b"0", 0
+    while not is_last:
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
+        if not reply:
+            break
+        _, _, _, is_last, *flat = reply
+        fields = [field for field in flat[::2] if field.startswith(prefix)]
+        yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
+        removed, above = removed + len(fields), flat[-1] if flat else above
+    return removed
+
+
 def clean(context: StoreContext, partition: Partition, token: Any, what: str = "expired") -> Operation[int]:
     """Remove what has expired in a partition, or `all` of it; if nothing is left, it leaves the directory. Returns how many items went.
 
@@ -132,6 +146,8 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     removed, more = 0, 1
     while more:
         more, gone, left, refused = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
+        if more == StoreReply.DOCUMENTED:
+            gone, what = (yield from delete_below(context, partition, b"")), "expired"
         removed += gone
     if not left and refused != b"0":
         yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, refused))

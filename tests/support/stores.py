@@ -80,6 +80,7 @@ def check_partition(target: Target, member: bytes) -> None:
     raw, fields = target.raw, target.raw.hgetall(StoreKeyspace(target.prefix).partition(member).keys[0])
     state = state_of(target, member)
     del fields[b"@state"]
+    fields.pop(b"@documents", None)
     versions, deadlines, counts = {}, 0, dict[bytes, int]()
     for field, record in fields.items():
         created, version, ttl, made_by, value = record.split(b" ", 4)

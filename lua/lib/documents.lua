@@ -1,0 +1,39 @@
+-- Shared by the store's scripts (included, after lib/partition): documents, hashes by which the server's own index finds vectors. An item has one if it has
+-- vectors and its partition has `@documents`: how many dimensions the vectors have, a blank, and how many of them an item has at the most; or '0' while some
+-- documents may be missing. docs/storage-format.md has the data.
+
+local MAX_VECTORS = 1000 -- a document has so many at the most
+
+-- What `@documents` says of the items that have vectors; false if they have no documents.
+local function documents_of(items, state)
+  return state.indexed > 0 and redis.call('HGET', items, '@documents')
+end
+
+-- Stores the document of an item with vectors, in place of another one. Returns their dimensions, as text, and how many they are. If the vectors cannot be
+-- seen, as they are encrypted, there is no document, and it returns nothing.
+local function write_document(document, under, vectors, ttl, deadline)
+  redis.call('UNLINK', document)
+  local _, head, dims = string.find(vectors, '^(%d+) 5:bytes')
+  local width = 4 * tonumber(dims or '0')
+  local count = width > 0 and (#vectors - head) / width or 0
+  if count < 1 or count > MAX_VECTORS or count ~= math.floor(count) then return nil end
+  local fields = { 'under', under }
+  for i = 1, count do
+    local vector = string.sub(vectors, head + 1 + (i - 1) * width, head + i * width)
+    if string.find(vector, '[^%z\128]') then
+      fields[#fields + 1], fields[#fields + 2] = 'v' .. string.format('%d', i), vector
+    else
+      fields[2] = under .. ',zero' -- it has no direction: its cosine would be no number, and the server could order nothing
+    end
+  end
+  redis.call('HSET', document, unpack(fields))
+  if ttl ~= '0' then redis.call('PEXPIREAT', document, string.format('%.0f', deadline)) end
+  return dims, count
+end
+
+-- What `@documents` says once another document is there.
+local function marked(mark, dims, count)
+  local known, most = string.match(mark or '', '^(%d+) (%d+)$')
+  if not dims or mark and known ~= dims then return '0' end
+  return dims .. ' ' .. string.format('%d', math.max(tonumber(most or '0'), count))
+end

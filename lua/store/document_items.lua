@@ -1,0 +1,51 @@
+-- Makes documents of items that have vectors, where they were put before there were documents.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>
+-- ARGV[1] mark        what `@documents` is to be from now on: '0' to begin, so that all who put make documents, too; '' to go on; and at the end
+--                     how many dimensions the vectors have, a blank, and how many of them an item has at the most
+-- ARGV[2] dims        how many dimensions the vectors have to have
+-- ARGV[3..]           the field of the item of each document, in their order; then what each is under
+--
+-- Returns {how many documents were made, how many vectors one has at the most (both as text), then the field of each item whose vectors are others}. Or a
+-- code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+--- @include lib/documents
+
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local documents = { unpack(KEYS, 7) }
+local MORE = 1
+local mark, wanted = ARGV[1], ARGV[2]
+
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
+if problem then return problem end
+if not state then return { '0', '0' } end
+local _, now = clock()
+local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
+if more then return MORE end
+if state.count == 0 or state.indexed == 0 then return { '0', '0' } end
+if mark ~= '' then redis.call('HSET', items, '@documents', mark) end
+local made, most, answer = 0, 0, { '', '' }
+for i, document in ipairs(documents) do
+  local field, under = ARGV[2 + i], ARGV[2 + #documents + i]
+  local stored = redis.call('HGET', vectors, field)
+  if stored then
+    local deadline = redis.call('ZSCORE', expiring, field)
+    local dims, count = write_document(document, under, stored, deadline or '0', deadline)
+    if dims == wanted then
+      made, most = made + 1, math.max(most, count)
+    else
+      answer[#answer + 1] = field
+    end
+  end
+end
+answer[1], answer[2] = string.format('%d', made), string.format('%d', most)
+return answer

@@ -1,0 +1,34 @@
+-- Reads items of one partition with their vectors: those that the server's own index found.
+--
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- ARGV[1..]           fields, each once; or none
+--
+-- Returns {documents, indexed, then a record and the vectors of each item}: what `@documents` says, '' if nothing; how many items have vectors; '' for a record
+-- that is not there, and for no vectors. An empty list where there is no such partition. Or a code
+--   MORE  1  more has expired than one call removes: call again
+-- Errors: PARTITION, UNSUPPORTED.
+
+--- @include lib/partition
+--- @include lib/documents
+
+local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local MORE = 1
+
+local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
+if problem then return problem end
+if not state then return {} end
+local _, now = clock()
+local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
+if more then return MORE end
+if state.count == 0 then return {} end
+local answer = { documents_of(items, state) or '', state.indexed }
+for _, field in ipairs(ARGV) do
+  answer[#answer + 1] = redis.call('HGET', items, field) or ''
+  answer[#answer + 1] = redis.call('HGET', vectors, field) or ''
+end
+return answer
