@@ -16,7 +16,7 @@ from redis_saver._common.display import printable
 from redis_saver.errors import EndpointError
 
 _CODES = (
-    "Exit code: 0, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at fault, or the port is taken. With "
+    "Exit code: 130, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at fault, or the port is taken. With "
     "LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes that LangGraph calls safe."
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
@@ -15,7 +14,7 @@ from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry
 from redis_saver._common.config import Address, address
 from redis_saver._inspector import first_change, graph, tasks
-from redis_saver._inspector.rendering import Pages, Refused, asked, query_of
+from redis_saver._inspector.rendering import Pages, Refused, asked, place_of, read_place
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_list import found_threads, read_filters
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, is_chat, part
@@ -58,7 +57,7 @@ class Inspector:
         found = self._source.entries(name, given.get("ns"), given.get("before"), rows + 1, cold=cold)
         by_place = {(one.ns, one.id): one for one in found}
         shown = found[:rows]
-        told = [_told(one, by_place.get((one.ns, one.parent or ""))) for one in shown]
+        told = [_told(name, one, by_place.get((one.ns, one.parent or ""))) for one in shown]
         lines = list(zip(shown, graph.drawn(shown), told, strict=True))
         older = shown[-1].id if len(found) > rows else None
         return self._pages.page(request, "thread.html", name=name, info=info, lines=lines, older=older, cold=cold)
@@ -68,7 +67,7 @@ class Inspector:
     def checkpoint(self, request: Request) -> Response:
         """A checkpoint with its values, pending writes and costs."""
         given = asked(request)
-        found = self._source.get(_place(given))
+        found = self._source.get(_place(given)) if "ns" in given else self._newest(_place(given))
         where = address(found.config)
         parent = address(found.parent_config) if found.parent_config else None
         values = found.checkpoint["channel_values"]
@@ -92,6 +91,12 @@ class Inspector:
             next=tasks.next_nodes(found),
             written=self._written(trees, found),
         )
+
+    def _newest(self, where: Address) -> CheckpointTuple:
+        """A checkpoint of the root; the newest of any namespace where the root has none."""
+        found = self._source.find(where)
+        others = [] if found or where.checkpoint_id else self._source.entries(where.thread_id, None, None, 1, cold=False)
+        return found or self._source.get(where._replace(checkpoint_ns=others[0].ns, checkpoint_id=others[0].id) if others else where)
 
     def _channel(self, trees: Trees, name: str, value: Any) -> dict[str, Any]:
         """What is shown of a channel: a chat, or a tree."""
@@ -176,8 +181,7 @@ class Inspector:
     def diff(self, request: Request) -> Response:
         """What differs between two checkpoints."""
         given = asked(request)
-        thread = _needed(given, "thread")
-        first, second = (self._source.get(_other(thread, _needed(given, name))) for name in ("a", "b"))
+        first, second = (self._source.get(read_place(_needed(given, name))) for name in ("a", "b"))
         found, trees = self._source.compare(first, second), Trees(self._mask)
         channels = [
             {
@@ -189,7 +193,7 @@ class Inspector:
             for one in found.channels
         ]
         places = address(first.config), address(second.config)
-        return self._pages.page(request, "diff.html", name=thread, places=places, channels=channels)
+        return self._pages.page(request, "diff.html", name=places[1].thread_id, places=places, channels=channels)
 
     def _change(self, trees: Trees, channel: str, change: Any) -> dict[str, Any]:
         hides = any(self._mask.hides(step) for step in (channel, *change.path))
@@ -224,23 +228,13 @@ class Inspector:
         return self._pages.page(request, "writes.html", name=name, info=info, found=found[:limit], more=more)
 
 
-def _told(one: Entry, parent: Entry | None) -> dict[str, Any]:
+def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
     """What a row says of a checkpoint."""
     channels = {write.channel for write in one.writes}
     state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
+    place = Address(thread, one.ns, one.id)
     ran = auditing.ran_between(parent, one) if parent or one.parent is None else ()
-    return {"state": state, "tasks": len({write.task_id for write in one.writes}), "ran": ran, "place": _as_value(one)}
-
-
-def _as_value(one: Entry) -> str:
-    """A checkpoint as the value of a field of a form."""
-    return query_of({"ns": one.ns, "id": one.id})
-
-
-def _other(thread: str, text: str) -> Address:
-    """The checkpoint that such a value names."""
-    found = dict(parse_qsl(text, keep_blank_values=True, errors="surrogatepass"))
-    return Address(thread, found.get("ns", ""), _needed(found, "id"))
+    return {"state": state, "tasks": len({write.task_id for write in one.writes}), "ran": ran, "place": place_of(place)}
 
 
 def _place(given: dict[str, str]) -> Address:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from redis_saver import __version__
+from redis_saver._common.config import Address
 from redis_saver._inspector import text
 
 _HERE = Path(__file__).parent
@@ -40,6 +41,7 @@ def environment() -> Environment:
         "size": text.size,
         "state": text.state_of,
         "visible": text.visible,
+        "place": place_of,
         "query": query_of,
     }
     return made
@@ -54,6 +56,23 @@ def asked(request: Request) -> dict[str, str]:
 def query_of(arguments: Mapping[str, Any]) -> str:
     """Arguments as they stand in a URL; those that are None are left out."""
     return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
+
+
+def place_of(where: Address) -> str:
+    """A checkpoint as one argument of a URL. (As the value of a field a browser would change line breaks in its names.)"""
+    return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
+
+
+def read_place(text: str) -> Address:
+    """The checkpoint that such an argument names.
+
+    Raises:
+        Refused: It names none.
+    """
+    found = dict(parse_qsl(text, keep_blank_values=True, errors="surrogatepass"))
+    if not {"thread", "id"} <= found.keys():
+        raise Refused("this page needs checkpoints in a= and b=, as the links of a thread's tree have them")
+    return Address(found["thread"], found.get("ns", ""), found["id"])
 
 
 class Pages:
