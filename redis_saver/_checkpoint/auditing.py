@@ -13,7 +13,7 @@ from redis_saver._common import names, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Call, Page, Stream, T
+from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
@@ -122,6 +122,8 @@ class Entry(NamedTuple):
     """Of what the value's field holds."""
     chunks: Mapping[bytes, int]
     """The sizes of the value's chunks, by field."""
+    parents: Mapping[str, str] = {}
+    """The checkpoints of the namespaces around its own that it belongs to, by namespace."""
 
 
 class _Family(NamedTuple):
@@ -141,9 +143,21 @@ def channel_history(context: Context, thread: str, channel: str, ns: str) -> Str
     return _walk(context, thread, ns, channel, lambda family: list(_versions(family, channel)))
 
 
-def entries(context: Context, thread: str, ns: str | None) -> Stream[Entry]:
-    """The checkpoints of a thread without their values, newest first."""
-    return _walk(context, thread, ns, None, lambda family: [family.parent] if family.parent else [])
+def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
+    """The checkpoints of a thread without their values, newest first; those with lower ids than `before`."""
+    return _walk(context, thread, ns, None, lambda family: [family.parent] if family.parent else [], before)
+
+
+def entry(context: Context, where: Address, channels: Sequence[str]) -> Operation[list[Entry]]:
+    """One checkpoint, once for each of some channels, with the size of that channel's value. One that is not there gives an empty list."""
+    upper, lower = bounds(_EVERY, where.checkpoint_ns, where.checkpoint_id)
+    keys = context.keyspace.keys(where.thread_id)
+    asked = [
+        Call(scripts.AUDIT, keys, (upper, lower, 1, BYTES_PER_PAGE, names.component(channel))) for channel in channels
+    ]
+    answers = yield Batch(asked)
+    found = [_page(context, where.thread_id, answer, upper)[1] for answer in answers if answer is not None]
+    return [one for page in found for one in page]
 
 
 def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
@@ -152,10 +166,15 @@ def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
 
 
 def _walk(
-    context: Context, thread: str, ns: str | None, channel: str | None, describe: Callable[[_Family], list[T]]
+    context: Context,
+    thread: str,
+    ns: str | None,
+    channel: str | None,
+    describe: Callable[[_Family], list[T]],
+    before: str | None = None,
 ) -> Stream[T]:
     """Read all checkpoints, newest first, and describe each with its children, which wait in memory until it comes: one of each branch."""
-    keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY, ns, None)
+    keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY._replace(before=before), ns, None)
     wanted, waiting = b"" if channel is None else names.component(channel), _Waiting()
     size = CHECKPOINTS_PER_PAGE if channel is None else VERSIONS_PER_PAGE
     while upper > b"(":
@@ -240,7 +259,13 @@ def _entry(
         writes=_writes(raw_writes),
         size=size,
         chunks=sizes,
+        parents=_parents(about.get("parents")),
     )
+
+
+def _parents(found: object) -> Mapping[str, str]:
+    """What the metadata say of the checkpoints around, as far as they are names."""
+    return {ns: one for ns, one in found.items() if isinstance(one, str)} if isinstance(found, dict) else {}
 
 
 def _writes(flat: Sequence[Any]) -> list[WriteHead]:

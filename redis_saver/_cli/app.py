@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from redis_saver import __version__
-from redis_saver._cli import changing, check, doctor, flush, forget, looking, migrate, stats_command, threads_command
+from redis_saver._cli import (
+    changing,
+    check,
+    doctor,
+    flush,
+    forget,
+    inspect_command,
+    looking,
+    migrate,
+    stats_command,
+    threads_command,
+)
 from redis_saver._cli.demo_command import CODES, demo
 
 app = typer.Typer(
@@ -45,6 +56,7 @@ looking.add(app)
 changing.add(app)
 stats_command.add(app)
 doctor.add(app)
+inspect_command.add(app)
 migrate.add(app)
 flush.add(app)
 check.add(app)

@@ -59,6 +59,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right
 def line(text: str) -> None:
     """Print a line."""
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def note(text: str) -> None:

@@ -1,0 +1,124 @@
+"""Who may see the pages: whoever knows the token, at a host that is expected. Each answer forbids scripts and sources that are not ours."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+TOKEN = "token"  # noqa: S105 - the name of an argument
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """What stands in front of the pages."""
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
+        """Let pass who names the token, at one of the hosts.
+
+        Args:
+            app: The pages.
+            token: The token; empty: who mounts the pages checks who asks.
+            hosts: Names that may stand in the Host header, without a port; `*` lets all pass.
+        """
+        self._app, self._token = app, token
+        self._hosts = {host.lower() for host in hosts}
+        self._cookie = f"redis_saver_inspector_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        answer = self._refused_host(headers) or self._refused_origin(scope, headers) or self._entrance(scope, headers)
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _refused_host(self, headers: Headers) -> Response | None:
+        """A page of another site that lets its name lead here (DNS rebinding) has that name in its requests."""
+        host = headers.get("host", "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if "*" in self._hosts or name in self._hosts:
+            return None
+        return PlainTextResponse("This name of the host is not among those that the inspector expects (hosts=).", 421)
+
+    def _refused_origin(self, scope: Scope, headers: Headers) -> Response | None:
+        """What changes something has to come from a page of ours."""
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        is_ours = origin is None or urlsplit(origin).netloc == headers.get("host")
+        return (
+            None if is_ours and site in ("same-origin", "none") else PlainTextResponse("Not from a page of ours.", 403)
+        )
+
+    def _entrance(self, scope: Scope, headers: Headers) -> Response | None:
+        """Take the token: from the URL, which leads on to the same one without it, and with a cookie; then from the cookie."""
+        if not self._token:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogatepass")
+        given = next((value for name, value in query if name == TOKEN), None)
+        if given is not None and self._is_token(given) and scope["method"] in ("GET", "HEAD"):
+            return self._led_on(scope, [pair for pair in query if pair[0] != TOKEN])
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is_token(self._in_cookie(headers)) or self._is_token(bearer):
+            return None
+        return PlainTextResponse(
+            "The inspector shows its pages to who opens the URL that it printed, with its token (?token=...).", 403
+        )
+
+    def _led_on(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        path = "/" + quote(scope["path"].lstrip("/"))
+        rest = f"?{urlencode(query, errors='surrogatepass')}" if query else ""
+        answer = RedirectResponse(path + rest, 303)
+        answer.set_cookie(
+            self._cookie,
+            self._token,
+            path=scope.get("root_path") or "/",
+            secure=scope["scheme"] == "https",
+            httponly=True,
+            samesite="lax",  # a link in a chat leads to a page; what changes something is checked by its origin and a token of its own
+        )
+        return answer
+
+    def _in_cookie(self, headers: Headers) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+
+
+def form_token(token: str) -> str:
+    """What a form of ours holds, and no page of others knows."""
+    return hmac.new(token.encode(), b"form", hashlib.sha256).hexdigest()

@@ -1,0 +1,171 @@
+"""What the pages ask of a saver. All of it reads only, and blocks: each request is answered in a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from redis_saver._checkpoint import auditing, reading
+from redis_saver._checkpoint.auditing import Entry, VersionInfo, WriteHead, WriteInfo
+from redis_saver._checkpoint.diff import CheckpointDiff, compare
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._common import config as configs
+from redis_saver._common import times
+from redis_saver._common.config import Address
+from redis_saver._common.display import kind_of, shown
+from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.context import Context
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.saver import TwoTiers, driver_over
+from redis_saver.errors import ThreadNotFound
+
+MAX_CHANNELS = 200
+"""Channels of a checkpoint that are measured, at a round trip for all."""
+
+
+class Size(NamedTuple):
+    """What the value of a channel takes, in bytes as stored."""
+
+    bytes: int
+    new: int
+    """Bytes that its checkpoint added; the others are shared with its parent."""
+
+
+class Source:
+    """A saver, as the pages see it."""
+
+    def __init__(self, saver: object) -> None:
+        """Look into a saver.
+
+        Raises:
+            TypeError: It is none of this package.
+        """
+        if not isinstance(saver, (Saver, TwoTiers)):
+            raise TypeError(
+                f"saver is {kind_of(saver)}: pass a RedisSaver, AsyncRedisSaver, TieredSaver or AsyncTieredSaver"
+            )
+        self.saver: Any = saver
+        self.tiers: TwoTiers[Any] | None = saver if isinstance(saver, TwoTiers) else None
+        self._hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
+
+    @property
+    def _context(self) -> Context:
+        """Redis, where reading moves no deadline, and takes no memory from the saver's cache."""
+        context = context_of(self._hot)
+        return context._replace(expiry=context.expiry._replace(refresh_on_read=False), chunk_cache=ChunkCache(0))
+
+    # -- threads
+
+    def threads(self, prefix: str, asked: dict[str, Any]) -> Iterator[Any]:
+        """The threads that are looked for, as `threads()` of the saver."""
+        found: Iterator[Any] = self.saver.threads(prefix, **asked)
+        return found
+
+    def thread(self, name: str) -> Any:
+        """What there is of a thread.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        if (found := self.saver.get_thread(name)) is None:
+            raise ThreadNotFound(
+                f"thread {shown(name)} is not there: it was never written, was deleted, or has expired"
+            )
+        return found
+
+    # -- checkpoints without their values
+
+    def entries(self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool) -> list[Entry]:
+        """Checkpoints, newest first: of Redis, or of the cold saver, which is asked for their values, too."""
+        if not cold:
+            stream = driver_of(self._hot).stream(auditing.entries(self._context, thread, ns, before))
+            return list(islice(stream, limit))
+        where: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
+        options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
+        return [_entry_of(one) for one in self._cold("list", (where,), options)]
+
+    def sizes(self, where: Address, parent: Address | None, channels: Sequence[str]) -> dict[str, Size]:
+        """What the values of a checkpoint's channels take in Redis, and how much of it the checkpoint added. Two round trips."""
+        measured = list(channels)[:MAX_CHANNELS]
+        here = driver_of(self._hot).run(auditing.entry(self._context, where, measured))
+        before = driver_of(self._hot).run(auditing.entry(self._context, parent, measured)) if parent and here else []
+        found = {}
+        for at, (channel, one) in enumerate(zip(measured, here, strict=False)):
+            old = before[at] if len(before) == len(here) else None
+            total = one.size + sum(one.chunks.values())
+            if old is not None and old.versions.get(channel) == one.versions.get(channel):
+                found[channel] = Size(total, 0)
+            else:
+                known = old.chunks if old else {}
+                found[channel] = Size(total, total - sum(n for field, n in one.chunks.items() if field in known))
+        return found
+
+    def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
+        """The newest versions of a channel in Redis."""
+        stream = driver_of(self._hot).stream(auditing.channel_history(self._context, thread, channel, ns))
+        return list(islice(stream, limit))
+
+    def writes(self, thread: str, ns: str | None, limit: int) -> list[WriteInfo]:
+        """The newest writes of a thread in Redis."""
+        return list(islice(driver_of(self._hot).stream(auditing.writes(self._context, thread, ns)), limit))
+
+    # -- checkpoints
+
+    def find(self, where: Address) -> CheckpointTuple | None:
+        """A checkpoint: of Redis, else of the cold saver, without bringing it back. Without an id: the newest of its namespace."""
+        given: Any = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
+        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, given))
+        if self.tiers is None or (found is not None and where.checkpoint_id):
+            return found
+        in_cold: CheckpointTuple | None = self._cold("get_tuple", (given,), {})
+        both = [one for one in (found, in_cold) if one is not None]
+        return max(both, key=lambda one: one.checkpoint["id"], default=None)
+
+    def get(self, where: Address) -> CheckpointTuple:
+        """A checkpoint, as `find`.
+
+        Raises:
+            ThreadNotFound: It is not there.
+        """
+        if (found := self.find(where)) is None:
+            raise ThreadNotFound(f"{where} is not there: it was never written, was removed, or has expired")
+        return found
+
+    def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
+        """What differs between two checkpoints."""
+        return compare(self._hot.serde, first, second)
+
+    def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        if self.tiers is None:
+            return [] if method == "list" else None
+        return driver_over(self.tiers).run(_cold_call(method, arguments, options))
+
+
+def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Tiered[Any]:
+    return (yield ColdCall(method, arguments, options))
+
+
+def _entry_of(found: CheckpointTuple) -> Entry:
+    """A checkpoint of another saver as one of ours, without sizes."""
+    _, ns, checkpoint_id = configs.address(found.config)
+    about: Any = found.metadata or {}
+    step, source, parents = about.get("step"), about.get("source"), about.get("parents")
+    parent = configs.address(found.parent_config).checkpoint_id if found.parent_config else None
+    return Entry(
+        ns=ns,
+        id=checkpoint_id or "",
+        parent=parent,
+        created_at=times.moment(found.checkpoint.get("ts") or ""),
+        step=step if type(step) is int else None,
+        source=source if isinstance(source, str) else None,
+        versions=found.checkpoint["channel_versions"],
+        seen=found.checkpoint.get("versions_seen") or {},
+        present=frozenset(found.checkpoint["channel_values"]),
+        writes=[WriteHead(task, "", channel, 0) for task, channel, _ in found.pending_writes or ()],
+        size=0,
+        chunks={},
+        parents=parents if isinstance(parents, dict) else {},
+    )

@@ -1,0 +1,270 @@
+"""Values as trees that a page can show: bounded in depth, breadth and length, and masked where that is asked for.
+
+Only what is in a value is looked at: neither `__repr__` nor `__str__` of its class runs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any, TypeAlias
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde.types import SendProtocol
+from pydantic import BaseModel
+
+from redis_saver._common.display import shown
+from redis_saver._inspector.text import visible
+
+CHILDREN = 50
+"""Elements of a list or dict that are shown; pages of the same length show the others."""
+NODES = 2_000
+"""Elements on a page, in all."""
+DEPTH = 8
+"""How deep a tree goes before a link takes its place."""
+TEXT = 2_000
+"""Characters of a text inside of a tree."""
+WHOLE_TEXT = 200_000
+"""Characters of a text on a page of its own."""
+
+At: TypeAlias = tuple[int, ...]
+"""Where something is inside of the value of a channel: the positions of elements, from the outermost on."""
+_NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
+_ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of a value."""
+
+    name: Any
+    """Its key, field or position; None: the value itself."""
+    kind: str
+    """Its class."""
+    at: At
+    """Where it is."""
+    text: str | None = None
+    """What it is, where it has no elements. None: it has, or is masked."""
+    count: int = 0
+    """How many elements it has."""
+    children: tuple[Node, ...] = ()
+    """Those that are shown."""
+    is_cut: bool = False
+    """Whether there is more of it than is shown."""
+    is_masked: bool = False
+    """Whether it is hidden."""
+
+
+class Mask:
+    """What is hidden: values under names that match a pattern, of channels, keys and fields, whatever their case."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Hide what matches; `*` hides everything."""
+        self._patterns = [pattern.lower() for pattern in patterns]
+
+    def hides(self, name: object) -> bool:
+        """Whether what has this name is hidden."""
+        text = str(name).lower() if isinstance(name, (str, int)) else ""
+        return any(fnmatchcase(text, pattern) for pattern in self._patterns)
+
+
+class Trees:
+    """Makes the trees of one page, which has so many elements at the most."""
+
+    def __init__(self, mask: Mask) -> None:
+        """Hide what the mask says."""
+        self._mask, self._left = mask, NODES
+
+    def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
+        """The tree of a value.
+
+        Args:
+            name: What it is called; a mask may hide it.
+            value: The value.
+            at: Where it is inside of its channel.
+            first: The first of its elements to show.
+            whole: Whether a text is shown in full, as far as `WHOLE_TEXT` goes.
+        """
+        return self._node(name, value, at, (first, WHOLE_TEXT if whole else TEXT), 0)
+
+    def masked(self, name: object, value: object, at: At = ()) -> Node:
+        """What stands for a value that is hidden."""
+        return Node(name, type(value).__name__, at, is_masked=True)
+
+    def _node(self, name: object, value: object, at: At, span: tuple[int, int], depth: int) -> Node:
+        kind = type(value).__name__
+        self._left -= 1
+        if self._mask.hides(name):
+            return self.masked(name, value, at)
+        found = elements(value)
+        if found is None:
+            text = _text(value)
+            cut = len(text) > span[1]
+            return Node(name, kind, at, visible(text[: span[1]]), is_cut=cut)
+        first, children = span[0], list[Node]()
+        if depth < DEPTH:
+            for position, (key, one) in enumerate(found[first : first + CHILDREN], first):
+                if self._left <= 0:
+                    break
+                children.append(self._node(key, one, (*at, position), (0, TEXT), depth + 1))
+        return Node(
+            name, kind, at, None, len(found), tuple(children), is_cut=first > 0 or first + len(children) < len(found)
+        )
+
+
+def elements(value: object) -> list[tuple[Any, Any]] | None:
+    """The elements of a value with their keys, fields or positions; None: it has none."""
+    for kind, open_up in _OPENED:
+        if isinstance(value, kind):
+            return open_up(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(one.name, getattr(value, one.name, None)) for one in fields(value)]
+    if isinstance(value, SendProtocol) and not isinstance(value, type):
+        return [("node", value.node), ("arg", value.arg)]
+    if isinstance(value, _LEAVES) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    return list(vars(value).items())
+
+
+def _fields(value: Any) -> list[tuple[Any, Any]]:
+    """The fields of a model, and what it has beside them."""
+    return [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]
+
+
+def _in_order(value: Any) -> list[tuple[Any, Any]]:
+    """The elements of a tuple with names by these, others by their positions."""
+    return list(zip(getattr(type(value), "_fields", range(len(value))), value, strict=False))
+
+
+_OPENED: tuple[tuple[type[Any], Callable[[Any], list[tuple[Any, Any]]]], ...] = (
+    (Mapping, lambda value: list(value.items())),
+    (BaseModel, _fields),
+    (list, _in_order),
+    (tuple, _in_order),
+    (set, lambda value: list(enumerate(value))),
+    (frozenset, lambda value: list(enumerate(value))),
+    (BaseException, lambda value: list(enumerate(value.args))),
+)
+_LEAVES = (str, bytes, bytearray, int, float, complex, type(None), Enum, re.Pattern, *_NUMBERS, *_ADDRESSES)
+
+
+def _text(value: object) -> str:
+    for kind, write in _WRITTEN:
+        if isinstance(value, kind):
+            return write(value)
+    named = value if isinstance(value, type) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _int_text(value: int) -> str:
+    return int.__repr__(value) if value.bit_length() < _MAX_DECIMAL else f"{value:#x}"
+
+
+def _bytes_text(value: bytes) -> str:
+    return f"{len(value):,} bytes: {bytes(value[:64]).hex(' ')}{' ...' if len(value) > 64 else ''}"
+
+
+_MAX_DECIMAL = 4096
+"""Bits of a number that Python writes in decimal digits without being asked twice."""
+_WRITTEN: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], str]], ...] = (
+    (Enum, lambda value: f"{type(value).__name__}.{value.name}"),
+    (str, str.__str__),
+    ((bytes, bytearray), _bytes_text),
+    (bool, repr),
+    (int, _int_text),
+    ((float, complex, type(None)), repr),
+    (re.Pattern, lambda value: f"/{value.pattern}/"),
+    ((*_NUMBERS, *_ADDRESSES), str),
+)
+
+
+def part(value: Any, at: At) -> tuple[list[Any], Any]:
+    """A part of a value: the names of the steps that lead there, and what is there.
+
+    Raises:
+        LookupError: Nothing is there.
+    """
+    names = []
+    for position in at:
+        found = elements(value)
+        if found is None or position >= len(found):
+            raise LookupError(f"nothing is at {shown(at)}")
+        name, value = found[position]
+        names.append(name)
+    return names, value
+
+
+# -- messages
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message of a chat."""
+
+    role: str
+    """Who speaks: human, ai, tool, system."""
+    name: str | None
+    """Its name, of a tool above all."""
+    texts: tuple[str, ...]
+    """What it says."""
+    blocks: tuple[Node, ...]
+    """Parts of its content that are no text."""
+    calls: tuple[Node, ...]
+    """The tools that it calls, with their arguments."""
+    all: Node
+    """All its fields."""
+    at: At
+    is_masked: bool
+    """Whether what it says is hidden."""
+
+
+def is_chat(value: object) -> bool:
+    """Whether a value is a list of messages."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
+
+
+def chat(trees: Trees, mask: Mask, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[Said]:
+    """Messages from a position on, at most `CHILDREN`."""
+    return [
+        _said(trees, mask, one, (*at, position))
+        for position, one in enumerate(messages[first : first + CHILDREN], first)
+    ]
+
+
+def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
+    content = message.content
+    parts = [content] if isinstance(content, str) else list(content) if isinstance(content, list) else [content]
+    texts, blocks = list[str](), list[Node]()
+    is_masked = mask.hides("content")
+    for each in () if is_masked else parts:
+        text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each
+        if isinstance(text, str):
+            if text and not mask.hides("text"):
+                cut = len(text) - TEXT * 4
+                texts.append(visible(text[: TEXT * 4]) + (f" … {cut:,} more characters" if cut > 0 else ""))
+        else:
+            blocks.append(trees.tree(None, each, at))
+    calls = getattr(message, "tool_calls", None) or ()
+    shown_calls = (
+        [] if mask.hides("tool_calls") else [trees.tree(_name_of(call), _arguments(call), at) for call in calls]
+    )
+    whole = trees.tree(None, message, at)
+    name = message.name if isinstance(message.name, str) else None
+    return Said(str(message.type), name, tuple(texts), tuple(blocks), tuple(shown_calls), whole, at, is_masked)
+
+
+def _name_of(call: Any) -> str:
+    return str(call.get("name")) if isinstance(call, dict) else "?"
+
+
+def _arguments(call: Any) -> Any:
+    return call.get("args") if isinstance(call, dict) else call

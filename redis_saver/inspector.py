@@ -1,0 +1,10 @@
+"""Pages in the browser that show threads, checkpoints, values, and what they cost (extra `inspector`)."""
+
+from __future__ import annotations
+
+try:
+    from redis_saver._inspector.app import app
+except ImportError as error:
+    raise ImportError(f"the inspector needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
+
+__all__ = ["app"]

@@ -1,0 +1,190 @@
+"""The inspector in a real Chromium: no error in its console, no request to another host, nothing wider than the window."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+import uvicorn
+from factories import config, put
+from inspecting import HOSTILE, TOKEN, make_failed, make_thread, writer
+from langchain_core.messages import AIMessage
+from servers import Server, free_port
+from uniform import Uniform
+
+from redis_saver import RedisSaver, inspector
+
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra test)")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="there is no chromium and chromedriver on the PATH (Debian: chromium, chromium-driver)",
+    ),
+    pytest.mark.xdist_group("chromium"),
+]
+WAIT = 60
+"""Seconds that a page may take on a loaded machine."""
+
+
+class Shown:
+    """The inspector over a server with threads of all kinds, and where it is."""
+
+    def __init__(self) -> None:
+        self.server, self.port = Server(), free_port()
+        self.saver: RedisSaver = writer(self.server.url)
+        self.web = uvicorn.Server(
+            uvicorn.Config(inspector.app(self.saver, token=TOKEN), port=self.port, log_level="warning", lifespan="off")
+        )
+        self.thread = threading.Thread(target=self.web.run, daemon=True)
+        self.thread.start()
+
+    def url(self, name: str = "", **arguments: Any) -> str:
+        return f"http://127.0.0.1:{self.port}/{name}?{urlencode(arguments, errors='surrogatepass')}"
+
+    def stop(self) -> None:
+        self.web.should_exit = True
+        self.thread.join(WAIT)
+        self.server.stop()
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    made = Shown()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def filled(shown: Shown) -> Shown:
+    make_thread(shown.saver, "user-1:chat")
+    make_failed(shown.saver, "fails")
+    uniform = Uniform(shown.saver)
+    for name in HOSTILE:
+        text = name.replace("\ud800", "")
+        long = {
+            text: "w" * 3000,
+            "list": [{text: list(range(60))}],
+            "messages": [AIMessage(text * 20 + "v" * 900, id=text)],
+        }
+        asyncio.run(put(uniform, config(name), long, metadata={"source": text, "step": 1, "parents": {}, text: text}))
+    return shown
+
+
+@pytest.fixture(scope="module")
+def chromium(shown: Shown) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-component-update",
+    ):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_page_load_timeout(WAIT)
+    driver.get(shown.url(token=TOKEN))
+    yield driver
+    driver.quit()
+
+
+def errors(driver: Any) -> list[str]:
+    """What the console complains of, and requests to other hosts, since the last time."""
+    found = [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    for entry in driver.get_log("performance"):
+        event = json.loads(entry["message"])["message"]
+        if event["method"] == "Network.requestWillBeSent":
+            url = event["params"]["request"]["url"]
+            if urlsplit(url).scheme in ("http", "https", "ws") and urlsplit(url).hostname != "127.0.0.1":
+                found.append(f"request to {url}")
+    return found
+
+
+def pages(shown: Shown) -> list[str]:
+    chat = {"thread": "user-1:chat"}
+    found = [
+        shown.url(),
+        shown.url("thread", id="user-1:chat"),
+        shown.url("checkpoint", **chat),
+        shown.url("writes", **chat),
+    ]
+    found += [shown.url(view, channel="messages", **chat) for view in ("channel", "value", "first")]
+    found += [shown.url("checkpoint", thread="fails"), shown.url("thread", id="nobody")]
+    return found + [
+        shown.url(view, **{key: name}) for name in HOSTILE for view, key in (("thread", "id"), ("checkpoint", "thread"))
+    ]
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_page_is_quiet_and_fits(filled: Shown, chromium: Any, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chromium.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    errors(chromium)
+    for url in pages(filled):
+        chromium.get(url)
+        assert chromium.title.endswith("redis_saver") and chromium.find_elements(By.CSS_SELECTOR, "main h1"), url
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= width, url
+        ground, ink = chromium.execute_script(
+            "const s = getComputedStyle(document.documentElement); return [s.backgroundColor, s.color]"
+        )
+        assert (luminance(ground) < luminance(ink)) == (scheme == "dark")
+        assert [one for one in errors(chromium) if "404" not in one] == [], url
+
+
+def luminance(color: str) -> int:
+    return sum(int(part) for part in color.removeprefix("rgb(").rstrip(")").split(","))
+
+
+def test_a_hostile_thread_is_found_by_clicks(filled: Shown, chromium: Any) -> None:
+    for at, name in enumerate(HOSTILE):
+        chromium.get(filled.url(sort="name"))
+        (link,) = [
+            one for one in chromium.find_elements(By.CSS_SELECTOR, "td.name a")
+            if one.get_attribute("href").endswith("?" + urlencode({"id": name}, errors="surrogatepass"))
+        ]  # fmt: skip
+        link.click()
+        chromium.find_element(By.CSS_SELECTOR, "a.id").click()
+        assert "wwwww" in chromium.find_element(By.TAG_NAME, "main").text, at
+    assert errors(chromium) == []
+
+
+def test_two_checkpoints_are_compared_by_keyboard(filled: Shown, chromium: Any) -> None:
+    chromium.get(filled.url("thread", id="user-1:chat", ns=""))
+    chromium.find_elements(By.NAME, "a")[2].send_keys(Keys.SPACE)
+    chromium.find_element(By.CSS_SELECTOR, "form .pages button").send_keys(Keys.ENTER)
+    WebDriverWait(chromium, WAIT).until(lambda driver: "/diff?" in driver.current_url)
+    assert "messages" in chromium.find_element(By.TAG_NAME, "main").text
+    chromium.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    assert chromium.switch_to.active_element.get_attribute("class") == "skip"
+
+
+def test_a_live_list_shows_what_comes(filled: Shown, chromium: Any) -> None:
+    """The page asks again by itself; the part that changes is replaced, and the form stays."""
+    chromium.get(filled.url(live="yes", prefix="new-"))
+    field = chromium.find_element(By.NAME, "prefix")
+    assert "No thread" in chromium.find_element(By.ID, "found").text
+    asyncio.run(put(Uniform(filled.saver), config("new-<b>1"), {"n": 1}))
+    end = time.monotonic() + WAIT
+    while "new-<b>1" not in chromium.find_element(By.TAG_NAME, "main").text:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert field.get_attribute("value") == "new-" and errors(chromium) == []

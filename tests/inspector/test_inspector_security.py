@@ -1,0 +1,180 @@
+"""Who may see the inspector's pages, what they may do, and that they only read."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import httpx
+import pytest
+from acl import acl_rule
+from factories import config, put
+from inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, writer
+from langgraph.checkpoint.memory import InMemorySaver
+from servers import Server
+from uniform import Uniform
+
+from redis_saver import AsyncRedisSaver, RedisSaver, inspector
+from redis_saver._client.clients import connect
+
+PAGES = (
+    "/",
+    "/thread?id=t",
+    "/checkpoint?thread=t",
+    "/diff",
+    "/value",
+    "/first",
+    "/channel",
+    "/writes",
+    "/static/style.css",
+    "/none",
+)
+
+
+@pytest.fixture
+def saver() -> RedisSaver:
+    return RedisSaver(fakeredis.FakeRedis(version=(7,)))
+
+
+@pytest.mark.parametrize("url", PAGES)
+async def test_nothing_is_shown_without_the_token(saver: RedisSaver, url: str) -> None:
+    async with browser(saver, enter=False) as client:
+        assert (await client.get(url)).status_code == 403
+        assert (await client.get(url, params={"token": "another"})).status_code == 403
+        assert (await client.get(url, headers={"cookie": "redis_saver_inspector_00000000=x; =;;"})).status_code == 403
+        assert (await client.get(url, headers={"authorization": "Bearer é".encode()})).status_code == 403
+        assert (await client.post(url, params={"token": TOKEN})).status_code == 403
+
+
+async def test_the_token_becomes_a_cookie_and_leaves_the_url(saver: RedisSaver) -> None:
+    async with browser(saver, enter=False) as client:
+        answer = await client.get("/?prefix=%F0%9F%91%A9&token=" + TOKEN)
+        assert answer.status_code == 303 and answer.headers["location"] == "/?prefix=%F0%9F%91%A9"
+        assert {"HttpOnly", "SameSite=lax"} <= set(answer.headers["set-cookie"].split("; "))
+        assert (await client.get("/")).status_code == 200
+        answer = await client.get(f"http://localhost//evil.example/x?token={TOKEN}")
+        assert answer.headers["location"] == "/evil.example/x"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"])
+async def test_another_name_of_the_host_is_refused(saver: RedisSaver, host: str) -> None:
+    async with browser(saver) as client:
+        assert (await client.get("/", headers={"host": host})).status_code == 421
+        for known in ("localhost:8123", "127.0.0.1", "[::1]:80"):
+            assert (await client.get("/", headers={"host": known})).status_code == 200
+    async with browser(saver, hosts=["*"]) as client:
+        assert (await client.get("/", headers={"host": "any.example"})).status_code == 200
+
+
+@pytest.mark.parametrize("enter", [True, False])
+async def test_each_answer_has_the_policy(saver: RedisSaver, enter: bool) -> None:
+    async with browser(saver, enter=enter) as client:
+        for url in PAGES:
+            headers = (await client.get(url)).headers
+            assert "default-src 'none'; script-src 'self'; style-src 'self'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"] and headers["referrer-policy"] == "no-referrer"
+            assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"].startswith("no-store" if "static" not in url or not enter else "private")
+
+
+def test_who_may_look_has_to_be_said(saver: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_SAVER_INSPECTOR_TOKEN", raising=False)
+    with pytest.raises(ValueError, match="who may look"):
+        inspector.app(saver)
+    with pytest.raises(ValueError, match="needs a token"):
+        inspector.app(saver, token="", allow_changes=True)
+    for wrong in ({"hosts": "localhost"}, {"mask": "*"}):
+        with pytest.raises(TypeError, match="write a list"):
+            inspector.app(saver, token=TOKEN, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pass a RedisSaver"):
+        inspector.app(InMemorySaver(), token=TOKEN)
+    monkeypatch.setenv("REDIS_SAVER_INSPECTOR_TOKEN", TOKEN)
+    inspector.app(saver)
+
+
+async def test_without_leave_nothing_can_be_changed(saver: RedisSaver) -> None:
+    await put(Uniform(saver), config("t"), {"n": 1})
+    async with browser(saver) as client:
+        text = (await client.get("/thread?id=t")).text
+        assert "read only" in text and 'method="post"' not in text
+        assert (await client.post("/change?id=t", data={"do": "delete", "sure": "yes"})).status_code == 404
+    assert saver.get_tuple(config("t"))
+
+
+async def test_changes_take_a_form_of_this_inspector(saver: RedisSaver) -> None:
+    await put(Uniform(saver), config("t\n<b>"), {"n": 1})
+    async with browser(saver, allow_changes=True) as client:
+        url = "/change?id=t%0A%3Cb%3E"
+        text = (await client.get("/thread?id=t%0A%3Cb%3E")).text
+        form = re.findall(r'name="form" value="([^"]*)"', text)[0]
+        assert f'action="{url}"' in text
+
+        async def change(headers: dict[str, str] | None = None, **data: str) -> httpx.Response:
+            return await client.post(url, data={"form": form, **data}, headers=headers)
+
+        assert (await client.post(url, data={"do": "delete", "sure": "yes"})).status_code == 403
+        assert (await change(form="0", do="delete", sure="yes")).status_code == 403
+        assert (await change({"origin": "http://evil.example"}, do="pin")).status_code == 403
+        assert (await change({"sec-fetch-site": "cross-site"}, do="pin")).status_code == 403
+        assert (await change(do="delete")).status_code == 400 and (await change(do="x")).status_code == 400
+        assert (await change(do="ttl", ttl="soon")).status_code == 400
+        assert (await change(do="ttl", ttl="x" * 20_000)).status_code == 413
+        assert saver.get_thread("t\n<b>") and not saver.get_thread("t\n<b>").pinned  # type: ignore[union-attr]
+
+        assert (await change({"origin": "http://localhost"}, do="pin")).status_code == 303
+        assert saver.get_thread("t\n<b>").pinned  # type: ignore[union-attr]
+        assert (await change(do="unpin")).status_code == 303
+        assert (await change(do="ttl", ttl="2h")).headers["location"] == "/thread?id=t%0A%3Cb%3E"
+        assert timedelta(hours=1) < saver.get_thread_ttl("t\n<b>") <= timedelta(hours=2)  # type: ignore[operator]
+        assert (await change(do="delete", sure="yes")).headers["location"] == "/"
+        assert saver.get_thread("t\n<b>") is None
+        assert (await change(do="pin")).status_code == 404
+
+
+@pytest.mark.parametrize("kind", [RedisSaver, AsyncRedisSaver])
+async def test_a_user_who_may_only_read_suffices_and_nothing_is_written(kind: Any) -> None:
+    """With the rule of docs/queries.md; also of a saver whose reads move deadlines."""
+    server = Server()
+    ttl = {"default_ttl": 60, "refresh_on_read": True}
+    with RedisSaver.from_conn_string(server.url, ttl=ttl) as made:
+        make_thread(made, "waits")
+        make_failed(made, "fails")
+    raw = server.client()
+    raw.execute_command(*acl_rule("reader", "docs/queries.md").split())
+    raw.config_resetstat()
+    client = connect(f"redis://reader:secret@127.0.0.1:{server.port}", asynchronous=kind is AsyncRedisSaver)
+    async with browser(kind(client, ttl=ttl)) as pages:
+        assert len(await crawled(pages)) > 60
+    used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
+    commands = raw.command()
+    assert {"evalsha", "scan", "hmget"} <= used
+    assert not [name for name in used if "write" in commands[name]["flags"]]
+    server.stop()
+
+
+def test_the_command_prints_a_url_that_leads_to_the_thread() -> None:
+    server, name = Server(), "наступний & <b>"
+    make_thread(writer(server.url), name)
+    command = [sys.executable, "-m", "redis_saver", "inspect", name, "--redis", server.url, "--mask", "pass*"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True) as client:
+            answer = client.get(url)
+            assert answer.status_code == 200 and "наступний &amp; &lt;b&gt;" in answer.text
+            assert "token" not in str(answer.url)
+            newest = client.get(httpx.URL(url).join("/checkpoint"), params={"thread": name}).text
+            assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "of a field that is no password"
+            assert '<span class="masked">masked' in newest
+            assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        server.stop()

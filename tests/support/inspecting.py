@@ -1,0 +1,147 @@
+"""What the tests of the inspector share: a thread that has everything, and who follows all links."""
+
+from __future__ import annotations
+
+import operator
+import re
+from html import unescape
+from html.parser import HTMLParser
+from typing import Annotated, Any
+
+import httpx
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from redis_saver import RedisSaver, inspector
+from redis_saver._client.clients import connect
+
+TOKEN = "a-token"
+SECRET = "hunter2"
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "\"'><script>alert(2)</script>",
+    "{{ 7 * 7 }}{% raw %}",
+    "line\nbreak\r\n\x1b[31m",
+    "a/../b?c=d&e#f%00%",
+    "\u202egnp.exe",
+    "\ud800 alone",
+    "наступний 👩‍👩‍👧",
+    "",
+)
+TAGS = {
+    *(
+        "html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()
+    ),
+    *("button section div table thead tbody tr th td dl dt dd ol li details summary svg line circle rect".split()),
+}
+
+
+class Inner(TypedDict):
+    q: str
+
+
+class State(MessagesState):
+    facts: dict[str, Any]
+    log: Annotated[list[str], operator.add]
+
+
+def ask(_: Any) -> dict[str, Any]:
+    return {"q": str(interrupt({"question": "May I send it?"}))}
+
+
+inner = StateGraph(Inner).add_node("ask", ask).add_edge(START, "ask").compile()
+
+
+def plan(state: Any) -> dict[str, Any]:
+    call = {"name": "search", "args": {"q": "<script>", "token": SECRET}, "id": f"c{len(state['messages'])}"}
+    facts = {"count": len(state["messages"]), "password": SECRET, "deep": {"list": [1, None, b"\0" * 100]}}
+    return {"messages": [AIMessage("Let me <b>see</b>.", tool_calls=[call])], "facts": facts}
+
+
+def tool(state: Any) -> dict[str, Any]:
+    return {"messages": [ToolMessage("21 degrees", tool_call_id=state["messages"][-1].tool_calls[0]["id"])]}
+
+
+builder = StateGraph(State)
+builder.add_node("plan", plan)
+builder.add_node("tool", tool)
+builder.add_node("research", lambda _: {"log": [inner.invoke({"q": ""})["q"]]})
+builder.add_edge(START, "plan").add_edge("plan", "tool").add_edge("tool", "research")
+
+
+def make_thread(saver: Any, thread: str) -> dict[str, Any]:
+    """A thread with messages, a subgraph, a fork, and an interrupt that waits. Answers its config."""
+    graph, config = builder.compile(checkpointer=saver), {"configurable": {"thread_id": thread}}
+    graph.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
+    graph.invoke(Command(resume="yes"), config)
+    before = next(one for one in graph.get_state_history(config) if one.next == ("tool",))
+    graph.invoke(
+        None,
+        graph.update_state(
+            before.config, {"facts": {"count": 99, "password": SECRET, "raw": b"\0" * 100}}, as_node="plan"
+        ),
+    )
+    return config
+
+
+def make_failed(saver: Any, thread: str) -> None:
+    """A thread whose node raised."""
+
+    def fail(_: Any) -> None:
+        raise ValueError("the model said <no>")
+
+    graph = StateGraph(MessagesState).add_node("bot", fail).set_entry_point("bot").compile(checkpointer=saver)
+    try:
+        graph.invoke({"messages": "hi"}, {"configurable": {"thread_id": thread}})
+    except ValueError:
+        pass
+
+
+def writer(url: str, prefix: str = "langgraph") -> RedisSaver:
+    """A saver that writes what is looked at."""
+    return RedisSaver(connect(url, asynchronous=False), prefix=prefix)
+
+
+def browser(saver: Any, *, base: str = "http://localhost", enter: bool = True, **options: Any) -> httpx.AsyncClient:
+    """Who asks for pages over ASGI, with the token's cookie if `enter`."""
+    app = inspector.app(saver, **{"token": TOKEN, **options})
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=base)
+    if enter:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+    return client
+
+
+def links(page: str) -> list[str]:
+    return [unescape(one) for one in re.findall(r'href="([^"]+)"', page)]
+
+
+async def crawled(client: httpx.AsyncClient, start: str = "/", limit: int = 150) -> dict[str, str]:
+    """The pages that links lead to from one on, each of which has to answer 200."""
+    found, left = dict[str, str](), [start]
+    while left and len(found) < limit:
+        url = left.pop(0).partition("#")[0]
+        if not url or url in found or "/static/" in url:
+            continue
+        answer = await client.get(url)
+        assert answer.status_code == 200, f"{url}: {answer.status_code} {answer.text[-900:]}"
+        found[url] = answer.text
+        left += links(answer.text)
+    return found
+
+
+class Checked(HTMLParser):
+    """Asserts that a page has only our tags, and nothing that would run or style inline."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS, tag
+        for name, value in attrs:
+            assert not name.startswith("on") and name != "style", (tag, name)
+            if name in ("href", "src", "action"):
+                assert value is not None and re.match(r"/(?!/)|#", value), (tag, value)
+        assert tag != "script" or "src" in dict(attrs)
+
+
+def check_markup(page: str) -> None:
+    Checked().feed(page)
