@@ -101,7 +101,8 @@ def store(
         if missing == PutReply.REFUSED:
             return False
         _LOG.info(
-            "the server had no more what this process knew of thread %s, and is sent all of it", shown(where.thread_id)
+            "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
+            shown(where.thread_id),
         )
         context.chunk_cache.forget(keys.data_key)
         with decoding("what put lacks of thread {!r}", where.thread_id):

@@ -59,7 +59,7 @@ def query_of(arguments: Mapping[str, Any]) -> str:
 
 
 def place_of(where: Address) -> str:
-    """A checkpoint as one argument of a URL. (As the value of a field a browser would change line breaks in its names.)"""
+    """A checkpoint as one argument of a URL; as the value of a field a browser would change line breaks in its names."""
     return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
 
 
