@@ -27,12 +27,12 @@ class Cut(Proxy):
     """A proxy that can let nothing through for a while."""
 
     def cut(self) -> None:
-        """End all connections, and those that come, until `mend`."""
+        """End all connections, and those that come, until `heal`."""
         self.is_cut = True
         for each in list(self._sockets):
             _shut(each)
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         self.is_cut = False
 
     is_cut = False
@@ -97,7 +97,7 @@ class Rivals:
             self.happened[fault] += 1
             getattr(self, f"_{fault}")(self.chance.choice(busy))
         for number, proxy in enumerate(self.proxies):
-            proxy.mend()
+            proxy.heal()
             said = self.workers[number].answer()
             assert said == "ok", said
         for proxy in self.proxies:
@@ -130,7 +130,7 @@ class Rivals:
     def _cut(self, number: int) -> None:
         self.proxies[number].cut()
         time.sleep(0.3 * self.chance.random())
-        self.proxies[number].mend()
+        self.proxies[number].heal()
 
     def _forget(self, _: int) -> None:
         """Hot loses the thread and who owns it, as a server may that evicts keys."""
