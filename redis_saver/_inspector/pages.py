@@ -14,7 +14,7 @@ from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry
 from redis_saver._common.config import Address, address
 from redis_saver._inspector import first_change, graph, tasks
-from redis_saver._inspector.rendering import Pages, Refused, asked, place_of, read_place
+from redis_saver._inspector.rendering import Pages, Refused, address_text, asked, read_address
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_list import found_threads, read_filters
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, is_chat, part
@@ -95,8 +95,12 @@ class Inspector:
     def _newest(self, where: Address) -> CheckpointTuple:
         """A checkpoint of the root; the newest of any namespace where the root has none."""
         found = self._source.find(where)
-        others = [] if found or where.checkpoint_id else self._source.entries(where.thread_id, None, None, 1, cold=False)
-        return found or self._source.get(where._replace(checkpoint_ns=others[0].ns, checkpoint_id=others[0].id) if others else where)
+        others = (
+            [] if found or where.checkpoint_id else self._source.entries(where.thread_id, None, None, 1, cold=False)
+        )
+        return found or self._source.get(
+            where._replace(checkpoint_ns=others[0].ns, checkpoint_id=others[0].id) if others else where
+        )
 
     def _channel(self, trees: Trees, name: str, value: Any) -> dict[str, Any]:
         """What is shown of a channel: a chat, or a tree."""
@@ -181,7 +185,7 @@ class Inspector:
     def diff(self, request: Request) -> Response:
         """What differs between two checkpoints."""
         given = asked(request)
-        first, second = (self._source.get(read_place(_needed(given, name))) for name in ("a", "b"))
+        first, second = (self._source.get(read_address(_needed(given, name))) for name in ("a", "b"))
         found, trees = self._source.compare(first, second), Trees(self._mask)
         channels = [
             {
@@ -234,7 +238,12 @@ def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
     state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
     place = Address(thread, one.ns, one.id)
     ran = auditing.ran_between(parent, one) if parent or one.parent is None else ()
-    return {"state": state, "tasks": len({write.task_id for write in one.writes}), "ran": ran, "place": place_of(place)}
+    return {
+        "state": state,
+        "tasks": len({write.task_id for write in one.writes}),
+        "ran": ran,
+        "place": address_text(place),
+    }
 
 
 def _place(given: dict[str, str]) -> Address:

@@ -29,7 +29,10 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
 pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium and chromedriver on the PATH (Debian: chromium, chromium-driver)"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="there is no chromium and chromedriver on the PATH (Debian: chromium, chromium-driver)",
+    ),
     pytest.mark.xdist_group("chromium"),
 ]
 WAIT = 60
@@ -71,7 +74,11 @@ def filled(shown: Shown) -> Shown:
     uniform = Uniform(shown.saver)
     for name in HOSTILE:
         text = name.replace("\ud800", "")
-        long = {text: "w" * 3000, "list": [{text: list(range(60))}], "messages": [AIMessage(text * 20 + "v" * 900, id=text)]}
+        long = {
+            text: "w" * 3000,
+            "list": [{text: list(range(60))}],
+            "messages": [AIMessage(text * 20 + "v" * 900, id=text)],
+        }
         asyncio.run(put(uniform, config(name), long, metadata={"source": text, "step": 1, "parents": {}, text: text}))
     return shown
 
@@ -80,7 +87,13 @@ def filled(shown: Shown) -> Shown:
 def chromium(shown: Shown) -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-component-update"):
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-component-update",
+    ):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
@@ -104,10 +117,17 @@ def errors(driver: Any) -> list[str]:
 
 def pages(shown: Shown) -> list[str]:
     chat = {"thread": "user-1:chat"}
-    found = [shown.url(), shown.url("thread", id="user-1:chat"), shown.url("checkpoint", **chat), shown.url("writes", **chat)]
+    found = [
+        shown.url(),
+        shown.url("thread", id="user-1:chat"),
+        shown.url("checkpoint", **chat),
+        shown.url("writes", **chat),
+    ]
     found += [shown.url(view, channel="messages", **chat) for view in ("channel", "value", "first")]
     found += [shown.url("checkpoint", thread="fails"), shown.url("thread", id="nobody")]
-    return found + [shown.url(view, **{key: name}) for name in HOSTILE for view, key in (("thread", "id"), ("checkpoint", "thread"))]
+    return found + [
+        shown.url(view, **{key: name}) for name in HOSTILE for view, key in (("thread", "id"), ("checkpoint", "thread"))
+    ]
 
 
 @pytest.mark.parametrize("width", [1200, 400])
@@ -115,13 +135,17 @@ def pages(shown: Shown) -> list[str]:
 def test_each_page_is_quiet_and_fits(filled: Shown, chromium: Any, width: int, scheme: str) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    chromium.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
     errors(chromium)
     for url in pages(filled):
         chromium.get(url)
         assert chromium.title.endswith("redis_saver") and chromium.find_elements(By.CSS_SELECTOR, "main h1"), url
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width, url
-        ground, ink = chromium.execute_script("const s = getComputedStyle(document.documentElement); return [s.backgroundColor, s.color]")
+        ground, ink = chromium.execute_script(
+            "const s = getComputedStyle(document.documentElement); return [s.backgroundColor, s.color]"
+        )
         assert (luminance(ground) < luminance(ink)) == (scheme == "dark")
         assert [one for one in errors(chromium) if "404" not in one] == [], url
 

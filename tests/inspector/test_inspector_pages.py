@@ -14,7 +14,19 @@ import pytest
 import redis
 from factories import chain, checkpoint, config, put
 from fakeredis import FakeAsyncRedis
-from inspecting import HOSTILE, SECRET, TOKEN, browser, builder, check_markup, crawled, links, make_failed, make_thread, writer
+from inspecting import (
+    HOSTILE,
+    SECRET,
+    TOKEN,
+    browser,
+    builder,
+    check_markup,
+    crawled,
+    links,
+    make_failed,
+    make_thread,
+    writer,
+)
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
@@ -74,7 +86,16 @@ async def test_the_list_has_threads_with_their_states(looked_at: RedisSaver) -> 
 
 
 @pytest.mark.parametrize(
-    "asked", [{"state": "x"}, {"sort": "x"}, {"min_bytes": "x"}, {"after": "x"}, {"expires": "x"}, {"page": "0"}, {"pinned": "x"}]
+    "asked",
+    [
+        {"state": "x"},
+        {"sort": "x"},
+        {"min_bytes": "x"},
+        {"after": "x"},
+        {"expires": "x"},
+        {"page": "0"},
+        {"pinned": "x"},
+    ],
 )
 async def test_a_filter_that_makes_no_sense_is_named(looked_at: RedisSaver, asked: dict[str, str]) -> None:
     async with browser(looked_at) as client:
@@ -92,7 +113,11 @@ async def test_threads_come_in_pages_each_once() -> None:
         while url:
             text = (await client.get(url)).text
             names += re.findall(r'href="/thread\?id=([^"]*)"', text)
-            url = next((one for one in links(text) if f"page={len(names) // 50 + 1}" in one), None) if len(names) % 50 == 0 else None
+            url = (
+                next((one for one in links(text) if f"page={len(names) // 50 + 1}" in one), None)
+                if len(names) % 50 == 0
+                else None
+            )
     assert names == [f"t{at:03}" for at in range(120)]
 
 
@@ -122,7 +147,14 @@ async def test_a_tree_comes_in_pages_that_cost_the_same_whatever_the_length() ->
 async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at: RedisSaver) -> None:
     async with browser(looked_at) as client:
         text = (await client.get(page("checkpoint", thread="waits", ns=""))).text
-    for part in ("What is the weather?", "Let me &lt;b&gt;see&lt;/b&gt;.", "21 degrees", "Waits for an answer", "May I send it?", "search"):
+    for part in (
+        "What is the weather?",
+        "Let me &lt;b&gt;see&lt;/b&gt;.",
+        "21 degrees",
+        "Waits for an answer",
+        "May I send it?",
+        "search",
+    ):
         assert part in text, part
     assert '<span class="badge">research</span>' in text
     assert "Cost by channel" in text and "New here" in text and "100 bytes: 00 00" in text
@@ -134,7 +166,9 @@ async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at:
 async def test_a_comparison_names_what_is_different(looked_at: RedisSaver) -> None:
     newest = looked_at.get_tuple(config("waits"))
     assert newest and newest.parent_config
-    places = [{"thread": "waits", "id": one["configurable"]["checkpoint_id"]} for one in (newest.parent_config, newest.config)]
+    places = [
+        {"thread": "waits", "id": one["configurable"]["checkpoint_id"]} for one in (newest.parent_config, newest.config)
+    ]
     async with browser(looked_at) as client:
         text = (await client.get(page("diff", a=urlencode(places[0]), b=urlencode(places[1])))).text
         same = (await client.get(page("diff", a=urlencode(places[1]), b=urlencode(places[1])))).text
@@ -165,7 +199,11 @@ async def test_since_when_names_the_checkpoint_that_made_a_part_of_a_value() -> 
 async def test_a_long_value_comes_in_pages() -> None:
     saver = embedded()
     messages = [AIMessage(f"said-{at}.", id=str(at)) for at in range(120)]
-    await put(Uniform(saver), config("t"), {"messages": messages, "list": [f"e-{at}." for at in range(120)], "text": "x" * 9000})
+    await put(
+        Uniform(saver),
+        config("t"),
+        {"messages": messages, "list": [f"e-{at}." for at in range(120)], "text": "x" * 9000},
+    )
     async with browser(saver) as client:
         first = (await client.get(page("checkpoint", thread="t"))).text
         assert "said-119." in first and "said-69." not in first and "70 earlier messages" in first
@@ -175,8 +213,18 @@ async def test_a_long_value_comes_in_pages() -> None:
             while url:
                 text = (await client.get(url)).text
                 check_markup(text)
-                seen += [at for at in range(120) if f">{mark.format(at)}<" in text and f'value str">{mark.format(at)}' in text or f'dir="auto">{mark.format(at)}<' in text]
-                url = next((one for one in links(text) if f"first={len(set(seen))}" in one), "") if len(set(seen)) < 120 else ""
+                seen += [
+                    at
+                    for at in range(120)
+                    if f">{mark.format(at)}<" in text
+                    and f'value str">{mark.format(at)}' in text
+                    or f'dir="auto">{mark.format(at)}<' in text
+                ]
+                url = (
+                    next((one for one in links(text) if f"first={len(set(seen))}" in one), "")
+                    if len(set(seen)) < 120
+                    else ""
+                )
             assert sorted(set(seen)) == list(range(120)), channel
         assert "x" * 9000 in (await client.get(page("value", thread="t", channel="text"))).text
 
@@ -306,7 +354,9 @@ def test_each_line_of_a_drawing_leads_from_a_checkpoint_to_its_parent() -> None:
         if target is not None:
             assert leads_to(rows, number, target), one.id
     assert any(line.is_dashed for line in rows[1].lines) and rows[8].lines[-1].y2 == 100
-    assert all((line.y1, line.y2) == (0, 100) for line in rows[-1].lines), "the last one has neither children nor a parent"
+    assert all((line.y1, line.y2) == (0, 100) for line in rows[-1].lines), (
+        "the last one has neither children nor a parent"
+    )
 
 
 def leads_to(rows: list[graph.Row], number: int, target: int) -> bool:

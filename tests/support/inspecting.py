@@ -31,7 +31,9 @@ HOSTILE = (
     "",
 )
 TAGS = {
-    *("html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()),
+    *(
+        "html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()
+    ),
     *("button section div table thead tbody tr th td dl dt dd ol li details summary svg line circle rect".split()),
 }
 
@@ -75,7 +77,12 @@ def make_thread(saver: Any, thread: str) -> dict[str, Any]:
     graph.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
     graph.invoke(Command(resume="yes"), config)
     before = next(one for one in graph.get_state_history(config) if one.next == ("tool",))
-    graph.invoke(None, graph.update_state(before.config, {"facts": {"count": 99, "password": SECRET, "raw": b"\0" * 100}}, as_node="plan"))
+    graph.invoke(
+        None,
+        graph.update_state(
+            before.config, {"facts": {"count": 99, "password": SECRET, "raw": b"\0" * 100}}, as_node="plan"
+        ),
+    )
     return config
 
 
