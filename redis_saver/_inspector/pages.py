@@ -56,10 +56,9 @@ class Inspector:
         rows = COLD_ROWS if cold else ROWS
         found = self._source.entries(name, given.get("ns"), given.get("before"), rows + 1, cold=cold)
         by_place = {(one.ns, one.id): one for one in found}
-        shown = found[:rows]
+        shown, older = _page(found, rows)
         told = [_told(name, one, by_place.get((one.ns, one.parent or ""))) for one in shown]
         lines = list(zip(shown, graph.drawn(shown), told, strict=True))
-        older = shown[-1].id if len(found) > rows else None
         return self._pages.page(request, "thread.html", name=name, info=info, lines=lines, older=older, cold=cold)
 
     # -- a checkpoint
@@ -230,6 +229,14 @@ class Inspector:
         found = self._source.writes(name, given.get("ns"), limit + 1)
         more = min(limit * 2, 20 * ROWS) if len(found) > limit < 20 * ROWS else None
         return self._pages.page(request, "writes.html", name=name, info=info, found=found[:limit], more=more)
+
+
+def _page(found: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
+    """A page of checkpoints, and the id that the next one is below. Checkpoints of several namespaces that share an id stay together."""
+    if len(found) <= rows:
+        return found, None
+    end = next((at for at in range(rows, 0, -1) if found[at].id != found[at - 1].id), rows)
+    return found[:end], found[end - 1].id
 
 
 def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
