@@ -14,7 +14,7 @@ from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry
 from redis_saver._common.config import Address, address
 from redis_saver._inspector import first_change, graph, tasks
-from redis_saver._inspector.rendering import Pages, Refused, asked, place_of, read_place
+from redis_saver._inspector.rendering import Pages, Refused, address_text, asked, read_address
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_list import found_threads, read_filters
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, is_chat, part
@@ -56,10 +56,9 @@ class Inspector:
         rows = COLD_ROWS if cold else ROWS
         found = self._source.entries(name, given.get("ns"), given.get("before"), rows + 1, cold=cold)
         by_place = {(one.ns, one.id): one for one in found}
-        shown = found[:rows]
+        shown, older = _page(found, rows)
         told = [_told(name, one, by_place.get((one.ns, one.parent or ""))) for one in shown]
         lines = list(zip(shown, graph.drawn(shown), told, strict=True))
-        older = shown[-1].id if len(found) > rows else None
         return self._pages.page(request, "thread.html", name=name, info=info, lines=lines, older=older, cold=cold)
 
     # -- a checkpoint
@@ -185,7 +184,7 @@ class Inspector:
     def diff(self, request: Request) -> Response:
         """What differs between two checkpoints."""
         given = asked(request)
-        first, second = (self._source.get(read_place(_needed(given, name))) for name in ("a", "b"))
+        first, second = (self._source.get(read_address(_needed(given, name))) for name in ("a", "b"))
         found, trees = self._source.compare(first, second), Trees(self._mask)
         channels = [
             {
@@ -232,13 +231,26 @@ class Inspector:
         return self._pages.page(request, "writes.html", name=name, info=info, found=found[:limit], more=more)
 
 
+def _page(found: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
+    """A page of checkpoints, and the id that the next one is below. Checkpoints of several namespaces that share an id stay together."""
+    if len(found) <= rows:
+        return found, None
+    end = next((at for at in range(rows, 0, -1) if found[at].id != found[at - 1].id), rows)
+    return found[:end], found[end - 1].id
+
+
 def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
     """What a row says of a checkpoint."""
     channels = {write.channel for write in one.writes}
     state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
     place = Address(thread, one.ns, one.id)
     ran = auditing.ran_between(parent, one) if parent or one.parent is None else ()
-    return {"state": state, "tasks": len({write.task_id for write in one.writes}), "ran": ran, "place": place_of(place)}
+    return {
+        "state": state,
+        "tasks": len({write.task_id for write in one.writes}),
+        "ran": ran,
+        "place": address_text(place),
+    }
 
 
 def _place(given: dict[str, str]) -> Address:

@@ -41,7 +41,7 @@ def environment() -> Environment:
         "size": text.size,
         "state": text.state_of,
         "visible": text.visible,
-        "place": place_of,
+        "address": address_text,
         "query": query_of,
     }
     return made
@@ -58,12 +58,12 @@ def query_of(arguments: Mapping[str, Any]) -> str:
     return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
 
 
-def place_of(where: Address) -> str:
-    """A checkpoint as one argument of a URL; as the value of a field a browser would change line breaks in its names."""
+def address_text(where: Address) -> str:
+    """A checkpoint as one argument of a URL. It is encoded in itself, as a browser changes line breaks in the fields of a form."""
     return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
 
 
-def read_place(text: str) -> Address:
+def read_address(text: str) -> Address:
     """The checkpoint that such an argument names.
 
     Raises:

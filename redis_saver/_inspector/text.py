@@ -59,11 +59,11 @@ def size(amount: int | None) -> str:
     """A number of bytes, with three digits."""
     if amount is None:
         return "-"
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000 or unit == "MB":
-            break
-        amount = amount / 1000  # type: ignore[assignment]
-    return f"{amount:,} B" if unit == "B" else f"{amount:,.3g} {unit}" if amount < 1000 else f"{amount:,.0f} {unit}"
+    if amount < 1000:
+        return f"{amount} B"
+    if amount < 999_500:
+        return f"{amount / 1000:,.3g} kB"
+    return f"{amount / 1e6:,.3g} MB" if amount < 999.5e6 else f"{amount / 1e6:,.0f} MB"
 
 
 def state_of(info: Any) -> str:

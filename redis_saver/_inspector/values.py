@@ -258,7 +258,7 @@ def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
         [] if mask.hides("tool_calls") else [trees.tree(_name_of(call), _arguments(call), at) for call in calls]
     )
     whole = trees.tree(None, message, at)
-    name = message.name if isinstance(message.name, str) else None
+    name = message.name if isinstance(message.name, str) and not mask.hides("name") else None
     return Said(str(message.type), name, tuple(texts), tuple(blocks), tuple(shown_calls), whole, at, is_masked)
 
 

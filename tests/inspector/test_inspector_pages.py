@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
 import httpx
@@ -29,6 +29,8 @@ from inspecting import (
 )
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from uniform import Target, Uniform
@@ -142,6 +144,26 @@ async def test_a_tree_comes_in_pages_that_cost_the_same_whatever_the_length() ->
                 found += re.findall(r'class="id" [^>]*title="([^"]*)"', text)
         assert found == [one["configurable"]["checkpoint_id"] for one in reversed(made)]
     assert costs[0] == costs[1] <= 4
+
+
+async def test_checkpoints_of_two_namespaces_with_one_id_are_on_one_page() -> None:
+    saver, made = embedded(), set[tuple[str, str]]()
+    for at in range(120):
+        for ns in ("", "sub"):
+            await put(Uniform(saver), config("t", ns), {"n": at}, checkpoint_id=f"{at:05}{'' if at % 2 else ns}")
+            made.add((ns, f"{at:05}{'' if at % 2 else ns}"))
+    found, url = list[tuple[str, str]](), page("thread", id="t")
+    async with browser(saver) as client:
+        while url:
+            text = (await client.get(url)).text
+            places = [
+                dict(parse_qsl(urlsplit(one).query))
+                for one in links(text)
+                if one.startswith("/checkpoint?") and "id=" in one.partition("thread=t")[2]
+            ]
+            found += [(one.get("ns", ""), one["id"]) for one in places]
+            url = next((one for one in links(text) if "before=" in one), "")
+    assert len(found) == len(made) and set(found) == made
 
 
 async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at: RedisSaver) -> None:
@@ -306,6 +328,28 @@ async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back(
         assert "21 degrees" in (await client.get(page("checkpoint", thread="cold"))).text
         assert "the cold tier" in (await client.get(page("thread", id="cold"))).text
     assert len(found) > 50 and sorted(hot.scan_iter()) == keys
+
+
+async def test_over_postgres_what_it_alone_has_is_shown(database: str) -> None:
+    hot = fakeredis.FakeRedis(version=(7,))
+    with PostgresSaver.from_conn_string(database) as cold:
+        tiers, name = TieredSaver(RedisSaver(hot), cold), "over-postgres"
+        make_thread(tiers, name)
+        hot.flushall()
+        async with browser(tiers) as client:
+            found = await crawled(client, page("thread", id=name), limit=60)
+        assert any("21 degrees" in text for text in found.values()) and not hot.keys()
+        cold.delete_thread(name)
+
+
+async def test_over_postgres_for_asyncio_the_loop_of_the_service_is_used(database: str) -> None:
+    with PostgresSaver.from_conn_string(database) as made:
+        make_thread(made, "of-asyncio")
+    async with AsyncPostgresSaver.from_conn_string(database) as cold:
+        async with browser(AsyncTieredSaver(AsyncRedisSaver(FakeAsyncRedis(version=(7,))), cold)) as client:
+            found = await crawled(client, page("thread", id="of-asyncio"), limit=20)
+        assert any("21 degrees" in text for text in found.values())
+        await cold.adelete_thread("of-asyncio")
 
 
 async def test_over_two_tiers_for_asyncio() -> None:

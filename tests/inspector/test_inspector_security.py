@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, RedisSaver, inspector
 from redis_saver._client.clients import connect
+from redis_saver._inspector.rendering import static_file
 
 PAGES = (
     "/",
@@ -81,6 +83,12 @@ async def test_each_answer_has_the_policy(saver: RedisSaver, enter: bool) -> Non
             assert "unsafe" not in headers["content-security-policy"] and headers["referrer-policy"] == "no-referrer"
             assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"].startswith("no-store" if "static" not in url or not enter else "private")
+
+
+def test_the_script_of_others_is_the_one_that_was_published() -> None:
+    """`dist/htmx.min.js` of the npm package htmx.org 2.0.10 (license 0BSD)."""
+    found = hashlib.sha256(static_file("htmx.min.js")).hexdigest()
+    assert found == "71ea67185bfa8c98c39d31717c6fce5d852370fcdfd129db4543774d3145c0de"
 
 
 def test_who_may_look_has_to_be_said(saver: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import venv
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver._serde import native_bridge
 from redis_saver._store import transfer
+
+INSPECTOR = ROOT / "redis_saver" / "_inspector"
 
 
 class Empty:
@@ -67,6 +70,9 @@ def test_the_wheel_works_outside_the_repository(compiler: str, empty: Empty, tmp
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(source)
     )
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    packed = {name.removeprefix("redis_saver/_inspector/") for name in zipfile.ZipFile(wheel).namelist()}
+    pages = {path.relative_to(INSPECTOR).as_posix() for path in INSPECTOR.glob("[st]*/*.*")}
+    assert "templates/base.html" in pages and "static/htmx.min.js" in pages and pages <= packed
     assert ("-py3-none-any." if compiler == "left out" else "-cp310-abi3-") in wheel.name, wheel.name
     install = (empty.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run(*install, "--force-reinstall", *["--no-deps"] * empty.has_dependencies, str(wheel))

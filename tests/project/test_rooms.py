@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store"},
     "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
+    "_inspector": {"_engine", "_storage", "_checkpoint", "_tiered", "__init__"},
     "_cli": {
         "_client",
         "_engine",
@@ -29,6 +30,7 @@ MAY_IMPORT = {
         "_migrate",
         "_tiered",
         "_tiered_store",
+        "inspector",
         "telemetry",
         "__init__",
     },
@@ -37,6 +39,7 @@ MAY_IMPORT = {
     "agent_server": {"_checkpoint", "_engine", "_store"},
     "__init__": {"_cache", "_checkpoint", "_engine", "_serde", "_store", "_tiered", "_tiered_store"},
     "__main__": {"_cli"},
+    "inspector": {"_inspector"},
     "migrate": {"_migrate"},
     "serde": {"_serde"},
 }
