@@ -56,7 +56,7 @@ def _doctor(*, url: Redis = None, prefix: Prefix = "langgraph", as_json: Json = 
     with opened_savers(url, prefix) as savers, closing(connect(needed(url), asynchronous=False)) as client:
         answers = Answers(client)
         counted = driver_of(savers.hot).run(overview(context_of(savers.hot)))
-        found = [*_of_server(answers, counted, prefix), *_of_threads(counted), *_of_cold(counted)]
+        found = [*_of_server(answers, counted, prefix), *_of_threads(counted), *_of_owners(counted), *_of_cold(counted)]
         found += [_refused(command) for command in answers.refused]
     _tell(found, as_json=as_json)
     return 1 if any(one.severity in ("error", "warning") for one in found) else 0
@@ -227,6 +227,19 @@ def _of_threads(counted: Overview) -> Iterator[Finding]:
         )
     elif not counted.damaged:
         yield Finding("ok", "threads", f"{counted.threads:,}, all of them expire or are pinned")
+
+
+def _of_owners(counted: Overview) -> Iterator[Finding]:
+    if counted.owned:
+        yield Finding("ok", "owners", f"{counted.owned:,} threads are owned")
+    if counted.late:
+        yield Finding(
+            "info",
+            "owners",
+            f"the leases of {len(counted.late):,}{' or more' if len(counted.late) == MAX_NAMED else ''} owners have run out: "
+            + ", ".join(map(screen.named, counted.late)),
+            "their processes are stopped or gone, or cannot reach the server; whoever runs the thread next takes it",
+        )
 
 
 def _of_cold(counted: Overview) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from redis_saver._cli.arguments import Json, Namespace, Postgres, Prefix, Redis,
 from redis_saver._cli.lanes import lanes
 from redis_saver._cli.opening import Savers, opened_savers
 from redis_saver._cli.overview import about, state_of
+from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver.errors import ThreadNotFound
 
@@ -98,6 +99,13 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "checkpoints", f"{info.checkpoints:,}"
     yield "bytes", screen.size(info.bytes)
     yield "expires", screen.left(info.ttl, pinned=info.pinned)
+    if info.owner is not None:
+        lease = (
+            f"{times.shown(info.owner.lease_left)} of the lease left"
+            if info.owner.lease_left
+            else "its lease has run out"
+        )
+        yield "owner", f"{screen.named(info.owner.by)}, since {info.owner.since.isoformat()}, {lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
 

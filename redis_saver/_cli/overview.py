@@ -52,6 +52,10 @@ class Overview:
     """Those that never expire, and are not pinned."""
     soon: int = 0
     """Those that expire within an hour."""
+    owned: int = 0
+    """Those that somebody owns, by a lease that lasts."""
+    late: list[str] = field(default_factory=list)
+    """Those whose owner's lease has run out, without that anybody gave them back or took them: the first ones."""
     largest: ThreadInfo | None = None
     damaged: int = 0
     errors: dict[str, str] = field(default_factory=dict)
@@ -75,6 +79,10 @@ class Overview:
         self.pinned += one.pinned
         self.lasting += one.ttl is None and not one.pinned
         self.soon += one.ttl is not None and one.ttl <= _SOON
+        if one.owner is not None and one.owner.lease_left:
+            self.owned += 1
+        elif one.owner is not None and len(self.late) < MAX_NAMED:
+            self.late.append(one.thread_id)
         if self.largest is None or one.bytes > self.largest.bytes:
             self.largest = one
 

@@ -312,6 +312,24 @@ def test_a_sound_server(place: Place) -> None:
     assert re.search(r"^threads +1\nactive +1\n", place.run("stats"))
 
 
+def test_who_owns_threads_is_told(place: Place) -> None:
+    place.put("a", 1, n=1)
+    with place.saver.own("a", by="worker\x1b[31m 7"):
+        assert "worker\\x1b[31m 7" in place.run("threads", "--owned")
+        assert "worker" not in place.run("threads", "--free")
+        assert re.search(r"^owner +worker.*of the lease left$", place.run("show", "a"), re.MULTILINE)
+        assert ("ok", "owners") in {(one["severity"], one["about"]) for one in place.json("doctor")}
+        key = place.saver._context.keyspace.owner_key("a")
+        raw = place.saver._driver.client
+        record = raw.get(key).split(b" ", 2)
+        raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        assert "its lease has run out" in place.run("show", "a")
+        assert "(late)" in place.run("threads")
+        assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == [
+            "the leases of 1 owners have run out: a"
+        ]
+
+
 def test_what_is_wrong_is_found_with_its_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
