@@ -17,7 +17,7 @@ from redis_saver._inspector import first_change, graph, tasks
 from redis_saver._inspector.rendering import Pages, Refused, address_text, asked, read_address
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_list import found_threads, read_filters
-from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, is_chat, part
+from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, is_chat, part, unpacked
 
 ROWS = 100
 """Checkpoints on a page."""
@@ -83,6 +83,7 @@ class Inspector:
             found=found,
             created=found.checkpoint.get("ts") or "-",
             channels=channels,
+            unreduced=self._unreduced(trees, found),
             costs=costs,
             most=max((size.bytes for _, size in costs), default=0),
             measures_others=len(found.checkpoint["channel_versions"]) > len(sizes),
@@ -102,13 +103,32 @@ class Inspector:
         )
 
     def _channel(self, trees: Trees, name: str, value: Any) -> dict[str, Any]:
-        """What is shown of a channel: a chat, or a tree."""
-        hidden = self._mask.hides(name)
-        made: dict[str, Any] = {"name": name, "tree": None, "chat": None, "first": 0, "count": 0}
-        if is_chat(value) and not hidden:
-            first = max(0, len(value) - CHILDREN)
-            return {**made, "chat": chat(trees, self._mask, value, first), "first": first, "count": len(value)}
-        return {**made, "tree": trees.tree(name, value)}
+        """What is shown of a channel: a chat, also of a snapshot of messages, or a tree."""
+        made: dict[str, Any] = {"name": name, "tree": None, "chat": None, "first": 0, "at": ()}
+        at, said = unpacked(value)
+        if self._mask.hides(name) or not is_chat(said):
+            return {**made, "tree": trees.tree(name, value)}
+        first = max(0, len(said) - CHILDREN)
+        return {**made, "chat": chat(trees, self._mask, said, first, at), "first": first, "at": at}
+
+    def _unreduced(self, trees: Trees, found: CheckpointTuple) -> list[dict[str, Any]]:
+        """Channels without a value: their last one, and what was written since. Only the graph could reduce these to a value."""
+        have = found.checkpoint["channel_values"]
+        asked = [one for one in found.checkpoint["channel_versions"] if one not in have and not one.startswith(_OWN)]
+        shown = []
+        for name, history in sorted(self._source.histories(address(found.config), asked).items()):
+            writes = [value for _, _, value in history["writes"]]
+            if not writes:
+                continue  # it was emptied
+            seed = history.get("seed")
+            parts = [
+                *([unpacked(seed)[1]] if "seed" in history else ()),
+                *writes,
+            ]
+            flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+            made = self._channel(trees, name, flat if is_chat(flat) else {**history, "writes": writes})
+            shown.append({**made, "writes": len(writes)})
+        return shown
 
     def _written(self, trees: Trees, found: CheckpointTuple) -> Sequence[Any]:
         """Pending writes by task, interrupts and errors among them."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
-from redis_saver._checkpoint import auditing, reading
+from redis_saver._checkpoint import auditing, delta, reading
 from redis_saver._checkpoint.auditing import Entry, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.diff import CheckpointDiff, compare
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
@@ -113,6 +113,15 @@ class Source:
         return list(islice(driver_of(self._hot).stream(auditing.writes(self._context, thread, ns)), limit))
 
     # -- checkpoints
+
+    def histories(self, where: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """What channels without a value in a checkpoint (each `DeltaChannel`) are made of, as far as Redis has it. One round trip."""
+        asked = list(channels)[:MAX_CHANNELS]
+        given = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
+        found: Mapping[str, DeltaChannelHistory] = (
+            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, given, asked)) if asked else {}
+        )
+        return found
 
     def find(self, where: Address) -> CheckpointTuple | None:
         """A checkpoint: of Redis, else of the cold saver, without bringing it back. Without an id: the newest of its namespace."""

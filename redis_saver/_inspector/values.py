@@ -227,6 +227,12 @@ class Said:
     """Whether what it says is hidden."""
 
 
+def unpacked(value: Any) -> tuple[At, Any]:
+    """What a snapshot of a `DeltaChannel` holds, and where inside of it; another value as it is. (Its class has no public name.)"""
+    is_snapshot = isinstance(value, tuple) and getattr(type(value), "_fields", None) == ("value",)
+    return ((0,), value[0]) if is_snapshot else ((), value)
+
+
 def is_chat(value: object) -> bool:
     """Whether a value is a list of messages."""
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)

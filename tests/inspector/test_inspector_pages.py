@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from typing import Any
+from typing import Annotated, Any, TypedDict
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
@@ -27,10 +27,12 @@ from inspecting import (
     make_thread,
     writer,
 )
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.graph import StateGraph
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from uniform import Target, Uniform
@@ -183,6 +185,35 @@ async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at:
     async with browser(looked_at) as client:
         text = (await client.get(page("checkpoint", thread="fails", ns=""))).text
     assert "Failed" in text and "the model said &lt;no&gt;" in text
+
+
+def joined(state: list[Any], writes: list[Any]) -> list[Any]:
+    return [*state, *(one for some in writes for one in some)]
+
+
+class Talk(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(joined, snapshot_frequency=3)]
+
+
+async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_since() -> None:
+    saver = embedded()
+    builder = StateGraph(Talk).add_node("bot", lambda _: {"messages": [AIMessage("an answer")]})
+    talk = builder.set_entry_point("bot").compile(checkpointer=saver)
+    seen = []
+    for at in range(3):
+        talk.invoke({"messages": [HumanMessage(f"question {at}")]}, config("t"))
+        newest = saver.get_tuple(config("t"))
+        assert newest
+        async with browser(saver) as client:
+            text = (await client.get(page("checkpoint", thread="t"))).text
+            check_markup(text)
+            await crawled(client, limit=60)
+        assert all(f">question {n}</p>" in text for n in range(at + 1)) and text.count(">an answer</p>") == at + 1
+        seen.append("messages" in newest.checkpoint["channel_values"])
+        assert ("has no value here" in text) != seen[-1]
+    assert set(seen) == {True, False}
+    async with browser(saver, mask=["messages"]) as client:
+        assert ">question " not in "".join((await crawled(client)).values())
 
 
 async def test_a_comparison_names_what_is_different(looked_at: RedisSaver) -> None:
