@@ -40,7 +40,7 @@ from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import graph
+from redis_saver._inspector import graph, thread_list
 
 
 def embedded() -> RedisSaver:
@@ -82,6 +82,7 @@ async def test_the_list_has_threads_with_their_states(looked_at: RedisSaver) -> 
             ({"state": "failed"}, {"fails"}),
             ({"prefix": "many-", "sort": "checkpoints"}, {"many-0", "many-1", "many-2"}),
             ({"pinned": "yes"}, set()),
+            ({"expires": "99999999999d", "min_bytes": "9" * 30, "until": "99999999999d"}, set()),
             ({"after": "1000000d"}, {"waits", "fails", "many-0", "many-1", "many-2"}),
             ({"until": "2026-11-22T00:00:00Z", "prefix": "many"}, {"many-0", "many-1", "many-2"}),
         ):
@@ -106,6 +107,21 @@ async def test_a_filter_that_makes_no_sense_is_named(looked_at: RedisSaver, aske
         answer = await client.get(page("", **asked))
     assert answer.status_code == 400 and 'role="alert"' in answer.text
     check_markup(answer.text)
+
+
+async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_list, "SECONDS", 0)
+    saver, calls = embedded(), list[Any]()
+    await put(Uniform(saver), config("t"), {"n": 1})
+
+    def around(request: Any) -> Any:
+        calls.append(request)
+        return (yield request)
+
+    Around(saver, around)
+    async with browser(saver) as client:
+        text = (await client.get(page("", state="failed"))).text
+    assert "those found in 5 seconds" in text and calls == []
 
 
 async def test_threads_come_in_pages_each_once() -> None:
