@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from typing import Annotated, Any, TypedDict
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
@@ -25,14 +25,13 @@ from inspecting import (
     links,
     make_failed,
     make_thread,
+    talking,
     writer,
 )
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.graph import StateGraph
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from uniform import Target, Uniform
@@ -203,18 +202,9 @@ async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at:
     assert "Failed" in text and "the model said &lt;no&gt;" in text
 
 
-def joined(state: list[Any], writes: list[Any]) -> list[Any]:
-    return [*state, *(one for some in writes for one in some)]
-
-
-class Talk(TypedDict):
-    messages: Annotated[list[Any], DeltaChannel(joined, snapshot_frequency=3)]
-
-
 async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_since() -> None:
     saver = embedded()
-    builder = StateGraph(Talk).add_node("bot", lambda _: {"messages": [AIMessage("an answer")]})
-    talk = builder.set_entry_point("bot").compile(checkpointer=saver)
+    talk = talking(saver)
     seen = []
     for at in range(3):
         talk.invoke({"messages": [HumanMessage(f"question {at}")]}, config("t"))
