@@ -29,7 +29,6 @@ _STATUS: dict[type[Exception], int] = {
     RedisClusterException: 503,
     NotImplementedError: 400,
     Refused: 400,
-    ValueError: 400,
 }
 
 

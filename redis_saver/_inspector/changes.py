@@ -45,8 +45,10 @@ class Changes:
         saver: Any = self._source.saver
         what, ttl = form.get("do"), form.get("ttl", "").strip()
         if what == "ttl":
-            if ttl:
-                ttls.parse(ttl, name="TTL")
+            try:
+                ttls.parse(ttl or None, name="TTL")
+            except ValueError as error:
+                raise Refused(str(error)) from error
             saver.set_thread_ttl(thread, ttl or None)
         elif what == "pin":
             saver.pin(thread)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
-from redis_saver._checkpoint import auditing, delta, reading
+from redis_saver._checkpoint import auditing, delta, reading, threads
 from redis_saver._checkpoint.auditing import Entry, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.diff import CheckpointDiff, compare
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import config as configs
 from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
+from redis_saver._engine.requests import Page
+from redis_saver._engine.runner import Pump
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
+from redis_saver._tiered import thread_info
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver._tiered.saver import TwoTiers, driver_over
+from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of, with_own_errors
 from redis_saver.errors import ThreadNotFound
 
 MAX_CHANNELS = 200
@@ -59,10 +63,12 @@ class Source:
 
     # -- threads
 
-    def threads(self, prefix: str, asked: dict[str, Any]) -> Iterator[Any]:
-        """The threads that are looked for, as `threads()` of the saver."""
-        found: Iterator[Any] = self.saver.threads(prefix, **asked)
-        return found
+    def threads(self, asked: ThreadQuery, is_over: Callable[[], bool]) -> Iterator[Any]:
+        """The threads that are looked for, until time is over: that is asked before each request, as few threads may match."""
+        if self.tiers is None:
+            return driver_of(self._hot).stream(_until(is_over, threads.stream_threads(self._context, asked)))
+        stream = with_own_errors(thread_info.stream_threads(tiers_of(self.tiers), asked))
+        return driver_over(self.tiers).stream(_until(is_over, stream))
 
     def thread(self, name: str) -> Any:
         """What there is of a thread.
@@ -151,6 +157,20 @@ class Source:
         if self.tiers is None:
             return [] if method == "list" else None
         return driver_over(self.tiers).run(_cold_call(method, arguments, options))
+
+
+def _until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
+    """A stream that ends instead of asking for more."""
+    pump = Pump(stream)
+    for step in pump:
+        if isinstance(step, Page):
+            yield step
+        elif is_over():
+            pump.close()
+            return
+        else:
+            with pump:
+                pump.reply = yield step
 
 
 def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Tiered[Any]:

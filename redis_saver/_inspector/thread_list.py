@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
+from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.display import printable
 from redis_saver._inspector.source import Source
@@ -34,9 +35,7 @@ _EITHER = {"": None, "yes": True, "no": False}
 class Filters(NamedTuple):
     """What a list of threads is asked for."""
 
-    prefix: str
-    asked: dict[str, Any]
-    """Arguments of `threads()`."""
+    asked: ThreadQuery
     order: str
     page: int
 
@@ -72,7 +71,6 @@ def read_filters(given: Mapping[str, str]) -> Filters:
     Raises:
         ValueError: One makes no sense. The message names it, and says what to write.
     """
-    within = given.get("expires", "").strip()
     least = given.get("min_bytes", "").strip() or "0"
     if not (least.isascii() and least.isdigit()):
         raise ValueError(f"at least {least!r} bytes: write a number")
@@ -84,16 +82,24 @@ def read_filters(given: Mapping[str, str]) -> Filters:
     state = given.get("state") or None
     if state not in (None, "active", "interrupted", "failed"):
         raise ValueError(f"state={state!r}: write active, interrupted or failed")
-    asked = {
-        "state": state,
-        "updated_after": _moment(given.get("after", ""), "updated after"),
-        "updated_before": _moment(given.get("until", ""), "not updated since"),
-        "min_bytes": int(least[:18]),
-        "expires_within": times.parse(within, name="expires within") if within else None,
-        "pinned": _either(given, "pinned"),
-        "dirty": _either(given, "dirty"),
-    }
-    return Filters(given.get("prefix", ""), asked, order, int(page))
+    asked = ThreadQuery(
+        prefix=given.get("prefix", ""),
+        state=state,  # type: ignore[arg-type]
+        updated_after=_moment(given.get("after", ""), "updated after"),
+        updated_before=_moment(given.get("until", ""), "not updated since"),
+        min_bytes=int(least[:18]),
+        expires_within=_span(given.get("expires", "").strip()),
+        pinned=_either(given, "pinned"),
+        dirty=_either(given, "dirty"),
+    )
+    return Filters(asked, order, int(page))
+
+
+def _span(text: str) -> timedelta | None:
+    try:
+        return times.parse(text, name="expires within") if text else None
+    except OverflowError:
+        return timedelta.max
 
 
 def _either(given: Mapping[str, str], name: str) -> bool | None:
@@ -127,15 +133,17 @@ def found_threads(source: Source, filters: Filters) -> Found:
 def _drawn(source: Source, filters: Filters, found: Found) -> Iterator[Any]:
     """The threads, each once (SCAN may name one twice), until time is over or one cannot be read."""
     end, seen = time.monotonic() + SECONDS, set[int]()
+
+    def is_over() -> bool:
+        found.is_partial = time.monotonic() >= end
+        return found.is_partial
+
     try:
-        for one in source.threads(filters.prefix, filters.asked):
+        for one in source.threads(filters.asked, is_over):
             if (key := hash(one.thread_id)) not in seen:
                 seen.add(key)
                 found.count += 1
                 found.bytes += one.bytes
                 yield one
-            if time.monotonic() > end:
-                found.is_partial = True
-                return
     except (ThreadDamaged, KeyConflict) as error:
         found.problem = f"The search ended at a thread that cannot be read: {printable(str(error))}"

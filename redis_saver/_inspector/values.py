@@ -228,7 +228,7 @@ class Said:
 
 
 def unpacked(value: Any) -> tuple[At, Any]:
-    """What a snapshot of a `DeltaChannel` holds, and where inside of it; another value as it is. (Its class has no public name.)"""
+    """What a snapshot of a `DeltaChannel` holds, and where inside of it; another value as it is. Its class has no public name."""
     is_snapshot = isinstance(value, tuple) and getattr(type(value), "_fields", None) == ("value",)
     return ((0,), value[0]) if is_snapshot else ((), value)
 

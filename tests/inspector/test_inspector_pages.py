@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from typing import Annotated, Any, TypedDict
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
@@ -25,14 +25,13 @@ from inspecting import (
     links,
     make_failed,
     make_thread,
+    talking,
     writer,
 )
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.graph import StateGraph
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from uniform import Target, Uniform
@@ -40,7 +39,7 @@ from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import graph
+from redis_saver._inspector import graph, thread_list
 
 
 def embedded() -> RedisSaver:
@@ -82,6 +81,7 @@ async def test_the_list_has_threads_with_their_states(looked_at: RedisSaver) -> 
             ({"state": "failed"}, {"fails"}),
             ({"prefix": "many-", "sort": "checkpoints"}, {"many-0", "many-1", "many-2"}),
             ({"pinned": "yes"}, set()),
+            ({"expires": "99999999999d", "min_bytes": "9" * 30, "until": "99999999999d"}, set()),
             ({"after": "1000000d"}, {"waits", "fails", "many-0", "many-1", "many-2"}),
             ({"until": "2026-11-22T00:00:00Z", "prefix": "many"}, {"many-0", "many-1", "many-2"}),
         ):
@@ -106,6 +106,21 @@ async def test_a_filter_that_makes_no_sense_is_named(looked_at: RedisSaver, aske
         answer = await client.get(page("", **asked))
     assert answer.status_code == 400 and 'role="alert"' in answer.text
     check_markup(answer.text)
+
+
+async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_list, "SECONDS", 0)
+    saver, calls = embedded(), list[Any]()
+    await put(Uniform(saver), config("t"), {"n": 1})
+
+    def around(request: Any) -> Any:
+        calls.append(request)
+        return (yield request)
+
+    Around(saver, around)
+    async with browser(saver) as client:
+        text = (await client.get(page("", state="failed"))).text
+    assert "those found in 5 seconds" in text and calls == []
 
 
 async def test_threads_come_in_pages_each_once() -> None:
@@ -187,18 +202,9 @@ async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at:
     assert "Failed" in text and "the model said &lt;no&gt;" in text
 
 
-def joined(state: list[Any], writes: list[Any]) -> list[Any]:
-    return [*state, *(one for some in writes for one in some)]
-
-
-class Talk(TypedDict):
-    messages: Annotated[list[Any], DeltaChannel(joined, snapshot_frequency=3)]
-
-
 async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_since() -> None:
     saver = embedded()
-    builder = StateGraph(Talk).add_node("bot", lambda _: {"messages": [AIMessage("an answer")]})
-    talk = builder.set_entry_point("bot").compile(checkpointer=saver)
+    talk = talking(saver)
     seen = []
     for at in range(3):
         talk.invoke({"messages": [HumanMessage(f"question {at}")]}, config("t"))

@@ -16,7 +16,8 @@ import httpx
 import pytest
 from acl import acl_rule
 from factories import config, put
-from inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, writer
+from inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, talking, writer
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from servers import Server
 from uniform import Uniform
@@ -153,12 +154,14 @@ async def test_a_user_who_may_only_read_suffices_and_nothing_is_written(kind: An
     with RedisSaver.from_conn_string(server.url, ttl=ttl) as made:
         make_thread(made, "waits")
         make_failed(made, "fails")
+        talking(made).invoke({"messages": [HumanMessage("hi")]}, config("delta"))
     raw = server.client()
     raw.execute_command(*acl_rule("reader", "docs/queries.md").split())
     raw.config_resetstat()
     client = connect(f"redis://reader:secret@127.0.0.1:{server.port}", asynchronous=kind is AsyncRedisSaver)
     async with browser(kind(client, ttl=ttl)) as pages:
         assert len(await crawled(pages)) > 60
+        assert "has no value here" in (await pages.get("/checkpoint?thread=delta")).text
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
     commands = raw.command()
     assert {"evalsha", "scan", "hmget"} <= used

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import httpx
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
@@ -97,6 +98,20 @@ def make_failed(saver: Any, thread: str) -> None:
         graph.invoke({"messages": "hi"}, {"configurable": {"thread_id": thread}})
     except ValueError:
         pass
+
+
+def joined(state: list[Any], writes: list[Any]) -> list[Any]:
+    return [*state, *(one for some in writes for one in some)]
+
+
+class Talk(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(joined, snapshot_frequency=3)]
+
+
+def talking(saver: Any) -> Any:
+    """A graph whose messages are a `DeltaChannel`."""
+    graph = StateGraph(Talk).add_node("bot", lambda _: {"messages": [AIMessage("an answer")]})
+    return graph.set_entry_point("bot").compile(checkpointer=saver)
 
 
 def writer(url: str, prefix: str = "langgraph") -> RedisSaver:
