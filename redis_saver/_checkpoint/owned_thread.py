@@ -21,7 +21,7 @@ from redis_saver._engine.requests import Operation
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
 
-_LOG = logging.getLogger("redis_saver.ownership")
+_LOG = logging.getLogger("redis_saver.checkpoint")
 _RENEWALS = 3
 """How often a lease is renewed before it would run out."""
 Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]

@@ -34,12 +34,12 @@ class QueryInterface(Interface[ThreadInfo]):
         Raises:
             ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
         """
-        return self._stream(self._writes(thread_id, checkpoint_ns))
+        return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
 
     @keywords.checked
     def awrites(self, thread_id: str, *, checkpoint_ns: str | None = None) -> AsyncIterator[WriteInfo]:
         """`writes` for asyncio."""
-        return self._astream(self._writes(thread_id, checkpoint_ns))
+        return self._astream(self._writes(thread_id, checkpoint_ns), "writes")
 
     def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
         ns = None if ns is None else configs.name(ns, "checkpoint_ns")
@@ -60,12 +60,12 @@ class QueryInterface(Interface[ThreadInfo]):
         Raises:
             ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
         """
-        return self._stream(self._history(thread_id, channel, checkpoint_ns))
+        return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
     @keywords.checked
     def achannel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> AsyncIterator[VersionInfo]:
         """`channel_history` for asyncio."""
-        return self._astream(self._history(thread_id, channel, checkpoint_ns))
+        return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
     def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
         names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
@@ -97,7 +97,7 @@ class QueryInterface(Interface[ThreadInfo]):
             TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
             ThreadDamaged: A thread cannot be read, while iterating; the message names it.
         """
-        return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns))
+        return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
     @keywords.checked
     def alatest_values(
@@ -109,7 +109,7 @@ class QueryInterface(Interface[ThreadInfo]):
         checkpoint_ns: str = "",
     ) -> AsyncIterator[ChannelValue]:
         """`latest_values` for asyncio."""
-        return self._astream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns))
+        return self._astream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
     def _latest(
         self, channel: str, thread_ids: Iterable[str] | None, thread_prefix: str | None, ns: str

@@ -89,7 +89,7 @@ def _inspect(
         screen.note("Ctrl-C ends it.")
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])
-    return 0
+    return 130  # it ends by a signal alone, also where its parent ignores that
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -51,6 +51,13 @@ def over_memory(flavour: str) -> Any:
     return hot, (AsyncTieredSaver if flavour == "async" else TieredSaver)(hot, InMemorySaver())
 
 
+async def drained(kind: Any, method: str, *arguments: Any, **options: Any) -> None:
+    if kind.__class__.__name__.startswith("Async"):
+        assert [one async for one in getattr(kind, f"a{method}")(*arguments, **options)]
+    else:
+        assert list(getattr(kind, method)(*arguments, **options))
+
+
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("tiers", [0, 1])
 async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers: int) -> None:
@@ -58,6 +65,11 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
     uniform = Uniform(kind)
     first, *_ = await chain(uniform, "a", 2)
     await uniform.put_writes(first, [("n", 1)], "task")
+    queries: dict[str, Callable[[], Any]] = {
+        "writes": lambda: drained(kind, "writes", "a"),
+        "channel_history": lambda: drained(kind, "channel_history", "a", "n"),
+        "latest_values": lambda: drained(kind, "latest_values", "n", thread_prefix=""),
+    }
     called: dict[str, Callable[[], Any]] = {
         "get_tuple": lambda: uniform.get_tuple(first),
         "list": lambda: uniform.list(config("a")),
@@ -69,6 +81,8 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "pin": lambda: uniform.pin("a"),
         "unpin": lambda: uniform.unpin("a"),
         "check": lambda: uniform.check("a"),
+        "diff": lambda: uniform.diff("a", first["configurable"]["checkpoint_id"]),
+        **({} if tiers else queries),
         "copy_thread": lambda: uniform.copy_thread("a", "b"),
         "prune": lambda: uniform.prune(["a"], strategy="delete"),
         "delete_for_runs": lambda: uniform.delete_for_runs(["run"]),

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from uniform import Target, Uniform
-from wrappers import Around, Meanwhile, asked
+from wrappers import Around, Meanwhile, asked, script_of
 
 from redis_saver import (
     AsyncTieredSaver,
@@ -179,7 +179,7 @@ class Tiers:
 
         def around(request: Any) -> Any:
             nonlocal has_failed
-            has_failed |= getattr(request, "script", None) is script
+            has_failed |= script_of(request) is script
             if has_failed:
                 raise redis.ConnectionError("on purpose")
             return (yield request)
@@ -236,9 +236,7 @@ async def written(uniform: Any, thread: str = "thread") -> list[dict[str, Any]]:
 def between(uniform: Uniform, script: Any, act: Any) -> None:
     """Let something happen elsewhere just before a saver calls a script, once."""
     left = [act]
-    Meanwhile(
-        uniform.saver.hot, lambda request: left.pop() if left and getattr(request, "script", None) is script else None
-    )
+    Meanwhile(uniform.saver.hot, lambda request: left.pop() if left and script_of(request) is script else None)
 
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from proxy import Proxy, proxy, retrying  # noqa: F401
 from tiering import BEHIND, FlakySaver, Tiers, drained, flushed_until, keys_of, plain, written
 from uniform import Target, Uniform
-from wrappers import Around, asked, ran
+from wrappers import Around, asked, ran, script_of
 
 from redis_saver import BacklogWarning, KeyConflict
 from redis_saver._engine import scripts
@@ -58,7 +58,7 @@ class Queue:
 
     def __init__(self, tiers: Tiers, proxy: Proxy) -> None:
         self.tiers, self.proxy = tiers, proxy
-        for script in vars(scripts).values():
+        for script in (*vars(scripts).values(), *scripts.GUARDED_TIERED.values()):
             if isinstance(script, scripts.Script):
                 tiers.target.raw.script_load(script.text)
 
@@ -160,6 +160,8 @@ USED = {
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
     put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
 }  # fmt: skip
+# Those that delete a thread remove the key of its owner, too.
+USED.update({name: scripts.GUARDED_TIERED[USED[name]] for name in ("PUT_TOMBSTONE", "ERASE")})
 
 
 REPLY, REQUEST = "reply lost", "request lost"
@@ -219,7 +221,7 @@ async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
     request = next(operation)
     while script is not None or not isinstance(request, Attempt):
         answer = await asked(uniform, request)
-        if script is not None and getattr(request, "script", None) is script:
+        if script is not None and script_of(request) is script:
             break
         request = operation.send(answer)
     return operation
@@ -312,7 +314,7 @@ async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
     request, has_failed = late.send(Outcome(None, None)), False
     with pytest.raises(StopIteration):
         while True:
-            if getattr(request, "script", None) is scripts.ACK and not has_failed:
+            if script_of(request) is scripts.ACK and not has_failed:
                 has_failed, request = True, late.throw(redis.ConnectionError("on purpose"))
             else:
                 request = late.send(await asked(uniform, request))
@@ -384,7 +386,7 @@ async def test_an_intent_is_released_where_the_write_is_given_up(tiers: Tiers) -
 
     def reply_is_lost(request: Any) -> Any:
         reply = yield request
-        if getattr(request, "script", None) is scripts.BEGIN_INTENT:
+        if script_of(request) is scripts.BEGIN_INTENT:
             raise redis.ConnectionError("on purpose")
         return reply
 

@@ -26,7 +26,7 @@ from tiering import (
     written,
 )
 from uniform import Uniform
-from wrappers import Around, Meanwhile
+from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._checkpoint import listing
 from redis_saver._engine import scripts
@@ -362,14 +362,14 @@ async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Sta
         made.append(await stage.other.put(config(), new(), {}, VERSIONS))
 
     def sent_again(request: Any) -> Any:
-        if getattr(request, "script", None) is scripts.ERASE:
+        if script_of(request) is scripts.ERASE:
             yield request
         return (yield request)
 
     acts = iter((None, begin_anew))
     Meanwhile(
         stage.through.saver.hot,
-        lambda request: next(acts) if getattr(request, "script", None) is scripts.ERASE else None,
+        lambda request: next(acts) if script_of(request) is scripts.ERASE else None,
     )
     Around(stage.through.saver.hot, sent_again)
     await stage.through.delete_thread("thread")

@@ -9,7 +9,7 @@ import pytest
 from factories import checkpoint, config, ids
 from tiering import BEHIND, Tiers, drained, keys_of
 from uniform import Uniform
-from wrappers import Meanwhile
+from wrappers import Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
@@ -150,9 +150,7 @@ async def test_who_takes_a_thread_waits_for_what_is_on_its_way_to_cold(tiers: Ti
                     break
             seen.append("written")
 
-        Meanwhile(
-            one.saver.hot, lambda request: take if getattr(request, "script", None) is scripts.PUT_THROUGH else None
-        )
+        Meanwhile(one.saver.hot, lambda request: take if script_of(request) is scripts.PUT_THROUGH else None)
         second = await put(one, old, 2, first)  # was begun before, and is not refused
         owning, new = await took[0]
         assert seen == ["written", "taken"]
