@@ -4,7 +4,7 @@ from __future__ import annotations
 
 try:
     from redis_saver._inspector.app import app
-except ImportError as error:
-    raise ImportError(f"the inspector needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
+except ImportError as _error:
+    raise ImportError(f"the inspector needs more packages: pip install 'redis-saver[inspector]' ({_error})") from _error
 
 __all__ = ["app"]

@@ -108,7 +108,7 @@ class Store(Interface, Generic[ClientT]):
         serde = chosen(serde, strict=strict) or FastSerializer()
         if embedder is not None and embedder.server is not None:
             _check_server_search(client, prefix, serde)
-        self.ttl_config = to_config(ttl)
+        self.ttl_config: TTLConfig | None = to_config(ttl)
         values = Context(
             serde=serde,
             keyspace=Keyspace(prefix),
