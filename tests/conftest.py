@@ -39,6 +39,10 @@ TAKE_TURNS = ("redis62", "valkey")
 """The oldest server and the one of another make: each runs half of the tests, as scripts use only what all servers have (`tests/project/test_scripts.py`)."""
 
 
+EMBEDDED = "fakeredis"
+"""The embedded server runs a third of the behaviour tests: each script is in many of them, and it takes three times as long as the others."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what shows nothing more, unless a test names its servers itself (for flavours: or these), or the environment does."""
     if os.environ.get(seeds.ON):
@@ -60,6 +64,8 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
         return True
     if "flavour" in named:
         return False
+    if server == EMBEDDED and crc32(name.encode()) // 2 % 3:
+        return True
     which = crc32(f"{name} {server}".encode()) % 2
     return bool(given["flavour"] != ("sync", "async")[which])
 
