@@ -122,6 +122,20 @@ async def test_who_is_late_goes_on_if_nobody_took_the_thread(target: Target) -> 
                 await put(uniform, given, 4, second)
 
 
+async def test_a_clock_that_jumps_back_takes_no_epoch_back(target: Target) -> None:
+    uniform = target.uniform()
+    async with owning(uniform) as old:
+        record = target.raw.get(key(target)).split(b" ", 1)
+        nonce = record[0].split(b"-")[1]
+        ahead = b"%d" % (int(record[0].split(b"-")[0]) + 3_600_000_000)  # taken when the clock was an hour further
+        target.raw.set(key(target), ahead + b"-" + nonce + b" " + record[1])
+        async with owning(target.uniform(), on_busy="take") as new:
+            assert int(new["configurable"]["thread_owner"].split("-")[0]) == int(ahead) + 1
+            first = await put(uniform, new, 1)
+            with pytest.raises(NotOwner):
+                await put(uniform, old, 2, first)
+
+
 async def test_a_busy_thread(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform, by="worker 7", run_id="run/7 %-") as given:
