@@ -99,6 +99,9 @@ def _members(context: Context, thread: str, kind: bytes) -> Operation[list[bytes
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
         with decoding("the index of thread {!r}", thread):
+            for member in page:
+                if not isinstance(member, bytes) or not member.startswith(kind):
+                    raise ValueError(f"{shown(member)} is no member between {shown(lower)} and {shown(upper)}")
             found += page
             is_last = len(page) < MEMBERS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
