@@ -53,6 +53,23 @@ SERVERS = ["redis", "redis62"]
 DURABILITIES = ["sync", "async", "exit"]
 
 
+@pytest.fixture(autouse=True)
+def one_task_at_a_time_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LangGraph's loops take in what tasks wrote one after the other.
+
+    Without that, two tasks of a sync graph that end at the same moment, each in its OS thread, can lose each other's writes: the loop
+    makes its list of pending writes anew, with no lock (`PregelLoop.put_writes`). With `durability="exit"` that list is what is stored,
+    and no saver can know what is missing in it.
+    """
+    works, one_at_a_time = PregelLoop.put_writes, threading.Lock()
+
+    def locked(loop: Any, task_id: str, writes: Any, **options: Any) -> None:
+        with one_at_a_time:
+            works(loop, task_id, writes, **options)
+
+    monkeypatch.setattr(PregelLoop, "put_writes", locked)
+
+
 class Run:
     """Savers on one store, and a way to call graphs on them."""
 
