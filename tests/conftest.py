@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -8,6 +9,7 @@ from zlib import crc32
 import psycopg
 import pytest
 import seeds
+from hypothesis import HealthCheck, settings
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
 from servers import TARGETS, url_of
@@ -18,13 +20,19 @@ from uniform import Target, Uniform
 from bench.servers import postgres_server
 
 _counter = itertools.count()
+settings.register_profile(
+    "of these tests", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("of these tests")  # the machine may stand still
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of the programs that tests start compiles the package
+gc.disable()  # what is imported and collected stays: to look at it again and again takes a quarter of that time
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis takes its seed from where the other random tests do."""
-    if (seed := seeds.given()) is not None:
-        config.option.hypothesis_seed = str(seed)
+    seed = seeds.given()
+    config.option.hypothesis_seed = str(seeds.of_code() if seed is None else seed)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -47,14 +55,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what shows nothing more, unless a test names its servers itself (for flavours: or these), or the environment does."""
     if os.environ.get(seeds.ON):
         return
-    left_out = [item for item in items if _shows_nothing_more(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The garbage collector need not look again and again at what has been imported and collected: a million objects that stay."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Hypothesis looks for references to what it is given at the end, and finds none in what is frozen."""
+    gc.unfreeze()
 
 
 def _shows_nothing_more(item: pytest.Item) -> bool:
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    if "flavour" not in given or given.get("target_name", IN_BOTH_FLAVOURS) == IN_BOTH_FLAVOURS:
+    if "flavour" not in given:
+        return False
+    if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
+        return bool(sum(item.callspec.indices.values()) % 2)  # type: ignore[attr-defined]
+    if given.get("target_name", IN_BOTH_FLAVOURS) == IN_BOTH_FLAVOURS:
         return False
     named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
     if "target_name" in named or item.get_closest_marker("everywhere"):

@@ -133,3 +133,14 @@ local function sweep(items, order, expiring, namespaces, vectors, retired, state
   commit(items, order, expiring, namespaces, vectors, retired, state, {})
   return state.first > 0 and state.first <= now, #fields
 end
+
+-- Opens a partition for reading, without what has expired. Returns (state, answer): state is nil if the script is to return the answer, which is `nothing`
+-- where the partition has no items, `again` if more has expired than one call removes, or an error reply.
+local function open_swept(items, order, expiring, namespaces, vectors, retired, again, nothing)
+  local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
+  if not state then return nil, problem or nothing end
+  local _, now = clock()
+  if sweep(items, order, expiring, namespaces, vectors, retired, state, now) then return nil, again end
+  if state.count == 0 then return nil, nothing end
+  return state
+end

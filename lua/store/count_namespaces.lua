@@ -19,17 +19,12 @@ local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], K
 local MORE = 1
 local cursor = ARGV[1]
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-if not state then return {} end
-local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-if more then return MORE end
-if state.count == 0 then return {} end
+local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+if not state then return reply end
 local answer = { '0', state.count - state.deep }
 if state.spaces > 0 then
   local page = redis.call('HSCAN', namespaces, cursor, 'COUNT', 1000)
-  answer[1] = page[1]
+  answer[1] = '' .. page[1] -- the embedded server has a number there, which would be a code
   for i = 1, #page[2] do answer[i + 2] = page[2][i] end
 end
 return answer

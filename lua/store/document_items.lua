@@ -25,13 +25,9 @@ local documents = { unpack(KEYS, 7) }
 local MORE = 1
 local mark, wanted = ARGV[1], ARGV[2]
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-if not state then return { '0', '0' } end
-local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-if more then return MORE end
-if state.count == 0 or state.indexed == 0 then return { '0', '0' } end
+local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, { '0', '0' })
+if not state then return reply end
+if state.indexed == 0 then return { '0', '0' } end
 if mark ~= '' then redis.call('HSET', items, '@documents', mark) end
 local made, most, answer = 0, 0, { '', '' }
 for i, document in ipairs(documents) do

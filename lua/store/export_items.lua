@@ -19,13 +19,8 @@ local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], K
 local MORE = 1
 local BYTES = 1000000
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-if not state then return {} end
-local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-if more then return MORE end
-if state.count == 0 then return {} end
+local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+if not state then return reply end
 
 local page, bytes = {}, 0
 for _, field in ipairs(ARGV) do

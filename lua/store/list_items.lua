@@ -24,13 +24,8 @@ local MORE = 1
 local above, is_whole, is_indexed, puts = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors', ARGV[3]
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- a call answers so many items, and about so many bytes
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-if not state then return {} end
-local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-if more then return MORE end
-if state.count == 0 then return {} end
+local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+if not state then return reply end
 
 local page = { string.format('%.0f', state.token), state.count, string.format('%.0f', state.checksum), 1 }
 local some = redis.call('ZRANGEBYSCORE', order, '(' .. above, '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)

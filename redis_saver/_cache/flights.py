@@ -27,9 +27,11 @@ from redis_saver._cache.entries import STAMP
 from redis_saver._cache.keys import Place
 from redis_saver._cache.operations import Found, by_shard
 from redis_saver._common import forks
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import LeaseReply
 from redis_saver._engine.requests import Batch, Call, Operation, Sleep
+from redis_saver.errors import decoding
 
 FIRST_PAUSE, MAX_PAUSE = 0.01, 0.25
 """Seconds between two looks at an entry that somebody else computes: they grow from the first to the last."""
@@ -132,7 +134,8 @@ def _take(
         keys = [keyspace.generations[shard]]
         for place, lease in zip(some, leases, strict=True):
             keys += (place.generation, place.entry, lease)
-        code, *values = yield Call(scripts.LEASE_ENTRIES, keys, (token, context.lease or 0, *own))
+        reply = yield Call(scripts.LEASE_ENTRIES, keys, (token, context.lease or 0, *own))
+        code, values = _parted(reply, keys[0], len(some))
         for place, raw in zip(some, values, strict=True):
             if raw is not None:
                 found.take(context, place.name, raw, raw[1 : 1 + STAMP])  # the script has compared the stamp
@@ -142,3 +145,17 @@ def _take(
             return shard
         taken.append(Call(scripts.RELEASE_LEASES, leases, (token,)))
     return None
+
+
+def _parted(reply: Any, key: bytes, count: int) -> tuple[int, Sequence[bytes | None]]:
+    """The code of a reply about leases, and the values of so many entries, None where there is none.
+
+    Raises:
+        DecodeError: It is no such reply.
+    """
+    if isinstance(reply, list) and len(reply) == 1 + count:
+        code, *values = reply
+        if isinstance(code, int) and all(one is None or isinstance(one, bytes) for one in values):
+            return code, values
+    with decoding("the shard {!r} of a cache", key, remedy="clear() makes it anew."):
+        raise ValueError(f"the script about its leases answered {shown(reply)}")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from redis_saver._common import forks
-from redis_saver._common.display import error_text
+from redis_saver._common.logs import log_text
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Traffic, TrafficStats
-from redis_saver.errors import DecodeError, KeyConflict, ThreadDamaged, UnsupportedFormat
+from redis_saver.errors import KeyConflict, ThreadDamaged, UnsupportedFormat
 
 LOG = logging.getLogger("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
@@ -140,7 +140,4 @@ class Health:
 
     def _count(self, error: Exception) -> None:
         self.counts.errors += 1
-        # What a serializer says may quote the value, so of that only the class is told.
-        cause = f" ({type(error.__cause__).__name__})" if isinstance(error, DecodeError) and error.__cause__ else ""
-        text = str(error).partition(": ")[0] if isinstance(error, DecodeError) else None
-        self.counts.last_error = error_text(error) if text is None else f"{type(error).__name__}: {text}{cause}"
+        self.counts.last_error = log_text(error)

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from redis_saver._cache import entries
 from redis_saver._cache.context import Context
 from redis_saver._cache.keys import FullKey, Namespace, Place, Range
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation
-from redis_saver.errors import DecodeError, UnsupportedFormat
+from redis_saver.errors import DecodeError, UnsupportedFormat, decoding
 
 ENTRIES_PER_REQUEST = 500
 """The most entries that one script or MGET works on, so that others get their turn."""
@@ -106,7 +107,8 @@ def put(context: Context, places: Sequence[Place], packed: Packed) -> Operation[
         calls.append(Call(scripts.SET_ENTRIES, keys, arguments))
         shards.append(shard)
     replies = (yield Batch(calls)) if len(calls) > 1 else [(yield calls[0])]
-    if sweeps := [_sweep(context, shard, members) for shard, members in zip(shards, replies, strict=True) if members]:
+    sampled = [_members(context, shard, reply) for shard, reply in zip(shards, replies, strict=True)]
+    if sweeps := [_sweep(context, shard, members) for shard, members in zip(shards, sampled, strict=True) if members]:
         yield Batch(sweeps)
     return True
 
@@ -136,6 +138,18 @@ def clear(context: Context, namespaces: Sequence[Namespace] | None) -> Operation
 def _page(context: Context, of: Range, low: bytes) -> Command:
     index = context.keyspace.indexes[of.shard]
     return Command(("ZRANGEBYLEX", index, low, of.high, "LIMIT", 0, ENTRIES_PER_REQUEST))
+
+
+def _members(context: Context, shard: int, reply: Any) -> Sequence[bytes]:
+    """Members of a shard's index, as a script took them.
+
+    Raises:
+        DecodeError: They are none.
+    """
+    if not isinstance(reply, list) or not all(isinstance(one, bytes) for one in reply):
+        with decoding("the index {!r} of a cache", context.keyspace.indexes[shard], remedy="clear() makes it anew."):
+            raise ValueError(f"the script about it answered {shown(reply)}")
+    return reply
 
 
 def _sweep(context: Context, shard: int, members: Sequence[bytes]) -> Call:

@@ -21,11 +21,14 @@ _INSTEAD = {
     "conn": "write {name}(client)",
     "conn_string": "for a URL write {name}.from_conn_string(url)",
 }
+_NO_VERSIONS = "versions are Redis's, and the store behind it has none to compare; put items that are compared and set into a RedisStore of their own"
 _OF_METHODS = {
     ("threads", "prefix"): "write thread_prefix=; prefix= is the beginning of a saver's keys",
     ("athreads", "prefix"): "write thread_prefix=; prefix= is the beginning of a saver's keys",
     ("prune", "keep"): "write keep_last=",
     ("aprune", "keep"): "write keep_last=",
+    ("put", "if_version"): _NO_VERSIONS,
+    ("aput", "if_version"): _NO_VERSIONS,
 }
 
 
@@ -68,7 +71,7 @@ def check(kind: type, given: Mapping[str, object], takes: str) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method of a saver so that it refuses unknown keywords as `check` does."""
+    """Wrap a method so that it refuses unknown keywords as `check` does."""
     known = frozenset(inspect.signature(function).parameters)
     method = function.__name__
 

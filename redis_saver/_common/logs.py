@@ -1,4 +1,4 @@
-"""Lines of the log about what may happen to many calls in a row: the first at once, then one each so many seconds."""
+"""What the log says of errors, and lines about what may happen to many calls in a row: the first at once, then one each so many seconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import logging
 import time
 from collections.abc import Callable
 
+from redis_saver._common.display import error_text, printable
+from redis_saver.errors import DecodeError, EncodeError
+
 SECONDS = 10.0
 """How long after a line nothing more is said of the same."""
+
+
+def log_text(error: BaseException) -> str:
+    """`error_text` without what may quote values: the words of a serializer, of which the class is told, and the details of an error of Postgres."""
+    if isinstance(error, (DecodeError, EncodeError)):
+        cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
+        return f"{type(error).__name__}: {printable(str(error).partition(': ')[0])}{cause}"
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    return f"{type(error).__name__}: {printable(said)}" if isinstance(said, str) else error_text(error)
 
 
 class ThrottledLog:

@@ -13,8 +13,9 @@ from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.scripts import Script
 from redis_saver._store import documents
+from redis_saver._store.answers import checked
 from redis_saver._store.context import StoreContext
-from redis_saver.errors import StoreBusy
+from redis_saver.errors import StoreBusy, reading_store
 
 NO_ANNOUNCEMENT: tuple[bytes, bytes] = (b"", b"0")
 LATE = 30.0
@@ -60,14 +61,14 @@ def ask(
     Raises:
         StoreBusy: The partition cannot be announced.
     """
-    announcement: tuple[bytes, ...] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
+    announcement: Sequence[bytes] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
     begun, times = 0.0, 0
     keys = partition.keys
     if fields and context.has_documents:
         keys, arguments = _with_documents(partition, script, arguments, fields)
     wanted: tuple[Any, Any] = (0, 0)
     while True:
-        reply = yield Call(script, keys, (*announcement, *arguments))
+        reply = checked(script, partition.keys[0], (yield Call(script, keys, (*announcement, *arguments))))
         code = reply if isinstance(reply, int) else reply[0] if reply and isinstance(reply[0], int) else 0
         if code == StoreReply.MORE:
             continue
@@ -77,7 +78,7 @@ def ask(
         if code != StoreReply.NOT_ANNOUNCED:
             if times and time.monotonic() - begun > LATE:
                 # The token may have been given back meanwhile, and the directory's entry be gone.
-                yield Call(scripts.ANNOUNCE, context.keyspace.directory, (partition.member, *wanted))
+                yield from announce(context, partition.member, *wanted)
             return reply
         if (times := times + 1) > MAX_ANNOUNCED:
             raise StoreBusy(
@@ -87,14 +88,33 @@ def ask(
         begun = time.monotonic()
         _, above, ttl = reply
         wanted = (ttl, above)
-        announcement = yield Call(scripts.ANNOUNCE, context.keyspace.directory, (partition.member, *wanted))
+        announcement = yield from announce(context, partition.member, *wanted)
+
+
+def announce(
+    context: StoreContext, member: bytes, ttl: Argument = 0, above: Argument = 0
+) -> Operation[tuple[bytes, bytes]]:
+    """Announce a partition in the directory. Returns its token, and until when it is there. One round trip.
+
+    Args:
+        context: The store.
+        member: The partition, as the directory names it.
+        ttl: How long its items are to live, in milliseconds; 0: for ever.
+        above: What the token has to be greater than.
+    """
+    directory = context.keyspace.directory
+    token, deadline = checked(
+        scripts.ANNOUNCE, directory[2], (yield Call(scripts.ANNOUNCE, directory, (member, ttl, above)))
+    )
+    return token, deadline
 
 
 def _with_documents(
     partition: Partition, script: Script, arguments: Sequence[Argument], fields: Sequence[bytes]
 ) -> tuple[tuple[bytes, ...], Sequence[Argument]]:
     """Keys and arguments of a script that changes documents, too."""
-    under = [documents.under(partition, field) for field in fields] if script in _MAKING else ()
+    with reading_store(partition.keys[0]):
+        under = [documents.under(partition, field) for field in fields] if script in _MAKING else ()
     return (*partition.keys, *document_keys(partition, fields)), (*arguments, *under)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Command, Operation, Scan
-from redis_saver._store.calling import ask, together
+from redis_saver._store.answers import checked
+from redis_saver._store.calling import announce, ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver.errors import reading_store
 
@@ -36,9 +37,14 @@ def page(
     begin, end = bounds(tuple(labels))
     if behind is not None:
         begin = b"(" + behind.member
-    flat = yield Call(scripts.LIST_PARTITIONS, context.keyspace.directory, (begin, end, PARTITIONS_PER_CALL))
-    with reading_store(context.keyspace.directory[0]):
-        return [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
+    keys = context.keyspace.directory
+    reply = yield Call(scripts.LIST_PARTITIONS, keys, (begin, end, PARTITIONS_PER_CALL))
+    flat = checked(scripts.LIST_PARTITIONS, keys[0], reply)
+    with reading_store(keys[0]):
+        found = [(context.keyspace.partition(flat[each]), flat[each + 1]) for each in range(0, len(flat), 2)]
+        if behind is not None and any(one.member <= behind.member for one, _ in found):
+            raise ValueError("the partitions behind one are not behind it")
+        return found
 
 
 def rebuild(context: StoreContext) -> Operation[int]:
@@ -49,14 +55,10 @@ def rebuild(context: StoreContext) -> Operation[int]:
     while True:
         position, keys = yield Scan(context.keyspace.pattern, position)
         found = [one for key in keys if (one := context.keyspace.member_of(key)) is not None]
-        yield from together(context, [_announce(context, one) for one in found if one not in members])
+        yield from together(context, [announce(context, one) for one in found if one not in members])
         members.update(found)
         if position is None:
             return len(members)
-
-
-def _announce(context: StoreContext, member: bytes) -> Operation[None]:
-    yield Call(scripts.ANNOUNCE, context.keyspace.directory, (member, 0, 0))
 
 
 def windows(found: Sequence[tuple[Partition, bytes]], size: int = 256) -> Iterator[Sequence[tuple[Partition, bytes]]]:
@@ -76,9 +78,8 @@ def counts(context: StoreContext, partition: Partition) -> Operation[dict[bytes,
         reply = yield from ask(context, partition, scripts.COUNT_NAMESPACES, (cursor,))
         if not reply:
             return found or None
-        cursor, own, *flat = reply
+        cursor, found[b""], *flat = reply
         with reading_store(partition.keys[3]):
             found.update({flat[each]: int(flat[each + 1]) for each in range(0, len(flat), 2)})
-        found[b""] = own
-        if cursor in (b"0", 0):
+        if cursor == b"0":
             return {labels: count for labels, count in found.items() if count}

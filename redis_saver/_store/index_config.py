@@ -115,10 +115,10 @@ def server_index(given: Mapping[str, Any]) -> ServerIndex | None:
 
 
 def check_paths(name: str, paths: Any) -> None:
-    """Check a list of paths to texts; None is none.
+    """Check a list of paths to texts; None means that there are none.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a list of paths.
     """
     if paths is not None and not (
         isinstance(paths, (list, tuple)) and all(isinstance(path, str) and path for path in paths)

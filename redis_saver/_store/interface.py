@@ -31,7 +31,7 @@ from redis_saver._store.texts import Texts
 
 
 class Interface(ChecksKeywords, BaseStore):
-    """LangGraph's methods. Every one has a twin with an `a` in front, for asyncio."""
+    """LangGraph's methods. Every one also has a form with an `a` in front, for asyncio."""
 
     supports_ttl: bool = True
     ttl_config: TTLConfig | None
@@ -74,7 +74,7 @@ class Interface(ChecksKeywords, BaseStore):
             The results, in the order of the operations.
 
         Raises:
-            InvalidNamespaceError: A namespace is none, as in the methods. Nothing was sent.
+            InvalidNamespaceError: A namespace is not valid. Nothing was sent.
         """
         texts = Texts()
         return self._run(operations.batch(self._context, ops, texts), texts, name="batch")
@@ -197,6 +197,7 @@ class Interface(ChecksKeywords, BaseStore):
 
         Raises:
             ValueError: An operator is unknown.
+            StoreBusy: With a filter or a query: others emptied a namespace each time it was read.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query, self._refresh(refresh_ttl))
         texts = Texts()

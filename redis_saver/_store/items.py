@@ -55,7 +55,7 @@ class Entry:
         """Take a record apart.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a record.
         """
         if (head := _HEAD.match(record)) is None:
             raise ValueError(f"the record of {shown(field)} begins with {shown(record[:40])}")

@@ -14,21 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
+from redis_saver._store.listing import checked_progress, list_versions
 from redis_saver._store.long_values import names_of
 from redis_saver._store.places import namespace_and_key
-from redis_saver.errors import decoding_item, reading_store
+from redis_saver.errors import StoreBusy, decoding_item, reading_store
 
 if TYPE_CHECKING:
     from redis_saver._store.vectors import VectorIndex
 
 MAX_ATTEMPTS = 5
-"""How often versions are listed while others remove items all the time."""
+"""How often versions are listed while others remove items all the time, and a partition is read anew while others empty it."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,12 @@ def _empty(context: StoreContext) -> Mirror:
 
 
 def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> Operation[tuple[Mirror, bool]]:
-    """A mirror with what is newer than it; and whether it is exact, or also has items that are gone."""
-    found, is_last = before, 0
+    """A mirror with what is newer than it; and whether it is exact, or also has items that are gone.
+
+    Raises:
+        StoreBusy: Others emptied the partition while it was read, time and again.
+    """
+    found, is_last, is_exact, restarts = before, 0, False, 0
     what = "records" if before.vectors is None else "vectors"
     put_here = context.long_values.put_here(partition)
     names = names_of(put_here)
@@ -100,15 +106,24 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
         if not reply:
             return NOTHING, True
         token, count, checksum, is_last, *flat = reply
+        above = found.newest
         if token != found.token and found.entries:  # it began anew, or goes on behind a failover
+            if (restarts := restarts + 1) > MAX_ATTEMPTS:
+                raise StoreBusy(
+                    f"the items of {shown(partition.labels)} could not be read in {MAX_ATTEMPTS} attempts: each time others emptied them, and put new ones. "
+                    "Nothing was written. Try again later"
+                )
             found, is_last = NOTHING if found.vectors is None else _empty(context), 0
             continue
-        if flat:
-            with reading_store(partition.keys[0]):
+        with reading_store(partition.keys[0]):
+            if flat:
                 found = _added(context, partition, found, flat, put_here)
+            if not is_last:
+                checked_progress(above, found.newest)
+            is_exact = len(found.entries) == count and found.checksum == int(checksum)
         if token != found.token:
             found = replace(found, token=token)
-    return found, len(found.entries) == count and found.checksum == int(checksum)
+    return found, is_exact
 
 
 def _added(
@@ -137,17 +152,11 @@ def _added(
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
     """A mirror without what is gone; and without what is newer than something that it lacks, so that all it lacks is newer than it."""
-    versions: dict[bytes, int] = {}
-    above, is_last = b"0", 0
-    while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
-        if not reply:
-            return NOTHING
-        _, _, _, is_last, *flat = reply
-        with reading_store(partition.keys[1]):
-            for position in range(0, len(flat), 2):
-                versions[flat[position]] = int(flat[position + 1])
-        above = flat[-1] if flat else above
+    page = yield from list_versions(context, partition)
+    versions = dict(page.found)
+    while page.above:
+        page = yield from list_versions(context, partition, page.above)
+        versions.update(page.found)
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]
     most = min(lacking, default=before.newest + 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Operation
@@ -91,13 +93,17 @@ def _read(
         reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, asked)
         if reply == StoreReply.SAME and had:
             return _Reply(known.token, b"", offset, had)
-        if reply == StoreReply.DOCUMENTED:
+        if reply == StoreReply.DOCUMENTED and refresh:
             return None
-        token, next_below, passed, *flat = reply
         with reading_store(place.partition.keys[0]):
+            if isinstance(reply, int):
+                raise ValueError(f"its page is answered by the code {reply}, which makes no sense here")  # noqa: TRY004 - it becomes a StoreDamaged
+            token, next_below, passed, *flat = reply
             entries = _entries(flat, had, put_here)
             if not had and None in entries:
                 raise ValueError("the record of an item is empty")
+            if next_below and int(next_below) >= (int(below) if below else math.inf):
+                raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
         if None not in entries:
             return _Reply(token, next_below, passed, entries)  # type: ignore[arg-type]
         had = ()  # the server left out what is not as this process knows it (behind a failover): ask for all of it

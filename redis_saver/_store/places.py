@@ -39,7 +39,7 @@ class Places:
         """The place of a namespace of at least one label.
 
         Raises:
-            InvalidNamespaceError: It is none.
+            InvalidNamespaceError: It is not a namespace.
         """
         try:
             return self._known[namespace]

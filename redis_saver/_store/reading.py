@@ -43,13 +43,27 @@ def read(
             return _entries(context, partition, fields, records, known, without_ttls[1])
         context.remembered.forget(lasting)
     described = context.long_values.described(partition, fields, known) if known else b""
-    records = yield from ask(
+    reply = yield from ask(
         context, partition, scripts.GET_ITEMS, (int(refresh), described, *fields), fields if refresh else ()
     )
-    token = records.pop() if len(records) > len(fields) else b""
+    records, token = _parted(partition, reply, len(fields))
     if token and not known:
         context.remembered.put(lasting, True, _HINT_BYTES)
     return _entries(context, partition, fields, records, known, token)
+
+
+def _parted(partition: Partition, reply: Sequence[bytes | None], count: int) -> tuple[Sequence[bytes | None], bytes]:
+    """The records of so many items, none if no item is there; and the partition's token, if nothing in it has a TTL.
+
+    Raises:
+        StoreDamaged: They are not so many: one that is left out is not one that is not there.
+    """
+    if not reply:
+        return (), b""
+    with reading_store(partition.keys[0]):
+        if not count <= len(reply) <= count + 1:
+            raise ValueError(f"{len(reply)} records were answered, and {count} were asked for")
+    return reply[:count], (reply[count] or b"") if len(reply) > count else b""
 
 
 def _entries(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -27,6 +27,10 @@ from redis_saver.errors import reading_store
 
 _MANY = 10**15
 """More than any store has items; Redis takes no larger numbers than some thousand times that."""
+SAMPLED = 32
+"""A filter is asked about so many items first, to see how often it is passed."""
+OFTEN = 16
+"""It is passed often if one in so many items should be enough to find those that are wanted."""
 
 
 class Found(NamedTuple):
@@ -162,38 +166,61 @@ def _best(context: StoreContext, place: Place, wanted: Search) -> Operation[tupl
         page = yield from pages.read(context, place, 0, wanted.most, refresh=False)
         return [Found(partition, entry) for entry in page.entries], page.token
     mirror = yield from mirrors.synced(context, partition, with_vectors=wanted.query is not None)
-    entries: Iterable[Entry] = reversed(mirror.entries.values())
-    if place.prefix:
-        entries = (entry for entry in entries if entry.field.startswith(place.prefix))
-    if (matches := wanted.matches) is not None:
-        entries = (entry for entry in entries if matches(entry.known or entry.value(context.values, partition)))
     with reading_store(partition.keys[0]):
         if wanted.query is None:
+            entries = filter(_test(context, partition, wanted), _below(place, reversed(mirror.entries.values())))
             found = [Found(partition, entry) for entry in islice(entries, wanted.most)]
         else:
-            is_all = not place.prefix and wanted.matches is None
-            found = _nearest(context, partition, mirror, None if is_all else list(entries), wanted)
+            found = _nearest(context, place, mirror, wanted)
     return found, mirror.token or b"0"
 
 
-def _nearest(
-    context: StoreContext, partition: Partition, mirror: Mirror, entries: Sequence[Entry] | None, wanted: Search
-) -> list[Found]:
-    """Of these items (None: of all) those that are nearest to the query; then, newest first, those without vectors."""
-    vectors, query = mirror.vectors, wanted.query
+def _test(context: StoreContext, partition: Partition, wanted: Search) -> Callable[[Entry], bool] | None:
+    """Whether the filter matches an item; None if there is none, which `filter` takes, too."""
+    if (matches := wanted.matches) is None:
+        return None
+    values = context.values
+    return lambda entry: matches(entry.known or entry.value(values, partition))
+
+
+def _below(place: Place, entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Those of some items that are in the namespace, or below it."""
+    if not (prefix := place.prefix):
+        return entries
+    return (entry for entry in entries if entry.field.startswith(prefix))
+
+
+def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: Search) -> list[Found]:
+    """The items that are nearest to the query; then, newest first, those without vectors."""
+    partition, vectors, query, entries = place.partition, mirror.vectors, wanted.query, mirror.entries
     if vectors is None or context.embedder is None or query is None:  # there is no such partition
         return []
+    test = _test(context, partition, wanted)
+    newest = _below(place, reversed(entries.values()))
+    asks_all = test is not None and not _is_passed_often(test, newest, len(entries), wanted.most)
+    some, among = _below(place, iter(entries.values())), None
+    if asks_all or place.prefix:
+        among = [entry.field for entry in (filter(test, some) if asks_all else some)]
     scored = vectors.search(
         wanted.texts.vector(query),
         wanted.most,
         context.embedder.distance,
         partial(namespace_and_key, partition),
-        None if entries is None else [entry.field for entry in entries],
+        among,
+        None if test is None or asks_all else lambda field: test(entries[field]),
     )
-    found = [Found(partition, mirror.entries[one.field], one.score) for one in scored]
-    others = (reversed(mirror.entries.values()) if entries is None else entries) if len(found) < wanted.most else ()
-    unscored = (Found(partition, entry) for entry in others if entry.field not in vectors)
-    return found + list(islice(unscored, wanted.most - len(found)))
+    found = [Found(partition, entries[one.field], one.score) for one in scored]
+    if len(found) < wanted.most and len(vectors) < len(entries):
+        others = (entry for entry in reversed(entries.values()) if entry.field not in vectors)
+        unscored = filter(test, _below(place, others))
+        found += [Found(partition, entry) for entry in islice(unscored, wanted.most - len(found))]
+    return found
+
+
+def _is_passed_often(test: Callable[[Entry], bool], newest: Iterator[Entry], count: int, most: int) -> bool:
+    """Whether a filter seems to be passed so often that it need not be asked about all items, by the newest of so many. What is found does not depend on it."""
+    asked = [test(entry) for entry in islice(newest, SAMPLED)]
+    return sum(asked) * count >= OFTEN * most * len(asked) > 0
 
 
 def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:

@@ -8,27 +8,33 @@ no other document can lead to a better item. By `flat` the result is that of the
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sleep
-from redis_saver._store import directory, documents, transfer
+from redis_saver._engine.requests import Batch, Command, Operation
+from redis_saver._store import documents
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.filters import Matches
 from redis_saver._store.index_config import ServerIndex
 from redis_saver._store.items import Entry
 from redis_saver._store.places import namespace_and_key
-from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, decoding_item, reading_store
+from redis_saver._store.server_index import (
+    FIELDS_PER_CALL,
+    AskingIndex,
+    decoded,
+    embedder_of,
+    index_of,
+    name_of,
+    problem_of,
+)
+from redis_saver.errors import IndexNotBuilt, reading_store
 
 if TYPE_CHECKING:
-    from redis_saver._store.embedding import Embedder
     from redis_saver._store.vectors import Floats, Rows
 
 _MORE = 16
@@ -41,8 +47,6 @@ _TIMEOUT = 60_000
 """Milliseconds after which the server would break off, and answer a part: longer than clients wait."""
 _FEW = 2
 """A server may leave documents out that have just expired. If it answers less than one in so many that were asked for, there are no others."""
-_FIELDS_PER_CALL = 200
-_METRICS = {"cosine": "COSINE", "inner_product": "IP", "l2": "L2"}
 _ROUNDING = 2.0**-24
 
 
@@ -59,153 +63,6 @@ class Scored(NamedTuple):
         return (-self.score, *namespace_and_key(self.partition, self.entry.field))
 
 
-# -- the index
-
-
-class _Asking:
-    """A context in which the server is asked for its index: errors that say it has none become ours. An index that is to be made may be there already.
-
-    Each client has a class of its own for what a server answers, and each module its own words, so they are told by those.
-    """
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, RedisSaverError):
-            return False
-        if re.search(r"unknown command\W+FT\.", str(error), re.IGNORECASE):
-            raise UnsupportedServer(
-                "the server has no vector search (it does not know FT.SEARCH), which index={'search': 'server'} needs: load the module (RediSearch, which "
-                "is part of Redis 8; valkey-search), or leave 'search' out, and the process compares vectors"
-            ) from error
-        if re.search(r"no such index|unknown index|index\b.*\bnot found", str(error), re.IGNORECASE):
-            raise IndexNotBuilt(
-                "the server's index of vectors is not there: call setup() once, which makes it"
-            ) from error
-        return "already exists" in str(error)
-
-
-def _name(context: StoreContext) -> bytes:
-    return _index(context).name(context.keyspace.prefix)
-
-
-def _index(context: StoreContext) -> ServerIndex:
-    index = _embedder(context).server
-    if index is None:
-        raise ValueError("this store has no index={'search': 'server'}: there is nothing to build")
-    return index
-
-
-def _embedder(context: StoreContext) -> Embedder:
-    if context.embedder is None:
-        raise ValueError("this store has no index={'search': 'server'}: there is nothing to build")
-    return context.embedder
-
-
-def setup(context: StoreContext) -> Operation[None]:
-    """Make the index, if it is not there: first the documents of all items, then the index itself, so that one that is there is whole. Waits until it is.
-
-    Raises:
-        UnsupportedServer: The server has no vector search.
-    """
-    try:
-        with _Asking():
-            yield from _wait(context)
-    except IndexNotBuilt:
-        yield from build(context, all_partitions=True)
-        yield from _create(context)
-        yield from _wait(context)
-
-
-def _create(context: StoreContext) -> Operation[None]:
-    index = _index(context)
-    vector = ("TYPE", "FLOAT32", "DIM", index.dims, "DISTANCE_METRIC", _METRICS[index.distance])
-    attributes: list[Argument] = ["under", "TAG"]
-    for number in range(1, index.vectors_per_item + 1):
-        attributes += (f"v{number}", "VECTOR", index.algorithm.upper(), len(vector), *vector)
-    command = (
-        "FT.CREATE",
-        _name(context),
-        "ON",
-        "HASH",
-        "PREFIX",
-        1,
-        context.keyspace.documents,
-        "SCHEMA",
-        *attributes,
-    )
-    with _Asking():
-        yield Command(command)
-
-
-def _wait(context: StoreContext) -> Operation[None]:
-    """Wait until the server has indexed all documents that were there when the index was made."""
-    while True:
-        info = yield Command(("FT.INFO", _name(context)))
-        said = info if isinstance(info, Mapping) else dict(zip(info[::2], info[1::2], strict=True))
-        working = (said.get(name, 0) for name in (b"indexing", b"backfill_in_progress"))
-        if all(int(one) == 0 for one in working):
-            return
-        yield Sleep(0.05)
-
-
-# -- documents of items that have none
-
-
-def build(context: StoreContext, *, all_partitions: bool = False) -> Operation[int]:
-    """Make the documents of items that were stored without; of all items, where `all_partitions` is set. Returns how many.
-
-    Raises:
-        DecodeError: The vectors of an item are of another model, or are none.
-    """
-    _index(context)
-    made = 0
-    for some in directory.windows((yield from directory.partitions(context, ()))):
-        made += sum((yield from together(context, [_build(context, one, all_partitions) for one, _ in some])))
-    return made
-
-
-def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operation[int]:
-    index = _index(context)
-    reply = yield from ask(context, partition, scripts.GET_VECTORS, ())
-    if not reply or not reply[1] or (not is_all and _missing(index, partition, reply[0]) is None):
-        return 0
-    yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("0", index.dims))
-    made, most = 0, 1
-    fields = yield from transfer.list_fields(context, partition, ())
-    for start in range(0, len(fields), _FIELDS_PER_CALL):
-        some = fields[start : start + _FIELDS_PER_CALL]
-        reply = yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("", index.dims, *some), some)
-        count, many, *refused = reply
-        made, most = made + int(count), max(most, int(many))
-        if refused:
-            reply = yield from ask(context, partition, scripts.GET_VECTORS, refused)
-            for _, rows in _decoded(context, partition, refused, reply):  # raises what is wrong with them
-                most = max(most, len(rows))
-    yield from ask(context, partition, scripts.DOCUMENT_ITEMS, (f"{index.dims} {most}", index.dims))
-    return made
-
-
-def _missing(index: ServerIndex, partition: Partition, mark: bytes) -> str | None:
-    """What is wrong with the documents of a partition, by what it says of them; None if nothing is."""
-    where = f"items of {shown(partition.labels)}"
-    dims, _, most = mark.partition(b" ")
-    if not mark:
-        return f"{where} were stored before the store had this index, and are not in it: call build_index()"
-    if dims != b"%d" % index.dims or not most.isdigit():
-        return f"{where} are not all in the server's index, or have vectors of other dimensions: call build_index(), which says more"
-    if int(most) > index.vectors_per_item:
-        return (
-            f"{where} have up to {int(most)} vectors each, and the server's index has room for {index.vectors_per_item}: set "
-            "index['vectors_per_item'] higher, and call setup()"
-        )
-    return None
-
-
-# -- search
-
-
 def nearest(
     context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Matches | None
 ) -> Operation[list[Scored]]:
@@ -219,7 +76,7 @@ def nearest(
         ValueError: The query's vector has the length 0, and the score is the cosine.
         TimeoutError: The server broke the search off.
     """
-    index = _index(context)
+    index = index_of(context)
     length = math.sqrt(float(query @ query))
     if length == 0 and index.distance == "cosine":
         raise ValueError("the query's vector has the length 0: the server cannot compare the angle to others")
@@ -254,7 +111,7 @@ def nearest(
 
 def _ask(context: StoreContext, labels: tuple[str, ...], query: Floats, count: int) -> Operation[list[Any]]:
     """The nearest documents by each of their vectors, then those with a vector of length 0, which is the same distance from the query in all of them."""
-    index, name = _index(context), _name(context)
+    index, name = index_of(context), name_of(context)
     where = b"@under:{%b}" % documents.tag(labels) if labels else b""
     behind = ("LIMIT", 0, count, "TIMEOUT", _TIMEOUT, "DIALECT", 2)
     asked = [
@@ -268,7 +125,7 @@ def _ask(context: StoreContext, labels: tuple[str, ...], query: Floats, count: i
     ]  # fmt: skip
     zero = Command(("FT.SEARCH", name, b"%b @under:{%b}" % (where, documents.ZERO), "NOCONTENT", *behind))
     replies: list[Any] = []
-    with _Asking():
+    with AskingIndex():
         replies = yield Batch([*asked, zero])
     for reply in replies:
         if isinstance(reply, Mapping) and (said := reply.get(b"warning")):
@@ -335,35 +192,21 @@ def _read(
     Raises:
         IndexNotBuilt: Other items of their partitions have no documents.
     """
-    index = _index(context)
+    index = index_of(context)
     asked = [
-        (partition, some[start : start + _FIELDS_PER_CALL])
+        (partition, some[start : start + FIELDS_PER_CALL])
         for partition, some in fields.items()
-        for start in range(0, max(len(some), 1), _FIELDS_PER_CALL)
+        for start in range(0, max(len(some), 1), FIELDS_PER_CALL)
     ]
     replies = yield from together(
         context, [ask(context, partition, scripts.GET_VECTORS, some) for partition, some in asked]
     )
     found = []
     for (partition, some), reply in zip(asked, replies, strict=True):
-        if reply and reply[1] and (problem := _missing(index, partition, reply[0])) is not None:
+        if reply and reply[1] and (problem := problem_of(index, partition, reply[0])) is not None:
             raise IndexNotBuilt(problem)
-        found += [(partition, entry, rows) for entry, rows in _decoded(context, partition, some, reply)]
+        found += [(partition, entry, rows) for entry, rows in decoded(context, partition, some, reply)]
     return found
-
-
-def _decoded(
-    context: StoreContext, partition: Partition, fields: Sequence[bytes], reply: Sequence[Any]
-) -> Iterator[tuple[Entry, Rows]]:
-    for field, record, stored in zip(fields, reply[2::2], reply[3::2], strict=False):
-        if not record or not stored:
-            continue
-        with reading_store(partition.keys[0]):
-            entry = Entry(field, record)
-            namespace, key = namespace_and_key(partition, field)
-        with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
-            rows = _embedder(context).decode(context.values, stored)
-        yield entry, rows
 
 
 def _is_below(partition: Partition, entry: Entry, labels: tuple[str, ...]) -> bool:
@@ -373,7 +216,7 @@ def _is_below(partition: Partition, entry: Entry, labels: tuple[str, ...]) -> bo
 
 def _score(context: StoreContext, partition: Partition, entry: Entry, rows: Rows, query: Floats) -> float:
     """As that of the exact search, which computes it."""
-    embedder = _embedder(context)
+    embedder = embedder_of(context)
     alone = embedder.nothing.changed((), {entry.field: rows})
     (one,) = alone.search(query, 1, embedder.distance, partial(namespace_and_key, partition))
     return one.score

@@ -29,7 +29,7 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._store import directory, index_config, namespaces, server_search
+from redis_saver._store import directory, index_config, namespaces, server_index
 from redis_saver._store.context import StoreContext
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.interface import Interface
@@ -44,7 +44,7 @@ ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
 class Store(Interface, Generic[ClientT]):
-    """A store on one Redis or Valkey. Every method has a twin with an `a` in front, for asyncio."""
+    """A store on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
 
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
@@ -149,13 +149,13 @@ class Store(Interface, Generic[ClientT]):
         """
         self._driver.check_version()
         if self._context.has_documents:
-            self._run(server_search.setup(self._context))
+            self._run(server_index.setup(self._context))
 
     async def asetup(self) -> None:
         """`setup` for asyncio."""
         await self._driver.acheck_version()
         if self._context.has_documents:
-            await self._arun(server_search.setup(self._context))
+            await self._arun(server_index.setup(self._context))
 
     def build_index(self) -> int:
         """Bring items into the server's index of vectors (`index={"search": "server"}`) that were stored without it, as before there was one.
@@ -169,11 +169,11 @@ class Store(Interface, Generic[ClientT]):
             DecodeError: The vectors of an item are of another model.
             ValueError: The store has no such index.
         """
-        return self._run(server_search.build(self._context))
+        return self._run(server_index.build(self._context))
 
     async def abuild_index(self) -> int:
         """`build_index` for asyncio."""
-        return await self._arun(server_search.build(self._context))
+        return await self._arun(server_index.build(self._context))
 
     def stats(self) -> RedisStats:
         """A copy of what was counted so far, in this process. Nothing is sent."""
@@ -257,10 +257,10 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
 
 
 def context_of(store: Store[Any]) -> StoreContext:
-    """What operations are given of a store: for rooms that run more of them. It is private to users."""
+    """What operations are given of a store: for packages that run more of them. It is private to users."""
     return store._context  # noqa: SLF001
 
 
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """What runs a store's operations at this moment, for the same rooms."""
+    """What runs a store's operations at this moment, for the same packages."""
     return store._driver  # noqa: SLF001

@@ -13,7 +13,7 @@ class Texts:
     """The texts of some operations, each once; and their vectors, when they are embedded.
 
     Operations do no I/O, and to embed is I/O. So to make an operation notes its texts here, and finds what is wrong with its arguments; then the store has
-    them embedded (`embedding.Index`), which finds what is wrong with a vector; and then the operation runs, which finds the vectors here.
+    them embedded (`embedding.Embedder`), which finds what is wrong with a vector; and then the operation runs, which finds the vectors here.
     """
 
     __slots__ = ("documents", "queries", "vectors")

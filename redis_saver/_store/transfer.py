@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Operation
+from redis_saver._store.answers import item_at
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import Entry, dump_value
+from redis_saver._store.listing import list_versions
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import DecodeError, decoding_item, reading_store
 
@@ -42,16 +44,12 @@ class StoredItem(NamedTuple):
 def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
     """The fields of the items whose namespaces begin with these labels, in order. One round trip for four thousand items of the partition."""
     prefix = member(labels[PARTITION_LABELS:])
-    found: set[bytes] = set()
-    above, is_last = b"0", 0
-    while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
-        if not reply:
-            break
-        _, _, _, is_last, *flat = reply
-        found.update(field for field in flat[::2] if field.startswith(prefix))
-        above = flat[-1] if flat else above
-    return sorted(found)
+    page = yield from list_versions(context, partition)
+    found = set(page.found)
+    while page.above:
+        page = yield from list_versions(context, partition, page.above)
+        found.update(page.found)
+    return sorted(field for field in found if field.startswith(prefix))
 
 
 def read_items(
@@ -138,4 +136,5 @@ def import_items(
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
     reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [one.field for one in some])
-    return [some[position - 1] for position in reply[1:]] if reply else []
+    with reading_store(partition.keys[0]):
+        return [some[item_at(position, len(some))] for position in reply[1:]] if reply else []

@@ -11,11 +11,13 @@ from redis_saver._common.store_names import Partition
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._store.answers import checked, item_at
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
+from redis_saver._store.listing import list_versions
 from redis_saver._store.places import namespace_and_key
 from redis_saver._store.texts import Texts
-from redis_saver.errors import Conflict
+from redis_saver.errors import Conflict, reading_store
 
 if TYPE_CHECKING:
     from redis_saver._store.vectors import Rows
@@ -66,11 +68,13 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         splices = context.long_values.splices(partition, fields, values)
         sent = _with_splices(arguments, splices) if splices else arguments
         reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent, fields)
-        if reply and reply[0] == StoreReply.STALE_BASE:
-            reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         code, *said = reply or (0,)
+        if code == StoreReply.STALE_BASE:
+            code, *said = (yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)) or (0,)
         if code == StoreReply.CONFLICT:
-            raise _conflict(partition, fields[said[0] - 1], int(said[1]), writes)
+            with reading_store(partition.keys[0]):
+                field, version = fields[item_at(said[0], len(fields))], int(said[1])
+            raise _conflict(partition, field, version, writes)
         context.long_values.keep_put(partition, fields, names, values)
         if code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
@@ -122,15 +126,12 @@ def _conflict(partition: Partition, field: bytes, found: int, writes: Mapping[by
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
     """Delete the items of a partition whose fields begin so, a thousand at a time. Returns how many."""
-    removed, above, is_last = 0, b"0", 0
+    removed, above, is_last = 0, 0, False
     while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
-        if not reply:
-            break
-        _, _, _, is_last, *flat = reply
-        fields = [field for field in flat[::2] if field.startswith(prefix)]
+        page = yield from list_versions(context, partition, above)
+        fields = [field for field in page.found if field.startswith(prefix)]
         yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
-        removed, above = removed + len(fields), flat[-1] if flat else above
+        removed, above, is_last = removed + len(fields), page.above, not page.above
     return removed
 
 
@@ -145,9 +146,13 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     """
     removed, more = 0, 1
     while more:
-        more, gone, left, refused = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
-        if more == StoreReply.DOCUMENTED:
+        reply = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
+        more, gone, left, refused = checked(scripts.SWEEP_ITEMS, partition.keys[0], reply)
+        if more == StoreReply.DOCUMENTED and what == "all":
             gone, what = (yield from delete_below(context, partition, b"")), "expired"
+        elif more and not gone:
+            with reading_store(partition.keys[2]):
+                raise ValueError("more items have expired, and none was removed")
         removed += gone
     if not left and refused != b"0":
         yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, refused))

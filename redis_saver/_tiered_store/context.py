@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis_saver._common.display import error_text
-from redis_saver._common.logs import ThrottledLog
+from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, Request, T
 from redis_saver._store.calling import together
@@ -53,7 +52,7 @@ def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operat
         return (yield from make())
     except StoreDamaged as damage:
         tiers.counts.repairs += 1
-        _LOG.warning("a partition was damaged in hot, which drops it and is filled from cold: %s", error_text(damage))
+        _LOG.warning("a partition was damaged in hot, which drops it and is filled from cold: %s", log_text(damage))
         yield from clean(tiers.hot, partition, 0, "all")
         return (yield from make())
 

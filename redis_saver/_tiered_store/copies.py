@@ -117,7 +117,8 @@ def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Seque
     for some in steps(copies):
         arguments: list[Argument] = [argument for copy in some for argument in copy]
         (text,) = yield from ask(context, asked, scripts.FILL_COPIES, (miss, *arguments))
-        stored += int(text)
+        with reading_store(partition.keys[0]):
+            stored += int(text)
     return stored
 
 

@@ -20,7 +20,7 @@ from redis_saver._store.places import Place, check_labels
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
 from redis_saver._tiered_store.copies import Copy, copy_of, fill, search_item_of, updated_of
-from redis_saver.errors import LimitExceeded, StoreBusy, StoreDamaged
+from redis_saver.errors import LimitExceeded, StoreBusy, StoreDamaged, reading_store
 
 MAX_COMPLETE = 2000
 """The most items of a partition that hot answers searches for."""
@@ -53,7 +53,8 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | byte
     token, *state = yield from ask(tiers.hot, asked, scripts.CHECK_COMPLETE, ())
     if not state:
         return token  # type: ignore[no-any-return]
-    count, checksum = map(int, state)
+    with reading_store(partition.keys[0]):
+        count, checksum = map(int, state)
     mirror = (yield from mirrors.synced(tiers.hot, partition)) if count else mirrors.NOTHING
     is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
     return mirror if is_same else b""  # if not, it changed in between: cold answers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from langgraph.store.base import BaseStore, Op, Result, TTLConfig
+from langgraph.store.base import NOT_PROVIDED, BaseStore, NotProvided, Op, Result, TTLConfig
 
 from redis_saver._common import config as configs
-from redis_saver._common import forks
+from redis_saver._common import forks, keywords
 from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
@@ -25,6 +25,13 @@ from redis_saver._tiered_store.context import StoreTiers
 from redis_saver._tiered_store.stats import TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
+_INSTEAD: Mapping[str, str] = {
+    "count": "count what cold has, as by len(store.search(namespace_prefix, limit=1_000_000))",
+    "delete_namespace": "delete what store.search() finds by store.delete(), or all of a user by `redis-saver forget`",
+    "setup": "call hot.setup(), and cold.setup() where cold has one",
+    "sweep_ttl": "call cold.sweep_ttl() where cold has one; copies expire by themselves",
+}
+"""What to write for methods of a `RedisStore` that tiers do not have."""
 
 
 class TwoTierStore(BaseStore, Generic[Hot]):
@@ -88,6 +95,53 @@ class TwoTierStore(BaseStore, Generic[Hot]):
     def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
+    if not TYPE_CHECKING:  # a type checker knows that these are not there
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            """Say what to write in place of a method that only a `RedisStore` has."""
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if instead := _INSTEAD.get(name) or _INSTEAD.get(name.removeprefix("a")):
+                said += f", which only a RedisStore has: hot holds copies of a part of what cold has. Over two tiers {instead}"
+            raise AttributeError(said, name=name, obj=self)
+
+    @keywords.checked
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store an item in cold, then a copy in hot. Costs what `batch` says.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            value: What cold can store.
+            index: As cold takes it.
+            ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
+
+        Raises:
+            TypeError: There is an `if_version`, which a `RedisStore` has: cold has no versions to compare. Nothing was written.
+            ValueError: There is a `ttl`, and hot has none.
+        """
+        super().put(namespace, key, value, index, ttl=ttl)
+
+    @keywords.checked
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """`put` for asyncio."""
+        await super().aput(namespace, key, value, index, ttl=ttl)
+
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see what was there before the puts; of several puts of an item the last one counts.
 
@@ -101,7 +155,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             The results, in the order of the operations. Each `Item` is without a version, with the times that cold has.
 
         Raises:
-            InvalidNamespaceError: A namespace is none. Nothing was sent.
+            InvalidNamespaceError: A namespace is not valid. Nothing was sent.
             Exception: Whatever cold raises. It may have stored the puts all the same; until their write intents expire (5 minutes), reads of these items go to cold.
         """
         given = list(ops)

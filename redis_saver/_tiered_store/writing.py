@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from langgraph.store.base import GetOp, Item, PutOp
 
-from redis_saver._common.display import error_text
+from redis_saver._common.logs import log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
@@ -21,7 +21,7 @@ from redis_saver._store.writing import MAX_PUTS
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
 from redis_saver._tiered_store.copies import Copy, copy_of, steps
-from redis_saver.errors import StoreBusy
+from redis_saver.errors import StoreBusy, reading_store
 
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
 Items: TypeAlias = Mapping[tuple[tuple[str, ...], str], Item | None]
@@ -90,7 +90,7 @@ def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
     if error is not None:
         tiers.counts.errors += 1
         _LOG.warning(
-            "items were written to cold, and could not be read back; a later read fills hot: %s", error_text(error)
+            "items were written to cold, and could not be read back; a later read fills hot: %s", log_text(error)
         )
         return None
     return {(get.namespace, get.key): item for get, item in zip(gets, items, strict=True)}
@@ -135,7 +135,8 @@ def _ended_in_hot(tiers: StoreTiers, begun: Begun, writer: str, copies: Sequence
     asked = with_notes(begun.partition, writing=True)
     said, *token = yield from ask(tiers.hot, asked, scripts.END_WRITES, _ended(begun, writer, copies))
     if said != StoreReply.EMPTIED:
-        return int(said)
+        with reading_store(begun.partition.keys[0]):
+            return int(said)
     yield Call(scripts.WITHDRAW, tiers.hot.keyspace.directory, (begun.partition.member, *token))
     return 0
 

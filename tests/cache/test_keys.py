@@ -281,6 +281,7 @@ def known(rng: random.Random) -> Any:
     return rng.choice(spaces), rng.choice(["", "k", "b", "\0", "a:b"])
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds.seeds(range(3)))
 @pytest.mark.parametrize("target_name", seeds.targets("redis", "cluster", "fakeredis"))

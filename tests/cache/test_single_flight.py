@@ -24,7 +24,7 @@ from redis_saver._cache.keys import CacheKeyspace
 from redis_saver._engine.requests import Call, Sleep
 
 A, K, L = ("a",), (("a",), "k"), (("b",), "l")
-LONG = "20s"
+LONG = "100s"
 """Longer than any test takes."""
 
 
@@ -50,7 +50,7 @@ class Computing:
 
     async def together(self, *calls: Any) -> list[Any]:
         """Calls of unrelated callers: each has a context of its own, which begins empty."""
-        return await asyncio.wait_for(asyncio.gather(*(alone(call) for call in calls)), 15)
+        return await asyncio.wait_for(asyncio.gather(*(alone(call) for call in calls)), 60)
 
 
 async def test_one_computes(target: Target) -> None:
@@ -132,7 +132,7 @@ async def test_who_waits_gives_up(target: Target) -> None:
         return time.monotonic() - began
 
     (took,) = await Computing().together(wait())
-    assert 0.35 < took < 5
+    assert 0.35 < took < 50, "it does not wait until the other's lease has run out"
     lease = CacheKeyspace(target.prefix).lease(CacheKeyspace(target.prefix).place(K))
     assert target.raw.pttl(lease) > 1000, "it is still the other one's"
 
@@ -147,7 +147,7 @@ async def test_a_caller_does_not_wait_for_itself(target: Target) -> None:
         assert await asyncio.create_task(cache.get([L, K])) == {}
     else:
         assert await asyncio.to_thread(cache.cache.get, [L, K]) == {}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50, "nobody waited for a lease to run out"
     held = {
         target.raw.get(CacheKeyspace(target.prefix).lease(CacheKeyspace(target.prefix).place(name))) for name in (K, L)
     }
@@ -171,7 +171,7 @@ async def test_of_several_leases_that_a_task_holds_the_first_to_end_ends_only_it
     cache = cache_of(target, single_flight=LONG)
     assert await cache.get([K, L]) == {}
     await cache.set({K: (1, None)})
-    assert await asyncio.wait_for(cache.get([K, L]), 15) == {K: 1}
+    assert await asyncio.wait_for(cache.get([K, L]), 60) == {K: 1}
 
 
 async def test_a_lost_reply_is_asked_for_again(target: Target) -> None:
@@ -217,7 +217,7 @@ async def test_waiting_takes_no_worker_thread(target: Target) -> None:
     await asyncio.sleep(0.3)
     await asyncio.wait_for(asyncio.to_thread(time.sleep, 0.01), 10)
     await holding.set({K: (1, None)})
-    assert await asyncio.wait_for(asyncio.gather(*tasks), 15) == [{K: 1}] * 200
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 60) == [{K: 1}] * 200
 
 
 @pytest.mark.parametrize("flavour", ["sync"])

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from counting import Counted, load_scripts
 from langgraph.store.base import GetOp, PutOp
 from stores import check_sound, directory, later, members, state_of
 from uniform import Target, Uniform
@@ -130,10 +131,9 @@ async def test_where_everything_has_a_ttl_nothing_is_without_a_deadline(target: 
 
 async def test_the_directory_is_told_again_once_in_a_while(target: Target) -> None:
     """Items that are refreshed live on, and the directory leads to them all the time."""
-    from counting import Counted
-
     client = target.client()
     store, counter = target.store(client=client, ttl="60m"), Counted(client)
+    load_scripts(target.raw)
     await store.put(NS, "k0", {"n": 0})
     trips = []
     for number in range(20):

@@ -29,6 +29,7 @@ from redis_saver import (
     StrictSerializer,
 )
 from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._store.items import Entry
 
 NS = ("memories", "user-1")
 MEMBER = b"memories\0user-1\0"
@@ -110,6 +111,25 @@ async def test_filters_and_deeper_namespaces_come_before_the_ranking(store: Unif
     assert [(item.key, item.namespace) for item in both] == [
         (key, namespace) for key, _ in wanted("cosine", "apple", texts) for namespace in (NS, (*NS, "deep"))
     ], "ties are by namespace and key"
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_filter_that_is_often_passed_looks_at_few_values(
+    target: Target, store: Uniform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values are decoded when a filter looks at them: of the newest items, and of the nearest ones. Where few pass, of all."""
+    texts = [f"apple {number}" for number in range(1000)]
+    for start in range(0, 1000, 250):
+        await store.batch([PutOp(NS, text, {"text": text, "n": int(text[6:])}) for text in texts[start : start + 250]])
+    reader, seen = target.store(index=Model().index(fields=["text"])), set[bytes]()
+    value = Entry.value
+    monkeypatch.setattr(Entry, "value", lambda self, *about: (seen.add(self.field), value(self, *about))[1])
+    late = {text: [text] for text in texts if int(text[6:]) >= 500}
+    by = {"n": {"$gte": 500}}
+    assert found(await reader.search(NS, query="apple 7", filter=by, limit=3)) == wanted("cosine", "apple 7", late, 3)
+    assert len(seen) < 150
+    assert found(await reader.search(NS, query="apple 7", filter={"n": 7})) == [("apple 7", 1.0)]
+    assert len(seen) == 1000
 
 
 async def test_the_best_of_many_partitions(store: Uniform) -> None:
@@ -498,6 +518,7 @@ async def test_a_partition_that_memory_cannot_hold_is_read_each_time_and_logged_
 # -- several processes, OS threads
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "cluster", "fakeredis"))
 @pytest.mark.parametrize("seed", seeds(range(2)))
@@ -525,7 +546,8 @@ async def test_random_operations_of_several_processes(target: Target, seed: int)
                 await plain.put(namespace, key, {"text": "x"})
                 model[namespace, key] = []
             else:
-                ops.append(PutOp(namespace, key, {"text": texts[0] if texts else None, "more": texts[1:]}))
+                value = {"text": texts[0] if texts else None, "more": texts[1:], "n": len(texts)}
+                ops.append(PutOp(namespace, key, value))
                 model[namespace, key] = texts
         if random.random() < 0.05:
             await store.delete_namespace(NS)
@@ -537,8 +559,11 @@ async def test_random_operations_of_several_processes(target: Target, seed: int)
             await store.search(prefix, filter={"more": []})
         query = f"{words[random.integers(0, 3)]} {random.integers(0, 9)}"
         limit, offset = int(random.integers(0, 20)), int(random.integers(0, 6))
-        answer = await store.search(prefix, query=query, limit=limit, offset=offset)
+        by = [None, {"n": 1}, {"n": {"$ne": 1}}][random.integers(0, 3)]
+        answer = await store.search(prefix, query=query, filter=by, limit=limit, offset=offset)
         within = {name: texts for name, texts in model.items() if name[0][: len(prefix)] == prefix}
+        if by is not None:
+            within = {name: texts for name, texts in within.items() if (len(texts) == 1) == (by == {"n": 1})}
         rows = {name: [vector(text) for text in texts] for name, texts in within.items()}
         ranked = [name for name, _ in best("cosine", vector(query), rows, 100)]
         unranked = sorted(name for name, texts in within.items() if not texts)

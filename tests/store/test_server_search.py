@@ -425,7 +425,7 @@ async def test_a_setup_that_dies_is_done_again(target: Target, model: Model, pla
 async def test_the_index_is_dropped_with_its_documents_and_made_again(
     store: Uniform, plain: Uniform, target: Target
 ) -> None:
-    """As docs/store.md says."""
+    """As docs/store-search.md says."""
     await furnish(store)
     (name,) = (one for one in target.raw.execute_command("FT._LIST") if one.startswith(target.prefix.encode()))
     target.raw.execute_command("FT.DROPINDEX", name, "DD")

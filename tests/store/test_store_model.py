@@ -9,6 +9,7 @@ from stores import check_sound
 from uniform import Target
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
 @pytest.mark.parametrize("seed", seeds(range(2)))

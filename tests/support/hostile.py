@@ -7,11 +7,16 @@ a case takes a fraction of a millisecond, and goes through the saver's public me
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha1
 from typing import Any
 
 import redis
+from factories import checkpoint, config
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from redis_saver import (
     KeyConflict,
@@ -28,6 +33,13 @@ ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound
 """What a call may raise; anything else fails the test."""
 MAX_REQUESTS = 400
 """A call that asks more often goes on for ever: what it was given has not so many pages."""
+
+SECONDS = 10
+"""A call that takes longer hangs."""
+PREFIX = "hostile"
+WHERE = config("thread")
+OF_STORED_BYTES = ("EVALSHA", "ZRANGEBYLEX", "HMGET", "HSCAN", "GET")
+"""Commands that answer stored bytes; what others answer, such as SCAN, the server has made itself."""
 
 LENGTHS = (
     b"-3:",
@@ -271,3 +283,59 @@ def noted(
         client.notes = []
         call(RedisSaver(client, **saver_options))
         return client.notes
+
+
+def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
+    """A thread with all there can be: chunks of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
+    found: list[dict[str, Any]] = []
+    chat: list[Any] = []
+    for step in range(length):
+        chat += [
+            HumanMessage(f"question {step} " + "x" * 700, id=f"h{step}"),
+            AIMessage(f"answer {step}", id=f"a{step}"),
+        ]
+        values: dict[str, Any] = {
+            "messages": chat * 3,
+            "texts": [f"{number:0100}" for number in range(60 + step)],
+            "table": {f"key {number}": "v" * 100 for number in range(40)},
+            "long": "words and more words " * 120,
+            "n": step,
+        }
+        if step % 2 == 0:
+            values["delta"] = _DeltaSnapshot([f"item {number}" * 30 for number in range(20)])
+        versions = {
+            **{name: f"{step + 1:032}.0123456789" for name in values},
+            "delta": f"{step + 1:032}.0123456789",
+            "f": 1.5,
+            "i": 7,
+        }
+        made = checkpoint(values, versions, f"c{step:06}")
+        where = config(thread, "", f"c{step - 1:06}" if step else None)
+        metadata = {"source": "loop", "step": step, "parents": {}, "run_id": f"run {step}"}
+        found.append(saver.put(where, made, metadata, versions))
+        saver.put_writes(found[-1], [("delta", ["written"]), ("n", step), ("n", "x" * 2000)], f"task {step}", "path")
+        saver.put_writes(found[-1], [("__interrupt__", "why"), ("__error__", "no")], f"task {step}")
+    inner = checkpoint({"n": 1, "texts": values["texts"]}, {"n": "1", "texts": "1"}, "c000007")
+    saver.put(
+        config(thread, "inner:1"),
+        inner,
+        {"source": "loop", "step": 0, "parents": {"": "c000001"}},
+        {"n": "1", "texts": "1"},
+    )
+    return found
+
+
+@contextmanager
+def watched(seconds: int) -> Iterator[None]:
+    """Raise `Endless` in what takes longer."""
+
+    def ring(*_: object) -> None:
+        raise Endless
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,18 +1,22 @@
 """Where random tests get their seeds and servers from: their own, or what the environment says, by which a failure is repeated.
 
-    REDIS_SAVER_SEED     the seed of all random tests, those of Hypothesis too; else a fresh one where a test wants one
+    REDIS_SAVER_SEED     the seed of all random tests, those of Hypothesis too; else one that follows from the code
     REDIS_SAVER_TARGETS  the servers they run on, with commas between; else those that a test names for the ordinary suite
 
-`tests/soak.py` sets both, and prints them where a test fails.
+Each change of the code is tested with other seeds, and a commit always with its own: whoever repeats a failed run sees the failure.
+`tests/soak.py` sets both variables, with fresh seeds, and prints them where a test fails.
 """
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+ROOT = Path(__file__).resolve().parents[2]
 SEED, ON = "REDIS_SAVER_SEED", "REDIS_SAVER_TARGETS"
 
 
@@ -22,9 +26,22 @@ def given() -> int | None:
 
 
 def seed() -> int:
-    """The seed of the environment, else a fresh one. A test says which it was where it fails."""
+    """The seed of the environment, else that of the code and the test that asks. A test says which it was where it fails."""
     found = given()
-    return random.SystemRandom().randrange(10**9) if found is None else found
+    if found is not None:
+        return found
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    return crc32(test.encode(), of_code())
+
+
+@cache
+def of_code() -> int:
+    """A number that is another one after each change of the package, its scripts and its tests."""
+    found = 0
+    for folder, ending in (("redis_saver", "*.py"), ("redis_saver", "*.c"), ("lua", "*.lua"), ("tests", "*.py")):
+        for path in sorted((ROOT / folder).rglob(ending)):
+            found = crc32(path.read_bytes(), found)
+    return found
 
 
 def seeds(ordinary: Iterable[int]) -> list[int]:

@@ -119,6 +119,7 @@ def shown(answer: Any) -> Any:
 
 
 @pytest.mark.random
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
 @pytest.mark.parametrize("seed", seeds(range(2)))
 async def test_random_operations(target: Target, seed: int) -> None:

@@ -163,6 +163,23 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent(store: Uni
     assert calls(store) == []
 
 
+async def test_what_only_a_redis_store_can_is_refused_with_its_remedy(store: Uniform) -> None:
+    with pytest.raises(TypeError, match="'if_version': versions are Redis's.* RedisStore of their own"):
+        await store.put(NS, "k", {"n": 1}, if_version=0)
+    for name, remedy in (
+        ("count", r"len\(store.search"),
+        ("delete_namespace", "redis-saver forget"),
+        ("sweep_ttl", r"cold.sweep_ttl\(\)"),
+        ("setup", r"hot.setup\(\)"),
+    ):
+        for one in (name, f"a{name}"):
+            with pytest.raises(AttributeError, match=f"'{one}', which only a RedisStore has.*{remedy}"):
+                getattr(store.saver, one)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        store.saver.nothing  # noqa: B018
+    assert calls(store) == []
+
+
 def test_what_cannot_be_tiers_is_refused_with_its_remedy(target: Target, flavour: str) -> None:
     hot, cold = target.store().saver, InMemoryStore()
     kind: Any = AsyncTieredStore if flavour == "async" else TieredStore
