@@ -8,10 +8,10 @@ from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._cache.sync import RedisCache
 from redis_saver._checkpoint.aio import AsyncRedisSaver
-from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
+from redis_saver._checkpoint.audit_records import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff
-from redis_saver._checkpoint.inventory import Finding
+from redis_saver._checkpoint.findings import Finding
 from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import Owner

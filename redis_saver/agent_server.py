@@ -98,20 +98,21 @@ class SaverOfRuns(AsyncRedisSaver):
         """As `AsyncRedisSaver`."""
         super().__init__(*arguments, **settings)
         self._nonce = os.urandom(8)
-        self._tokens: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._tokens: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """By thread, run and attempt."""
 
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        found = super()._get_tuple(config)
-        thread, run = configs.thread_id(config), _run_of(config)
-        return found if run is None or (thread, run) in self._tokens else self._begun(thread, run, found)
+        found, run = super()._get_tuple(config), _run_of(config)
+        if run is None or (configs.thread_id(config), *run) in self._tokens:
+            return found
+        return self._begun(configs.thread_id(config), *run, found)
 
-    def _begun(self, thread: str, run: str, found: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        nonce = sha256(self._nonce + run.encode("utf-8", "surrogatepass")).hexdigest()[
-            :16
-        ]  # two reads of a run at once take the thread once
+    def _begun(self, thread: str, run: str, attempt: str, found: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        named = f"{run} {attempt}".encode("utf-8", "surrogatepass")
+        nonce = sha256(self._nonce + named).hexdigest()[:16]  # two reads at once take the thread once
         terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
         record = yield from taken(self._rules, terms, nonce)
-        self._tokens[thread, run] = record.token
+        self._tokens[thread, run, attempt] = record.token
         while len(self._tokens) > _MAX_RUNS:
             self._tokens.popitem(last=False)
         return (yield from found)
@@ -123,7 +124,7 @@ class SaverOfRuns(AsyncRedisSaver):
         return super()._put_writes(self._as_owner(config), *arguments)
 
     def _as_owner(self, config: RunnableConfig) -> RunnableConfig:
-        if (run := _run_of(config)) is None or not (token := self._tokens.get((configs.thread_id(config), run))):
+        if (run := _run_of(config)) is None or not (token := self._tokens.get((configs.thread_id(config), *run))):
             return config
         return {**config, "configurable": {**configs.configurable(config), configs.OWNER_KEY: token}}
 
@@ -132,11 +133,15 @@ _MAX_RUNS = 10_000
 """Of so many runs a process knows that they have begun. One that it has forgotten takes its thread anew when it reads it."""
 
 
-def _run_of(config: RunnableConfig) -> str | None:
-    """The run that a call belongs to, where the server says it: in one of these places, by release and attempt."""
-    places = (config, config.get("metadata") or {}, configs.configurable(config))
+def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
+    """The run that a call belongs to, and which attempt at it; None: it belongs to none.
+
+    The server names the run in one of these places, by release and attempt. A later attempt may come back to a process that knows an earlier one.
+    """
+    metadata = config.get("metadata") or {}
+    places = (config, metadata, configs.configurable(config))
     found = next((place["run_id"] for place in places if place.get("run_id")), None)
-    return None if found is None else str(found)
+    return None if found is None else (str(found), str(metadata.get("run_attempt")))
 
 
 def _kind() -> type[AsyncRedisSaver]:

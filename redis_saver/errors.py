@@ -14,7 +14,7 @@
     ├── ThreadBusy               others wrote or flushed the thread all the time
     ├── NotOwner                 somebody else owns the thread; nothing was written
     ├── StaleParent              the parent of a checkpoint is not the newest any more, and forks are refused; nothing was written
-    ├── StoreBusy                a partition could not be announced in the store's directory; nothing was written
+    ├── StoreBusy                others emptied a namespace, time and again, while it was announced or read; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
@@ -170,7 +170,7 @@ class ThreadBusy(RedisSaverError):
 
 
 class StoreBusy(RedisSaverError):
-    """The items of a namespace could not be announced in the directory of the store, in many attempts. Nothing was written."""
+    """The items of a namespace could not be announced in the directory of the store, or read, in many attempts, as others emptied it each time. Nothing was written."""
 
 
 class BacklogFull(RedisSaverError):
@@ -277,9 +277,9 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
         reply: The error that the client raised.
         keys: The keys that the script was called with.
         exceptions: The module of the client's own exceptions. Redis 6.2 wraps an error that the server raises inside a script in another error; here
-            it becomes the one that newer servers answer.
+            it becomes the one that newer servers answer. (What an owner calls itself may look like one.)
     """
-    if (match := _IN_SCRIPT.search(str(reply))) is not None:
+    if not str(reply).startswith("NOTOWNER ") and (match := _IN_SCRIPT.search(str(reply))) is not None:
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
         return kind(match[2])  # type: ignore[no-any-return]
     return from_text(str(reply), keys)
@@ -291,7 +291,8 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         kind, remedy = _REMEDIES[match[1]]
         said = match[2]
         if kind is NotOwner:
-            return not_owner(*said.partition(" ")[::2])
+            since, _, by = said.partition(" ")
+            return not_owner(since, by, keys[-1])
         if kind is StaleParent:
             said = f"the parent is not the newest checkpoint of its namespace any more, which is {said}"
     elif "WRONGTYPE" in text:
@@ -302,25 +303,30 @@ def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
         said = f"the script met something that redis_saver does not store: {match[1]}"
     else:
         return None
-    where = " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in keys)
-    return kind(f"{printable(said)} (in {where}): {remedy}.")
+    return kind(f"{printable(said)} (in {_named(keys)}): {remedy}.")
 
 
-def not_owner(since: str, by: str) -> NotOwner:
+def _named(keys: Sequence[bytes]) -> str:
+    return " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in keys)
+
+
+def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     """The error for who does not own a thread.
 
     Args:
         since: Since when somebody else does, in microseconds; `0`: nobody is known to.
         by: Who that is.
+        key: The key that says who owns the thread.
     """
-    remedy = _REMEDIES["NOTOWNER"][1]
+    remedy, where = _REMEDIES["NOTOWNER"][1], _named([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
         return NotOwner(
-            "nobody owns the thread by this token any more: it was given back, the thread was deleted, or the key that says so was lost. Nothing was "
-            "written. Take the thread anew with own()"
+            f"nobody owns the thread by this token any more (in {where}): it was given back, the thread was deleted, or the key was lost. Nothing was "
+            "written. Take the thread again with own()"
         )
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
-    return NotOwner(f"{printable(by)} owns the thread since {moment.isoformat()}. {remedy}", printable(by), moment)
+    said = f"{printable(by)} owns the thread since {moment.isoformat()} (in {where}). {remedy}"
+    return NotOwner(said, printable(by), moment)
 
 
 class _Wrapping:

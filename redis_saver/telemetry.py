@@ -70,7 +70,7 @@ def instrument(
 
     Raises:
         ImportError: The extra `otel` is missing.
-        TypeError: It is none of ours.
+        TypeError: It is not a saver, store or cache of this package.
     """
     of = _measured(thing)
     try:

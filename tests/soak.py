@@ -50,7 +50,19 @@ SUITES = {
     "store_bytes": "store/test_store_bytes.py",
     "store_search": "store/test_semantic_search.py",
     "store_vectors": "store/test_vectors.py",
+    "store_splices": "store/test_splices.py",
+    "store_replies": "store/test_hostile_replies.py",
     "tiered_store": "tiered_store/test_random.py",
+    "tier_replies": "tiered/test_hostile_tier_replies.py",
+    "tier_deltas": "tiered/test_delta_history.py",
+    "short_history": "tiered/test_short_hot_history.py",
+    "history_limit": "checkpoint/test_history_limit.py",
+    "queries": "checkpoint/test_queries.py",
+    "names": "checkpoint/test_names_in_texts.py",
+    "urls": "client/test_urls.py",
+    "version_table": "storage/test_version_table.py",
+    "rivals": "model/test_rivals.py",
+    "ownership": "model/test_ownership_histories.py",
 }
 """Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
 WHOLE = ("drain", "batching")
@@ -66,6 +78,13 @@ ON_THEIR_OWN = (
     "foreign",
     "failovers",
     "store_vectors",
+    "store_splices",
+    "store_replies",
+    "tier_replies",
+    "names",
+    "urls",
+    "version_table",
+    "rivals",
 )
 """These name their servers themselves, and run once a round, not once for each server."""
 NOTHING_TO_RUN = 5

@@ -1,4 +1,4 @@
--- Reads a page of a thread's checkpoints, newest first, with what was written on each and how large a channel's value is; no
+-- Reads a page of a thread's checkpoints, newest first, with what was written on each and how large values of channels are; no
 -- value is answered.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
@@ -7,13 +7,14 @@
 -- ARGV[2] lower      lower bound of the range
 -- ARGV[3] limit      how many checkpoints at the most
 -- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes, or four times as many were looked at
--- ARGV[5] channel    the channel whose value is measured, escaped; '' for none
+-- ARGV[5] channel    the channel whose value is measured, escaped; '*' for all, '' for none
 --
--- Returns {next, chunks, sizes, checkpoint...}: next is where to go on below ('' at the end); chunks a flat list of (field,
--- bytes) of names and of lists of chunks, sizes one of (field, size in bytes) of the chunks below those, each once. A
--- checkpoint is {id, namespace, header, writes, size, root}: writes is a flat list of (task and kind, index, task path,
--- channel, type, size in bytes); size is that of the channel's value (0: it has none), and root what the value's field
--- holds, if that is a list of chunks. nil where there is no such thread.
+-- Returns {next, chunks, sizes, values, checkpoint...}: next is where to go on below ('' at the end); chunks a flat list of
+-- (field, bytes) of names and of lists of chunks, sizes one of (field, size in bytes) of the chunks below those, values one
+-- of (size in bytes of what the value's field holds, that itself if it is a list of chunks), each once. A checkpoint is {id,
+-- namespace, header, writes, measured}: writes is a flat list of (task and kind, index, task path, channel, type, size in
+-- bytes), measured one of (place of a channel in the header, place of its value in values), both from 0. nil where there is
+-- no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -28,7 +29,8 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
-local chunks, sizes, bytes, looked = new_chunks(false), {}, 0, 0
+local chunks, sizes, values, bytes, looked = new_chunks(false), {}, {}, 0, 0
+local has_size, places = {}, {} -- of chunks; of values by their fields, false where there is none
 
 -- The writes in records, without their values.
 local function heads_of(records)
@@ -58,10 +60,10 @@ local function measure(root)
     local list = table.remove(lists)
     for i = 1, #list do
       local field = list[i]
-      if not chunks.seen[field] then
+      if not has_size[field] then
         local size = redis.call('HSTRLEN', data, field)
         if size == 0 then return gone(data, field) end
-        chunks.seen[field] = true
+        has_size[field] = true
         sizes[#sizes + 1] = field
         sizes[#sizes + 1] = size
         bytes = bytes + #field + 16
@@ -76,42 +78,64 @@ local function measure(root)
   return nil
 end
 
--- The size of the channel's value in a checkpoint, and its root if it is in chunks. Returns (size, root, problem).
-local function value_of(ns, header)
-  local of = links(header)
-  local names, problem = names_in(data, of.names, chunks)
-  if problem or channel == '' then return 0, '', problem end
-  local tokens = unpack_frames(of.tokens)
-  for i = 1, #of.flags do
-    if names[i] == channel then
-      local field = value_field(ns, names, tokens, of.slots, i)
-      local size, root = redis.call('HSTRLEN', data, field), ''
-      if size == 0 and string.byte(of.flags, i) == 49 then return 0, '', gone(data, field) end -- '1'
-      if size > 0 and size <= MAX_ROOT then
-        root = redis.call('HGET', data, field)
-        if not in_chunks(root) then return size, '', nil end
-        problem = measure(root)
-      end
-      return size, root, problem
+-- Measures the value in a field, once. Returns (its place in values, or false; problem).
+local function measured_value(field)
+  if places[field] ~= nil then return places[field], nil end
+  places[field] = false
+  local size, root = redis.call('HSTRLEN', data, field), ''
+  if size == 0 then return false, nil end
+  if size <= MAX_ROOT then
+    local stored = redis.call('HGET', data, field)
+    if in_chunks(stored) then
+      root = stored
+      local problem = measure(root)
+      if problem then return false, problem end
     end
   end
-  return 0, '', nil
+  places[field] = #values / 2
+  values[#values + 1] = size
+  values[#values + 1] = root
+  bytes = bytes + #root + 16
+  return places[field], nil
+end
+
+-- The values of a checkpoint that are asked for: a flat list of (place of the channel, place of the value). Returns (list, problem).
+local function measured_values(ns, header)
+  local of = links(header)
+  local names, problem = names_in(data, of.names, chunks)
+  if problem or channel == '' then return {}, problem end
+  local tokens, found, place = unpack_frames(of.tokens), {}, nil
+  for i = 1, #of.flags do
+    if channel == '*' or names[i] == channel then
+      local field = value_field(ns, names, tokens, of.slots, i)
+      place, problem = measured_value(field)
+      if problem then return found, problem end
+      if place then
+        found[#found + 1] = i - 1
+        found[#found + 1] = place
+      elseif string.byte(of.flags, i) == 49 and not redis.call('HGET', data, field) then -- '1'; one that was emptied is there, without a byte
+        return found, gone(data, field)
+      end
+    end
+  end
+  bytes = bytes + 4 * #found
+  return found, nil
 end
 
 local checkpoints = newest_first(index, upper, lower, limit)
-local page = { '', chunks.flat, sizes }
+local page = { '', chunks.flat, sizes, values }
 for i = 1, #checkpoints do
   local id, ns, following = unpack(checkpoints[i])
-  local header, records, length, size, root
+  local header, records, length, measured
   header, problem = read_header(index, data, ns, id)
   if problem then return problem end
   if not header then return gone(data, 'c' .. ns .. id) end
   records, problem, length = pending_writes(index, data, ns, id)
   if problem then return problem end
-  size, root, problem = value_of(ns, header)
+  measured, problem = measured_values(ns, header)
   if problem then return problem end
-  page[#page + 1] = { id, ns, header, heads_of(records), size, root }
-  bytes, looked = bytes + #header + #root, looked + #header + length
+  page[#page + 1] = { id, ns, header, heads_of(records), measured }
+  bytes, looked = bytes + #header, looked + #header + length
   if bytes + chunks.bytes >= budget or looked >= 4 * budget or i == limit then
     page[1] = following
     break

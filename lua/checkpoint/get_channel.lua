@@ -5,8 +5,9 @@
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] channel    the channel, escaped
 --
--- Returns {id, the beginning of the header up to its time, version, value, chunks}: a value as get answers it, chunks a flat
--- list of (field, bytes); nil where there is no such thread, checkpoint or value.
+-- Returns {id, header, version, value, chunks}: the beginning of the header up to its time; a value as get answers it; chunks a
+-- flat list of (field, bytes). Where the channel has a version and no value: all of the header, '' and {}. nil where there is no
+-- such thread, checkpoint or channel.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -36,7 +37,7 @@ for i = 1, #of.flags do
     local field, version = value_field(ns, names, tokens, of.slots, i)
     local value = redis.call('HGET', data, field)
     if not value and string.byte(of.flags, i) == 49 then return gone(data, field) end -- '1'
-    if not value or value == '' then return false end
+    if not value or value == '' then return { id, header, version, '', {} } end
     local chunks = new_chunks(true)
     problem = read_chunks(data, value, chunks)
     if problem then return problem end

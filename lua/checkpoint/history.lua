@@ -2,7 +2,7 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents     sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         where to begin, escaped: the target, or where the last page ended; '' for the newest

@@ -48,7 +48,7 @@ for i = 3, #ARGV do
 end
 
 -- First everything is read, as a record that cannot be read must stop it before anything is removed.
-local removed, bytes, stray = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, ''
+local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
 for i = 1, #doomed do
   local name = doomed[i]
   local kind = string.sub(name, 1, 1)
@@ -66,10 +66,10 @@ for i = 1, #doomed do
   -- What was only named by what goes now is noted, until a later step removes it.
   if kind == 'n' and size > 0 then
     local list = redis.call('HGET', data, name)
-    stray = stray .. as_stray(string.sub(list, 1, 1), string.sub(list, 2))
+    strays[#strays + 1] = as_stray(string.sub(list, 1, 1), string.sub(list, 2))
   elseif kind == 'b' and size > 0 and size <= MAX_ROOT then
     local root = redis.call('HGET', data, name)
-    if in_chunks(root) then stray = stray .. pack(root) end
+    if in_chunks(root) then strays[#strays + 1] = pack(root) end
   end
 end
 local without_parent = {} -- by the header's name
@@ -96,8 +96,8 @@ if not dry then
     members[#members + 1] = name
   end
   for from = 1, #members, BATCH do redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members))) end
-  if stray ~= '' and not listed['@gc_roots'] then
-    redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray)
+  if strays[1] and not listed['@gc_roots'] then
+    redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. table.concat(strays))
   end
   for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w

@@ -19,6 +19,7 @@
 
 local owner = KEYS[1]
 local OWNED, TAKEN = 0, 1
+local MAX_EPOCH = 2 ^ 53 -- above that Lua's numbers leave some out
 local nonce, lease, kept, mode, run, by = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
 local record = redis.call('GET', owner)
@@ -34,7 +35,7 @@ if held then
     if mode ~= 'any' then return { OWNED, record, left } end
     before = held_run == '-' and '?' or held_run
   end
-  if #last <= 16 then epoch = math.max(epoch, last + 1) end
+  if #last <= 16 and last + 1 < MAX_EPOCH then epoch = math.max(epoch, last + 1) end
 end
 local taken = string.format('%.0f-%s %.0f %.0f %s %s %s', epoch, nonce, millis + lease, now[1] * 1000000 + now[2], run, before, by)
 redis.call('SET', owner, taken, 'PX', string.format('%.0f', lease + kept))

@@ -13,9 +13,9 @@ local function now_in_milliseconds()
 end
 
 -- The error reply to a writer who does not own the thread, or nil.
--- token: the writer's, or ''; is_required: '1' where a thread that is owned takes no writes without one.
+-- token: the writer's, or ''; is_required: '!' where a thread that is owned takes no writes without one.
 local function refused_writer(owner, token, is_required)
-  if token == '' and is_required ~= '1' then return nil end
+  if token == '' and is_required ~= '!' then return nil end
   local held, until_then, since, _, _, by = owner_of(redis.call('GET', owner))
   if token ~= '' and token == held then return nil end
   if token == '' and (not held or tonumber(until_then) <= now_in_milliseconds()) then return nil end
@@ -23,23 +23,22 @@ local function refused_writer(owner, token, is_required)
 end
 
 -- The error reply to a checkpoint whose parent is not the newest of its namespace, or nil. One that is there already is not refused.
--- checkpoint: its member of the index, or '' where that is not to be looked at; parent: its parent's id, escaped, or ''.
+-- checkpoint: its member of the index; parent: its parent's id, escaped, or ''.
 local function refused_parent(index, checkpoint, parent)
-  if checkpoint == '' then return nil end
   local ns = string.sub(checkpoint, 1, (string.find(checkpoint, '%z')))
   local newest = redis.call('ZREVRANGEBYLEX', index, '(' .. string.sub(ns, 1, -2) .. '\1', '[' .. ns, 'LIMIT', 0, 1)[1]
   if not newest or newest == ns .. parent or redis.call('ZSCORE', index, checkpoint) then return nil end
   return redis.error_reply('STALEPARENT ' .. string.gsub(string.sub(newest, #ns + 1, 200), '[^%w%-_.:]', ''))
 end
 
--- Whether somebody is writing the thread to cold.
--- intents: the key of write intents, or nil; gone: milliseconds after which a writer is gone.
-local function is_being_written(intents, gone)
-  if not intents then return false end
+-- Whether another writer is writing the thread to cold.
+-- intents: the key of write intents; own: the token of the caller's, as a request that is sent again finds its own; gone: milliseconds after which
+-- a writer is gone.
+local function is_being_written(intents, own, gone)
   local now = now_in_milliseconds()
   for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
     local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
-    if age >= 0 and age < gone then return true end
+    if string.sub(intent, 33) ~= own and age >= 0 and age < gone then return true end
   end
   return false
 end

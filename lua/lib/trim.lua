@@ -442,6 +442,20 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     return lists, table.concat(leaves), cost
   end
 
+  -- Some fields of chunks without those that are among the leaves: in one pass over these, as there may be many thousands of both.
+  local function without_live(fields, leaves)
+    local is_dead, dead = {}, {}
+    for j = 1, #fields do is_dead[string.sub(fields[j], 2)] = true end
+    for at = 1, #leaves, 16 do
+      local digest = string.sub(leaves, at, at + 15)
+      if is_dead[digest] then is_dead[digest] = false end
+    end
+    for j = 1, #fields do
+      if is_dead[string.sub(fields[j], 2)] then dead[#dead + 1] = fields[j] end
+    end
+    return dead
+  end
+
   -- Removes the chunks and runs that nobody holds any more, as prune does. It reads the links of the whole thread, so it waits until there is
   -- so much to sweep that this costs little for each.
   local function sweep()
@@ -464,8 +478,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
 
     -- Lists go in one command, as one that is there has all that is below it, and each may be below another. A value that has too many goes alone.
     reading = '@gc_roots'
-    local roots, seen, dead_lists, dead, rest = unpack_frames(redis.call('HGET', data, '@gc_roots') or ''), {}, {}, {}, #all
-    rest = 1
+    local roots, seen, dead_lists, dead, rest = unpack_frames(redis.call('HGET', data, '@gc_roots') or ''), {}, {}, {}, 1
     while roots[rest] and #dead_lists < MAX_LISTS / 4 do
       local level, of_lists, of_leaves = { { roots[rest], skip(roots[rest], 18, 2) } }, {}, {}
       while #level > 0 do
@@ -473,8 +486,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         for j = 1, #level do
           for _, field in ipairs(children(level[j][1], level[j][2])) do
             local is_list = string.byte(field, 1) == 110
-            local is_live = lists[field] or names[field] or not is_list and string.find(leaves, string.sub(field, 2), 1, true)
-            if not seen[field] and not is_live then
+            if not (seen[field] or lists[field] or names[field]) then
               local into = is_list and of_lists or of_leaves
               into[#into + 1] = field
               if is_list then below[#below + 1] = field end
@@ -493,6 +505,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       for j = 1, #of_leaves do dead[#dead + 1] = of_leaves[j] end
       rest = rest + 1
     end
+    dead = without_live(dead, leaves)
     local function drop(fields_to_go, page)
       for from = 1, #fields_to_go, page do
         local to = math.min(from + page - 1, #fields_to_go)

@@ -4,7 +4,7 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[5] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[5] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          how many records cold has got
 -- ARGV[3] m          how many it would not take

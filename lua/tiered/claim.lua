@@ -3,7 +3,7 @@
 -- KEYS[1] data       hash        <prefix>:{<thread>}:data
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[4] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own; who asks again with that of its last claim goes on with that
 -- ARGV[2] length     milliseconds for which no other may
 -- ARGV[3] most       how many records; fewer where they hold megabytes

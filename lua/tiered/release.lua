@@ -1,7 +1,7 @@
 -- Releases what the holder of a token was given of a thread: a flusher's claim, a writer's intent. For who will not use it.
 --
 -- KEYS[1] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[2] intents     sorted set  <prefix>:{<thread>}:intents
+-- KEYS[2] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the holder's own
 --
 -- The claim is over now, for the next to take, who still learns that it was not acked. An intent is gone: nothing was written to cold by its writer.

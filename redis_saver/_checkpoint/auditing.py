@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from redis_saver._checkpoint.audit_records import (
+    Entry,
+    Size,
+    StoredSize,
+    VersionInfo,
+    WriteHead,
+    WriteInfo,
+)
 from redis_saver._checkpoint.listing import Query, bounds
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._common import names, times
@@ -23,6 +29,8 @@ from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
 """How many checkpoints are read at once; fewer where the chunks of a value are looked at, which takes the server longer."""
+_NOTHING, _EVERYTHING = b"", b"*"
+"""Which channels are measured. (The name of one ends with NUL.)"""
 _EVERY = Query(None, None, None, None)
 _PULLED = "~__pregel_pull, "
 """What the path of a task begins with that a channel triggered; its node follows. That of a `Send` does not name its node."""
@@ -31,99 +39,6 @@ _NO_TASK = "00000000-0000-0000-0000-000000000000"
 _START = "__start__"
 _FIRST_STEP = -1
 """The step of the checkpoint with which a thread, or the call of a subgraph, begins."""
-
-VersionText: TypeAlias = str | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class WriteInfo:
-    """A write to a channel, as `writes()` tells of it."""
-
-    channel: str
-    """The channel; LangGraph's own are among them: interrupts, errors, answers to interrupts, branches to nodes."""
-    checkpoint_ns: str
-    """The namespace; empty for the root."""
-    checkpoint_id: str | None
-    """The checkpoint that the task began from. None: the thread, or the call of the subgraph, began with this write."""
-    step: int | None
-    """The superstep that it belongs to; None where the metadata do not say."""
-    source: str | None
-    """What made the first checkpoint that has it: `input`, `loop`, `update` or `fork`. None: no checkpoint has it (yet)."""
-    task_id: str | None
-    """The task, by its pending write. None: no pending write says so. That the channel was written is inferred from its version."""
-    node: str | None
-    """The node whose task it was, by the task's path. None: the path does not say (a `Send`), or there is no task."""
-    candidates: tuple[str, ...]
-    """Where `node` is None: the nodes that ran in that superstep, inferred from `versions_seen`. One of them wrote, if not the caller."""
-    bytes: int | None
-    """Size of the pending write as stored: compressed or encrypted, if the saver does that. None where there is none."""
-    applied_in: tuple[str, ...]
-    """The checkpoints behind it in which the channel has another version: one, or several after a fork. Empty: it is pending, or is of no channel of the state."""
-
-    @property
-    def inferred(self) -> bool:
-        """Whether no pending write says so, and it follows from the versions of the channel alone."""
-        return self.task_id is None
-
-
-@dataclass(frozen=True, slots=True)
-class VersionInfo:
-    """A version of a channel, as `channel_history()` tells of it."""
-
-    version: VersionText
-    """The version."""
-    checkpoint_ns: str
-    """The namespace; empty for the root."""
-    checkpoint_id: str
-    """The first checkpoint of its branch that has it. If that one's parent is gone, the version may be older."""
-    created_at: datetime | None
-    """That checkpoint's `ts`; None where it has none, or one that is no time."""
-    step: int | None
-    """The superstep that made it, by its metadata."""
-    source: str | None
-    """What made it: `input`, `loop`, `update` or `fork`."""
-    bytes: int
-    """Size of the value as stored, with its chunks; 0: the channel has no value there (it was emptied, or is a `DeltaChannel`)."""
-    shared_bytes: int
-    """How many of those are in chunks that the version before it has, too, so that they are stored once."""
-    writes: tuple[WriteInfo, ...]
-    """The writes that it was made of. Empty: the parent of the checkpoint is gone, and the writes with it; or nobody wrote, and the channel was emptied."""
-
-    @property
-    def new_bytes(self) -> int:
-        """How many bytes this version added."""
-        return self.bytes - self.shared_bytes
-
-
-class WriteHead(NamedTuple):
-    """A pending write without its value."""
-
-    task_id: str
-    path: str
-    channel: str
-    size: int
-
-
-class Entry(NamedTuple):
-    """A checkpoint without its values, for the rooms of this package."""
-
-    ns: str
-    id: str
-    parent: str | None
-    created_at: datetime | None
-    step: int | None
-    source: str | None
-    versions: Mapping[str, VersionText]
-    seen: Mapping[str, Mapping[str, VersionText]]
-    present: frozenset[str]
-    """The channels that have a value."""
-    writes: Sequence[WriteHead]
-    size: int
-    """Of what the value's field holds."""
-    chunks: Mapping[bytes, int]
-    """The sizes of the value's chunks, by field."""
-    parents: Mapping[str, str] = {}
-    """The checkpoints of the namespaces around its own that it belongs to, by namespace."""
 
 
 class _Family(NamedTuple):
@@ -135,29 +50,41 @@ class _Family(NamedTuple):
 
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
     """The writes of a thread, those that began from its newest checkpoint first."""
-    return _walk(context, thread, ns, None, lambda family: [*_known(family), *_inferred(family)])
+    return _walk(context, thread, ns, _NOTHING, lambda family: [*_known(family), *_inferred(family)])
 
 
 def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
     """The versions of a channel, newest first."""
-    return _walk(context, thread, ns, channel, lambda family: list(_versions(family, channel)))
+    return _walk(context, thread, ns, names.component(channel), lambda family: list(_versions(family, channel)))
 
 
 def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
     """The checkpoints of a thread without their values, newest first; those with lower ids than `before`."""
-    return _walk(context, thread, ns, None, lambda family: [family.parent] if family.parent else [], before)
+    return _walk(context, thread, ns, _NOTHING, lambda family: [family.parent] if family.parent else [], before)
 
 
-def entry(context: Context, where: Address, channels: Sequence[str]) -> Operation[list[Entry]]:
-    """One checkpoint, once for each of some channels, with the size of that channel's value. One that is not there gives an empty list."""
-    upper, lower = bounds(_EVERY, where.checkpoint_ns, where.checkpoint_id)
+def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Size]]]:
+    """The checkpoints of a thread with what each of their values takes. One comes when its parent was read, or is known to be gone."""
+    return _walk(
+        context,
+        thread,
+        None,
+        _EVERYTHING,
+        lambda family: [(one, _sizes(family.parent, one)) for one in family.children],
+    )
+
+
+def sizes(context: Context, where: Address, parent: Address | None) -> Operation[Mapping[str, Size]]:
+    """What each value of a checkpoint takes. Nothing where it is not there. One round trip."""
+    found = [where, parent] if parent else [where]
+    ranges = [bounds(_EVERY, one.checkpoint_ns, one.checkpoint_id) for one in found]
     keys = context.keyspace.keys(where.thread_id)
-    asked = [
-        Call(scripts.AUDIT, keys, (upper, lower, 1, BYTES_PER_PAGE, names.component(channel))) for channel in channels
+    answers = yield Batch([Call(scripts.AUDIT, keys, (*some, 1, BYTES_PER_PAGE, _EVERYTHING)) for some in ranges])
+    here, *above = [
+        [] if answer is None else _page(context, where.thread_id, answer, upper)[1]
+        for answer, (upper, _) in zip(answers, ranges, strict=True)
     ]
-    answers = yield Batch(asked)
-    found = [_page(context, where.thread_id, answer, upper)[1] for answer in answers if answer is not None]
-    return [one for page in found for one in page]
+    return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
 
 
 def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
@@ -169,16 +96,15 @@ def _walk(
     context: Context,
     thread: str,
     ns: str | None,
-    channel: str | None,
+    measured: bytes,
     describe: Callable[[_Family], list[T]],
     before: str | None = None,
 ) -> Stream[T]:
     """Read all checkpoints, newest first, and describe each with its children, which wait in memory until it comes: one of each branch."""
     keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY._replace(before=before), ns, None)
-    wanted, waiting = b"" if channel is None else names.component(channel), _Waiting()
-    size = CHECKPOINTS_PER_PAGE if channel is None else VERSIONS_PER_PAGE
+    size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, _Waiting()
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, wanted))
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, measured))
         if answer is None:  # also of a thread that was deleted meanwhile: what waits is not known to be a beginning
             return
         following, entries = _page(context, thread, answer, upper)
@@ -215,18 +141,24 @@ class _Waiting:
 def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
     """A page as `lua/checkpoint/audit.lua` answers it: the bound of the next one (empty at the end), and the checkpoints."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
-        following, flat, sizes, *stored = answer
+        following, flat, of_chunks, of_values, *stored = answer
         if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not stored)):
             raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
-        chunks, by_root = codec.as_chunks(context, flat, thread), dict[bytes, Mapping[bytes, int]]()
-        known = dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))
+        chunks, known = codec.as_chunks(context, flat, thread), {field: int(size) for field, size in _pairs(of_chunks)}
+        values = {
+            place: StoredSize(int(size), {field: known[field] for field in chunked.reachable([root], chunks)})
+            for place, (size, root) in enumerate(_pairs(of_values))
+        }
         entries = []
-        for raw_id, raw_ns, header, raw_writes, size, root in stored:
-            if root not in by_root:
-                by_root[root] = {field: known[field] for field in chunked.reachable([root], chunks)}
+        for raw_id, raw_ns, header, raw_writes, measured in stored:
             where = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
-            entries.append(_entry(context, where, header, chunks, raw_writes, int(size), by_root[root]))
+            sizes = {place: values[value] for place, value in _pairs(measured)}
+            entries.append(_entry(context, where, header, chunks, raw_writes, sizes))
     return following, entries
+
+
+def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _entry(
@@ -235,17 +167,15 @@ def _entry(
     header: bytes,
     chunks: codec.Chunks,
     raw_writes: Sequence[bytes],
-    size: int,
-    sizes: Mapping[bytes, int],
+    sizes: Mapping[int, StoredSize],
 ) -> Entry:
+    """A checkpoint; `sizes` has those of its values by the place of their channel."""
     checkpoint_id = where.checkpoint_id or ""
     decoded = headers.decode(context, header, checkpoint_id, chunks, where)
     found, about = decoded.checkpoint, decoded.metadata
     step, source, time = about.get("step"), about.get("source"), found.get("ts")
-    flags = headers.table_of(header)[0]
-    present = frozenset(
-        channel for channel, flag in zip(found["channel_versions"], flags, strict=True) if flag == PRESENT[0]
-    )
+    flags, channels = headers.table_of(header)[0], dict(enumerate(found["channel_versions"]))
+    present = frozenset(channel for channel, flag in zip(channels.values(), flags, strict=True) if flag == PRESENT[0])
     return Entry(
         ns=where.checkpoint_ns,
         id=checkpoint_id,
@@ -257,8 +187,7 @@ def _entry(
         seen=found.get("versions_seen") or {},
         present=present,
         writes=_writes(raw_writes),
-        size=size,
-        chunks=sizes,
+        sizes=dict(zip(map(channels.__getitem__, sizes), sizes.values(), strict=True)),
         parents=_parents(about.get("parents")),
     )
 
@@ -337,12 +266,12 @@ def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
     """The versions of a channel that a checkpoint's children have, and it has not."""
     parent = family.parent
     before = parent.versions.get(channel) if parent else None
-    shared = parent.chunks if parent else {}
     made = [one for one in (*_known(family), *_inferred(family)) if one.channel == channel]
     for child in family.children:
         version = child.versions.get(channel)
         if version is None or version == before:
             continue
+        size = _size(parent, child, channel)
         yield VersionInfo(
             version=version,
             checkpoint_ns=child.ns,
@@ -350,7 +279,25 @@ def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
             created_at=child.created_at,
             step=child.step,
             source=child.source,
-            bytes=child.size + sum(child.chunks.values()),
-            shared_bytes=sum(size for field, size in child.chunks.items() if field in shared),
+            bytes=size.bytes,
+            shared_bytes=size.shared,
             writes=tuple(one for one in made if child.id in one.applied_in),
         )
+
+
+def _sizes(parent: Entry | None, child: Entry) -> Mapping[str, Size]:
+    """What each value of a checkpoint takes."""
+    return {channel: _size(parent, child, channel) for channel in child.sizes}
+
+
+def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
+    """What the value of a channel takes; nothing where it has none."""
+    if (stored := child.sizes.get(channel)) is None:
+        return Size(0, 0)
+    total = stored.root + sum(stored.chunks.values())
+    if parent is None:
+        return Size(total, 0)
+    if parent.versions.get(channel) == child.versions.get(channel):
+        return Size(total, total)
+    before = parent.sizes[channel].chunks if channel in parent.sizes else {}
+    return Size(total, sum(size for field, size in stored.chunks.items() if field in before))

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint.inventory import MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
+from redis_saver._checkpoint.findings import MAX_FINDINGS, RESTORE, Finding, Findings, describe
+from redis_saver._checkpoint.inventory import Inventory
 from redis_saver._common import names
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._storage.context import Context
-from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound
+from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
 
 ATTEMPTS = 5
 APART = 100
@@ -144,7 +146,22 @@ def _state(context: Context, thread: str) -> Operation[State | None]:
     keys = context.keyspace.tier_keys(thread)
     wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
     found = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
-    return None if found is None else State(*found)
+    if found is None:
+        return None
+    with decoding("the state of thread {!r}", thread):
+        now = State(*found)
+        lists = now.marks, now.refused
+        if [*map(type, now)] != _STATE or {type(one) for each in lists for one in each} - {bytes}:
+            raise TypeError(f"it is {shown(found)}")
+        if len(now.marks) != _MARKS or len(now.refused) % 2:
+            raise ValueError(
+                f"it has {len(now.marks)} marks, and {len(now.refused)} names and notes of refused records"
+            )
+    return now
+
+
+_STATE, _MARKS = [bytes, *[int] * 7, list, list], 4
+"""What `lua/checkpoint/check.lua` answers."""
 
 
 def _check_state(thread: str, now: State, found: Findings) -> None:

@@ -24,6 +24,14 @@ from redis_saver._storage.histories import History, KnownPoint, size_of
 from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
+COUNTERS = "counters_since_delta_snapshot"
+"""A key that LangGraph puts into a checkpoint's metadata: which `DeltaChannel`s are rebuilt from writes to its ancestors."""
+
+
+def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The `DeltaChannel`s that a checkpoint has no value of, though they have one: by its metadata."""
+    noted = metadata.get(COUNTERS)
+    return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
 
 class Partial(Exception):
@@ -173,9 +181,9 @@ def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
     """
     if [*map(type, basis)] != _BASIS:
         raise ValueError(f"what it depends on is {shown(basis)}")
-    for _, seeds, _, number in page:
-        if {*map(type, seeds)} - {bytes} or not 0 <= number <= points:
-            raise ValueError(f"an ancestor with {shown(seeds)}, and the point {shown(number)}")
+    for raw_id, seeds, _, number in page:
+        if {type(raw_id), *map(type, seeds)} != {bytes} or not 0 <= number <= points:
+            raise ValueError(f"ancestor {shown(raw_id)} with {shown(seeds)}, and the point {shown(number)}")
 
 
 _BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]

@@ -1,4 +1,8 @@
-"""What differs between two checkpoints of a thread."""
+"""What differs between two checkpoints of a thread.
+
+The comparison is our own: a general one (`deepdiff`) asks the code of the values' classes whether they are equal, takes 1 for True, recurses as
+deeply as a value is nested, and would have to be taught messages, which are most of what is compared here.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
+from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address, to_config
 from redis_saver._engine.requests import R
+from redis_saver._storage import codec
 from redis_saver.errors import ThreadNotFound, encoding
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 Step: TypeAlias = Hashable
-"""One step of a path: a key of a dict, a field or the id of a message, or a position in a list."""
+"""One step of a path: a key of a dict, an element of a set, a field or the id of a message, or a position in a list."""
 _SCALARS = (str, bytes, int, bool, type(None))
 
 
@@ -29,7 +35,7 @@ class Change:
     kind: Kind
     """Whether something is there in the second checkpoint alone, in the first alone, or is another one."""
     path: tuple[Step, ...]
-    """Where: keys of dicts, positions in lists, ids and fields of messages. Empty: the value as a whole."""
+    """Where: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the value as a whole."""
     before: Any
     """What the first checkpoint has there; None where it is added."""
     after: Any
@@ -62,6 +68,9 @@ class CheckpointDiff:
     """The id of the second one."""
     channels: tuple[ChannelDiff, ...]
     """The channels whose values differ, by name."""
+    not_compared: tuple[str, ...] = ()
+    """Each `DeltaChannel` that has another version in the second checkpoint, and a value in one of the two at the most: in between two snapshots none is
+    stored. The graph's `get_state` rebuilds it, and `writes()` tells what was written."""
 
 
 def diff(
@@ -92,10 +101,15 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
     """Compare two checkpoints of a thread. Channels that have the same version in both are equal, and are not looked at."""
     thread, ns, before_id = address(first.config)
     before, after = first.checkpoint, second.checkpoint
-    old, new, channels = before["channel_values"], after["channel_values"], list[ChannelDiff]()
-    for channel in sorted(old.keys() | new.keys()):
+    old, new = ({name: codec.held(value) for name, value in one["channel_values"].items()} for one in (before, after))
+    channels = list[ChannelDiff]()
+    rebuilt = (unstored(first.metadata) | unstored(second.metadata)) - (old.keys() & new.keys())
+    not_compared = list[str]()
+    for channel in sorted(old.keys() | new.keys() | rebuilt):
         versions = before["channel_versions"].get(channel), after["channel_versions"].get(channel)
-        if channel not in old:
+        if channel in rebuilt:
+            not_compared += [channel] if versions[0] != versions[1] else []
+        elif channel not in old:
             channels.append(ChannelDiff(channel, "added", (Change("added", (), None, new[channel]),)))
         elif channel not in new:
             channels.append(ChannelDiff(channel, "removed", (Change("removed", (), old[channel], None),)))
@@ -104,7 +118,14 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
                 changes = tuple(_Comparison(serde).changes(old[channel], new[channel]))
             if changes:
                 channels.append(ChannelDiff(channel, "changed", changes))
-    return CheckpointDiff(thread, ns, before_id or "", address(second.config).checkpoint_id or "", tuple(channels))
+    ids = before_id or "", address(second.config).checkpoint_id or ""
+    return CheckpointDiff(thread, ns, *ids, tuple(channels), tuple(not_compared))
+
+
+def differs(serde: SerializerProtocol, one: object, other: object) -> bool:
+    """Whether two values are different, as `compare` says of those of a channel."""
+    with encoding("a value, to compare it"):
+        return any(True for _ in _Comparison(serde).changes(one, other))
 
 
 class _Comparison:
@@ -127,6 +148,8 @@ class _Comparison:
                 yield Change("removed", path, one, None)
             elif isinstance(one, Mapping) and isinstance(other, Mapping):
                 self._add(path, one, other)
+            elif isinstance(one, (set, frozenset)) and type(one) is type(other):
+                self._add(path, {each: each for each in one}, {each: each for each in other})
             elif isinstance(one, BaseMessage) and type(one) is type(other):
                 self._add(path, _fields(one), _fields(other))
             elif type(one) is type(other) and isinstance(one, (list, tuple)):

@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 
 from redis_saver._common import config, names
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call
 from redis_saver._engine.runner import Pump
 from redis_saver._engine.scripts import Script
@@ -23,9 +22,12 @@ T = TypeVar("T")
 
 
 class Held:
-    """The token of a thread that is owned while a block runs; nothing behind the block, also where code that began in it goes on."""
+    """What a block owns while it runs."""
 
     token = ""
+    """Nothing behind the block, also where code that began in it goes on."""
+    before: Held | None = None
+    """What a block around it owns: the same thread, until this one took it."""
 
 
 Tokens: TypeAlias = Mapping[tuple[Keyspace, bytes], Held]
@@ -51,9 +53,8 @@ class Guard(NamedTuple):
     keyspace: Keyspace
     held: Tokens
     is_required: bool
-    checkpoint: bytes = b""
-    """The member of a checkpoint whose parent has to be the newest; nothing: that is not looked at."""
-    parent: bytes = b""
+    parentage: bytes = b""
+    """The member of a checkpoint whose parent has to be the newest, and the parent's id as a component; nothing: that is not looked at."""
 
     def of(self, request: Any) -> Any:
         """The request that looks."""
@@ -68,25 +69,18 @@ class Guard(NamedTuple):
             return call
         owner = names.owner_beside(call.keys[0])
         token = self.token or self.held.get((self.keyspace, owner), _NOT_HELD).token
-        required = b"1" if self.is_required else b""
-        if call.script is scripts.ERASE:  # cold has deleted the thread
-            if token:
-                return call
-            required = b""
-        more = (token, required, self.checkpoint, self.parent)
-        return Call(script, (*call.keys, owner), (*call.arguments, *more))
+        required = b"!" if self.is_required and not token else b""
+        writer = b"%b %b%b" % (token.encode(), required, self.parentage)
+        return Call(script, (*call.keys, owner), (*call.arguments, writer))
 
 
 def guarded(operation: Generator[Any, Any, T], guard: Guard) -> Generator[Any, Any, T]:
     """Run an operation whose scripts look first."""
     pump = Pump(operation)
-    try:
-        for request in pump:
-            with pump:
-                pump.reply = yield guard.of(request)
-        return pump.result
-    finally:
-        pump.close()
+    for request in pump:
+        with pump:
+            pump.reply = yield guard.of(request)
+    return pump.result
 
 
 def of_put(
@@ -107,7 +101,7 @@ def of_put(
             member = names.checkpoint(where.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
             parent = names.component(where.checkpoint_id) if where.checkpoint_id else b""
             guard = guard_of(context, by, config.thread_owner(given))
-            put = guarded(operation, guard._replace(checkpoint=member, parent=parent))
+            put = guarded(operation, guard._replace(parentage=member + parent))
             return _remembered(put, place, checkpoint["id"]) if begins or goes_on else put
     return of_write(context, by, operation, given)
 
@@ -117,8 +111,8 @@ def _remembered(
 ) -> Generator[Any, Any, T]:
     """A put of a loop that began a namespace."""
     stored = yield from operation
+    _begun.pop(place, None)  # so that it comes last, in one step: other OS threads forget the first ones meanwhile
     _begun[place] = made
-    _begun.move_to_end(place)
     while len(_begun) > _MAX_BEGUN:
         _begun.popitem(last=False)
     return stored
@@ -137,7 +131,7 @@ def of_write(
 def of_change(
     context: Context, by: Mapping[Script, Script], operation: Generator[Any, Any, T], *, deletes: bool = False
 ) -> Generator[Any, Any, T]:
-    """An operation that changes whole threads, guarded where something is to be looked at. One that deletes them removes their owners, too."""
+    """An operation that changes whole threads, guarded where something is to be looked at. One that deletes or replaces them removes their owners, too."""
     if not deletes and not context.requires_owner and not _held.get():
         return operation
     return guarded(operation, guard_of(context, by))
@@ -148,10 +142,24 @@ def guard_of(context: Context, by: Mapping[Script, Script], token: str = "") -> 
     return Guard(by, token, context.keyspace, _held.get(), context.requires_owner)
 
 
-def hold(keyspace: Keyspace, owner: bytes, held: Held | None) -> None:
-    """From now on, what runs here writes that thread with a token; None: without."""
-    tokens = {key: one for key, one in _held.get().items() if key != (keyspace, owner)}
-    _held.set({**tokens, (keyspace, owner): held} if held else tokens or _NOTHING)
+def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:
+    """From now on, what runs here writes that thread with that token."""
+    held.before = _held.get().get((keyspace, owner))
+    _held.set({**_held.get(), (keyspace, owner): held})
+
+
+def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
+    """From now on, nothing is written with that token; what runs here has the one of the block around, which still has its say if it lost the thread."""
+    held.token = ""
+    tokens, before = dict(_held.get()), held.before
+    if tokens.get((keyspace, owner)) is not held:  # blocks that are not one inside of the other
+        return
+    while before is not None and not before.token:
+        before = before.before
+    del tokens[keyspace, owner]
+    if before is not None:
+        tokens[keyspace, owner] = before
+    _held.set(tokens or _NOTHING)
 
 
 def marked(

@@ -39,7 +39,7 @@ class Operations(ThreadOperations, Protocol):
 
 
 class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
-    """What all our savers share. Every method has a twin with an `a` in front, for asyncio.
+    """What all our savers share. Every method also has a form with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
     namespace it means the root. Every method raises the client's own errors where the server cannot be reached or refuses,
@@ -97,7 +97,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Generator[Any, Any, None]:
         source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
         copy = self._operations.copy_thread(self._context, source, target)
-        return guards.of_change(self._rules, self._guarded, copy)
+        return guards.of_change(self._rules, self._guarded, copy, deletes=True)
 
     # -- checkpoints
 
@@ -176,7 +176,7 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         expired or was deleted while the run went on), they are sent too: a checkpoint is never stored with less than it had.
 
         Args:
-            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, or
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, a text such as `"30d"`, or
                 `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on, and `configurable["thread_history"]` (`"all"` or
                 `{"keep_last": n}`) a limit of its own (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
@@ -280,7 +280,8 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done; over two tiers before anything is deleted.
+            NotImplementedError: Over two tiers, where the cold saver cannot delete by run. Nothing was deleted.
         """
         return self._run(self._delete_for_runs(run_ids), "delete_for_runs")
 
@@ -294,8 +295,9 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
         What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
         that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
         the target instead. Metadata keep their `run_id`, but `delete_for_runs` of a run that wrote the source (a rollback)
-        does not reach into copies. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. A source that
-        does not exist, or is the target itself, changes nothing.
+        does not reach into copies. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. If somebody else owns the
+        target (`own`), its next write raises `NotOwner`; with `ownership="required"`, the copy does. A source that does not exist, or is the target itself, changes nothing.
+        Over two tiers cold gets the copy checkpoint by checkpoint: one that fails there leaves a part of it as the target. Run it again.
 
         Checkpoints that are put while the copy is made may be in it or not, but never in part.
 

@@ -7,13 +7,14 @@ and no values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
-from redis_saver._checkpoint.references import STRAY
+from redis_saver._checkpoint.findings import RESTORE, Findings, describe
+from redis_saver._checkpoint.references import STRAY, members
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import names
 from redis_saver._common.config import Address
+from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Command, Operation
 from redis_saver._storage import chunks as chunked
@@ -22,13 +23,8 @@ from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
 from redis_saver._storage.version_table import ABSENT
-from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
+from redis_saver.errors import decoding
 
-Severity: TypeAlias = Literal["error", "warning", "info"]
-
-MAX_FINDINGS = 100
-"""The most findings of a thread that are listed. Others are only counted."""
-MEMBERS_PER_PAGE = 500
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
 """How many fields HSCAN is asked for: at first, and at the most. If fields are long, it is asked for fewer."""
 BYTES_PER_PAGE = 500_000
@@ -37,7 +33,6 @@ NAMES_PER_PAGE = 20
 """How many names chunks are read at once."""
 CHUNKS_PER_PAGE = 500
 
-RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
 _READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {RESTORE}"
 _LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
 _COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
@@ -48,45 +43,6 @@ _MARKS = (
     *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
     *(b"@history", b"@trim_at", b"@sweep_at"),
 )
-
-
-class Finding(NamedTuple):
-    """Something that is wrong with a thread."""
-
-    severity: Severity
-    """`error`: something is lost, cannot be read, or is answered wrongly. `warning`: something is left over or counted wrong, and all can
-    be read. `info`: it repairs itself."""
-    where: str
-    """What it is about; names are written as `repr` does."""
-    what: str
-    """What is wrong with it."""
-    remedy: str
-    """What to do."""
-
-
-class Findings(list[Finding]):
-    """Findings, of which the first `MAX_FINDINGS` are kept."""
-
-    more: int = 0
-    """How many there are beside those."""
-
-    def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
-        """Add a finding."""
-        if len(self) < MAX_FINDINGS:
-            self.append(Finding(severity, where, what, remedy))
-        else:
-            self.more += 1
-
-    @contextmanager
-    def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
-        """A context in which an error becomes a finding: the bytes at `where` cannot be read."""
-        try:
-            with decoding("{}", where):
-                yield
-        except (ThreadDamaged, LimitExceeded) as error:
-            cause = error.__cause__
-            why = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
-            self.add("error", where, f"it cannot be read: {why}", remedy)
 
 
 class Inventory:
@@ -122,20 +78,17 @@ class Inventory:
 
     def take(self) -> Operation[None]:
         """Read the members of the index and all fields of the data, and check each field by itself."""
-        lower = b"-"
-        while True:
-            page = yield Command(("ZRANGEBYLEX", self._keys.index_key, lower, "+", "LIMIT", 0, MEMBERS_PER_PAGE))
-            self._members.update(page)
-            if len(page) < MEMBERS_PER_PAGE:
-                break
-            lower = b"(" + page[-1]
-        cursor, count, seen = 0, FIRST_PAGE, set[bytes]()
+        self._members.update((yield from members(self._context, self._thread)))
+        cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
             reply = yield Command(("HSCAN", self._keys.data_key, cursor, "COUNT", count))
-            cursor, fields = int(reply[0]), _pairs(reply[1])
-            new = {
-                field: stored for field, stored in fields.items() if field not in seen
-            }  # HSCAN may answer a field twice
+            with decoding("what thread {!r} holds", self._thread):
+                cursor, fields = _page(reply)
+                if cursor in cursors:  # no server answers one twice, whatever is written meanwhile
+                    raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
+                cursors.add(cursor)
+            # HSCAN may answer a field twice.
+            new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
             for field, stored in new.items():
@@ -152,8 +105,9 @@ class Inventory:
         self._asked |= wanted
         for page in _pages(wanted, NAMES_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
-            pairs = zip(page, stored, strict=True)
-            self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
+            with decoding("the names of channels of thread {!r}", self._thread):
+                pairs = zip(page, stored, strict=True)
+                self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
         """Check a field by itself, and keep what other fields are compared with."""
@@ -236,9 +190,11 @@ class Inventory:
         for field in sorted(self.roots.keys() - referred):
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
-        _format, _revision, *said = map(int, counters.split())
-        there = self.bytes, len(self.roots), sum(self.records.values())
-        for what, count, wanted in zip(("bytes", "values", "pending writes"), said, there, strict=True):
+        with decoding("the counters of thread {!r}", self._thread):
+            _format, _revision, *said = map(int, counters.split())
+            there = self.bytes, len(self.roots), sum(self.records.values())
+            pairs = [*zip(("bytes", "values", "pending writes"), said, there, strict=True)]
+        for what, count, wanted in pairs:
             if count != wanted:
                 text = f"its counter says {count} {what}, and there are {wanted}"
                 self._found.add("warning", f"thread {self._thread!r}", text, _COUNT)
@@ -316,8 +272,8 @@ class Inventory:
         chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
         for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
-            flat = [one for pair in zip(page, stored, strict=True) if pair[1] is not None for one in pair]
             with self._found.reading(describe(field)):
+                flat = [one for pair in zip(page, stored, strict=True) if pair[1] is not None for one in pair]
                 chunks |= codec.as_chunks(self._context, flat, self._thread)
         return chunks
 
@@ -335,40 +291,10 @@ def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
 
-def _pairs(reply: Any) -> Mapping[bytes, bytes]:
-    """The fields in a page of HSCAN. Some clients answer a dict, others a flat list."""
-    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def describe(name: bytes) -> str:
-    """A field of the data or a member of the index, in words."""
-    try:
-        return _described(name[:1], name[1:])
-    except (ValueError, IndexError):
-        return f"field {name!r}"
-
-
-def _described(kind: bytes, rest: bytes) -> str:
-    if kind in (b"c", b"i"):
-        ns, checkpoint_id = names.components(rest)[:: 1 if kind == b"c" else -1]
-        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
-    if kind == b"w":
-        head, _, index = rest.rpartition(b"\0")
-        ns, checkpoint_id, task = names.components(head + b"\0")
-        special = f" to the special channel {int(index)}" if index else ""
-        return f"writes of task {task!r}{special} on checkpoint {checkpoint_id!r}{_of(ns)}"
-    if kind == b"b":
-        (ns, channel), version = names.components(rest)[:2], rest.split(b"\0", 2)[2]
-        return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
-    if kind == b"r":
-        return f"run {names.decode(rest)!r}"
-    if kind == b"s":
-        root_id, ns = names.components(rest)
-        return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
-    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
-        return f"chunk {kind.decode()}:{rest.hex()}"
-    raise ValueError
-
-
-def _of(ns: str) -> str:
-    return f" of namespace {ns!r}" if ns else ""
+def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
+    """The next cursor and the fields in a page of HSCAN. Some clients answer a dict, others a flat list."""
+    cursor, found = reply
+    fields = found if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+    if wrong := [pair for pair in fields.items() if {*map(type, pair)} != {bytes}]:
+        raise TypeError(f"{shown(wrong[0])} is no field with its bytes")
+    return int(cursor), fields

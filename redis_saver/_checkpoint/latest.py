@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from redis_saver._checkpoint.auditing import VersionText
+from redis_saver._checkpoint.audit_records import VersionText
+from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.listing import scan_threads
 from redis_saver._common import names, times
 from redis_saver._common.config import Address
@@ -41,7 +42,9 @@ class ChannelValue:
     bytes: int
     """Size of the value as stored, with its chunks."""
     value: Any
-    """The value."""
+    """The value; of a snapshot of a `DeltaChannel` what it holds."""
+    stored: bool = True
+    """False: a `DeltaChannel` of which this checkpoint has no snapshot, so that `value` is None. The graph's `get_state` rebuilds it."""
 
 
 def latest_values(
@@ -62,10 +65,11 @@ def latest_values(
                 [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in some]
             )
             pairs = zip(some, answers, strict=True)
-            found = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
+            read = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
+            found = [one for one in read if one is not None]
             yield Page(found)
-            read = 1 + sum(one.bytes for one in found)
-            size = max(1, min(MAX_BATCH, 4 * size, len(some) * BYTES_PER_BATCH // read))
+            length = 1 + sum(one.bytes for one in found)
+            size = max(1, min(MAX_BATCH, 4 * size, len(some) * BYTES_PER_BATCH // length))
 
 
 def _given(thread_ids: Sequence[str]) -> Stream[str]:
@@ -73,12 +77,18 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
         yield Page(thread_ids[at : at + MAX_BATCH])
 
 
-def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue:
+def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue | None:
+    """The value in an answer; None where the channel has none, and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
         where = Address(thread, ns, names.name_of(raw_id))
-        chunks = codec.as_chunks(context, flat, thread)
-        value = codec.decode_value(context, stored, chunks, channel, where, Allowance(context.limits, where))
+        value = None
+        if stored:
+            chunks = codec.as_chunks(context, flat, thread)
+            value = codec.decode_value(context, stored, chunks, channel, where, Allowance(context.limits, where))
+            value = codec.held(value)
+        elif channel not in unstored(headers.metadata(context, head, where)):
+            return None
         return ChannelValue(
             thread_id=thread,
             checkpoint_id=where.checkpoint_id or "",
@@ -86,4 +96,5 @@ def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequenc
             version=names.version_from(version),
             bytes=len(stored) + sum(map(len, flat[1::2])),
             value=value,
+            stored=bool(stored),
         )

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -15,15 +16,15 @@ from langchain_core.runnables import RunnableConfig
 from redis_saver._checkpoint import guards, ownership
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._client import loops
+from redis_saver._common import times
 from redis_saver._common.config import OWNER_KEY
 from redis_saver._common.display import error_text, shown
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
+from redis_saver.errors import NotOwner, RedisSaverError
 
 _LOG = logging.getLogger("redis_saver.checkpoint")
-_RENEWALS = 3
-"""How often a lease is renewed before it would run out."""
 Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
 
 
@@ -45,7 +46,7 @@ class Ownership:
         self._terms, self._context, self._owner_driver = terms, context, owner_driver
         self._driver, self._take = driver, take
         self._key = context.keyspace.owner_key(terms.thread)
-        self._token, self._pid, self._is_lost = "", 0, False
+        self._nonce, self._token, self._pid, self._is_lost = "", "", 0, False
         self._held = guards.Held()
         self._renewing: Future[None] | None = None
 
@@ -59,86 +60,120 @@ class Ownership:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a renewal found that somebody else took the thread, or that it was deleted. A write finds out at once."""
+        """Whether a renewal found that the thread is not owned by this block any more: it was taken or deleted, or the server lost the key. A write finds out at once."""
         return self._is_lost
 
     # -- the block
 
     def __enter__(self) -> RunnableConfig:
-        return self._begin(self._driver.run(self._taken()))
+        taking = self._taking()
+        try:
+            return self._begin(self._driver.run(taking))
+        except BaseException as error:
+            self._not_begun(error)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._end():
             try:
-                self._owner_driver.run(self._released())
+                self._owner_driver.run(self._released(self._token))
             except self._failures as failed:
                 self._not_released(failed)
 
     async def __aenter__(self) -> RunnableConfig:
-        return self._begin(await self._driver.arun(self._taken()))
+        taking = self._taking()
+        try:
+            return self._begin(await self._driver.arun(taking))
+        except BaseException as error:
+            self._not_begun(error)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if self._end():
             try:
-                await self._owner_driver.arun(self._released())
-            except self._failures as failed:
-                self._not_released(failed)
+                await self._give_back(self._token)
+            except asyncio.CancelledError:  # as in a cancelled scope of anyio, where nothing can be awaited any more
+                loops.start(self._give_back(self._token))
+                raise
 
-    @property
-    def _failures(self) -> tuple[type[Exception], ...]:
-        return self._owner_driver.failures  # type: ignore[attr-defined,no-any-return]
-
-    def _taken(self) -> Generator[Any, Any, Record]:
-        if self._token:
+    def _taking(self) -> Generator[Any, Any, Record]:
+        if self._nonce:
             raise RuntimeError(
                 f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
             )
-        return self._take(self._terms, os.urandom(8).hex())
+        self._nonce = os.urandom(8).hex()
+        return self._take(self._terms, self._nonce)
 
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
-        self._token, self._pid = record.token, os.getpid()
-        self._held.token = record.token
+        self._token = self._held.token = record.token
+        self._pid = os.getpid()
+        self._renewing = loops.start(self._renew())
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
             _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
-        self._renewing = loops.start(self._renew())
         config: RunnableConfig = {"configurable": {"thread_id": terms.thread, OWNER_KEY: record.token}}
         if terms.run_id is not None:
             config["metadata"] = {"run_id": terms.run_id}
         return config
 
+    def _not_begun(self, error: BaseException) -> None:
+        """The block does not begin. The server may have given the thread to it all the same: then it is given back, and nobody waits for that."""
+        nonce, self._nonce = self._nonce, ""
+        if not isinstance(error, NotOwner):
+            loops.start(self._give_back(nonce))
+
     def _end(self) -> bool:
         """Renew the lease no more. Returns whether this process is to give the thread back: the child of a fork is not."""
-        self._held.token = ""
-        guards.hold(self._context.keyspace, self._key, None)
+        guards.let_go(self._context.keyspace, self._key, self._held)
         if self._pid != os.getpid():
             return False
         assert self._renewing is not None  # noqa: S101 - the block has begun
         self._renewing.cancel()
         return True
 
-    def _released(self) -> Operation[bool]:
-        return ownership.release(self._context, self._terms.thread, self._token)
+    def _released(self, token: str) -> Operation[bool]:
+        return ownership.release(self._context, self._terms.thread, token)
+
+    async def _give_back(self, token: str) -> None:
+        try:
+            await self._owner_driver.arun(self._released(token))
+        except self._failures as failed:
+            self._not_released(failed)
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return (*self._owner_driver.failures, RedisSaverError)  # type: ignore[attr-defined]
 
     def _not_released(self, error: Exception) -> None:
         """The lease runs out by itself, so what the block did is not undone by an error."""
-        _LOG.warning("thread %s was not given back: %s", shown(self._terms.thread), error_text(error))
+        thread = shown(self._terms.thread)
+        _LOG.warning(
+            "thread %s was not given back, or it is not known; its lease runs out: %s", thread, error_text(error)
+        )
 
     async def _renew(self) -> None:
-        """Renew the lease, until the block ends or the thread is not owned any more. If the server fails, it is asked again."""
-        terms = self._terms
-        while True:
-            await asyncio.sleep(terms.lease / 1000 / _RENEWALS)
+        """Renew the lease, until the block ends or the thread is not owned any more.
+
+        If the server fails, it is asked again; also if it does not answer before the lease has run out, as the client may have no timeout.
+        """
+        terms, thread = self._terms, shown(self._terms.thread)
+        left = terms.lease / 1000 - terms.renewal_interval
+        while self._held.token:
+            await asyncio.sleep(terms.renewal_interval)
+            renewed = ownership.renew(self._context, terms.thread, self._token, terms.lease)
             try:
-                renewed = ownership.renew(self._context, terms.thread, self._token, terms.lease)
-                is_owned = await self._owner_driver.arun(renewed)
+                is_owned = await asyncio.wait_for(self._owner_driver.arun(renewed), left)
+            except asyncio.TimeoutError:
+                waited = times.shown(timedelta(seconds=left))
+                _LOG.warning("the lease of thread %s was not renewed: no answer in %s", thread, waited)
+                continue
             except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed; and writes find out themselves
-                _LOG.warning("the lease of thread %s was not renewed: %s", shown(terms.thread), error_text(error))
+                _LOG.warning("the lease of thread %s was not renewed: %s", thread, error_text(error))
                 continue
             if not is_owned:
                 self._is_lost = True
-                _LOG.warning("thread %s is owned by somebody else now, or was deleted", shown(terms.thread))
+                _LOG.warning("thread %s was taken or deleted by somebody else, or the server lost its key", thread)
                 return

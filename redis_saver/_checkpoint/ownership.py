@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from datetime import datetime, timedelta, timezone
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from redis_saver._checkpoint import guards
@@ -28,6 +28,8 @@ OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
 """Milliseconds for which Redis keeps the key of an owner behind its lease. So long may an owner be late, and go on if nobody took the thread."""
 _LONGEST_LEASE = timedelta(days=1)
+_RENEWALS = 3
+"""How often a lease is renewed before it would run out."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _MAX_BY = 200
 
@@ -73,7 +75,7 @@ class Record(NamedTuple):
         """Take it apart.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a record.
         """
         token, until, since, run, before, by = raw.decode("ascii").split(" ", 5)
         run_id = None if run == "-" else unquote(run, errors="surrogatepass")
@@ -96,6 +98,11 @@ class Terms(NamedTuple):
     """Seconds; None: as long as it takes."""
     by: str
     run_id: str | None
+
+    @property
+    def renewal_interval(self) -> float:
+        """Seconds from one renewal of the lease to the next."""
+        return self.lease / 1000 / _RENEWALS
 
     @classmethod
     def of(
@@ -125,7 +132,7 @@ class Terms(NamedTuple):
             raise ValueError(f"wait={shown(wait)}: write a duration of at least 0, or None to wait as long as it takes")
         if by is not None and not isinstance(by, str):
             raise TypeError(f"by={shown(by)}: write a str that tells people who the owner is")
-        described = printable(by if by is not None else f"{socket.gethostname()}, process {os.getpid()}", _MAX_BY)
+        described = printable(by or f"{socket.gethostname()}, process {os.getpid()}", _MAX_BY)
         run = None if run_id is None else config.name(run_id, "run_id")
         return cls(
             config.name(thread, "thread_id"),
@@ -171,29 +178,53 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
     mode = "any" if terms.on_busy in ("take", "rollback") else "free"
-    run = "-" if terms.run_id is None else quote(terms.run_id, safe="", errors="surrogatepass")
+    run = "-" if terms.run_id is None else quote(terms.run_id, safe="", errors="surrogatepass").replace("-", "%2D")
     arguments = (nonce, terms.lease, KEPT, mode, run, terms.by)
-    keys = (context.keyspace.owner_key(terms.thread),)
+    key = context.keyspace.owner_key(terms.thread)
     began, pause = time.monotonic(), _SHORTEST_PAUSE
     while True:
-        code, raw, *left = yield Call(scripts.TAKE_OWNERSHIP, keys, arguments)
+        reply = yield Call(scripts.TAKE_OWNERSHIP, (key,), arguments)
         with decoding("who owns thread {!r}", terms.thread):
-            record = Record.of(raw)
-        if code == OwnershipReply.TAKEN:
+            record, left = _answered(reply, nonce)
+        if left is None:
             return record
         waited = time.monotonic() - began
         if terms.on_busy != "wait" or (terms.wait is not None and waited >= terms.wait):
-            raise not_owner(str(record.since), record.by)
-        rest = [left[0] / 1000 + 0.001, pause, *([] if terms.wait is None else [terms.wait - waited])]
-        yield Sleep(max(0.001, min(rest)))
+            raise not_owner(str(record.since), record.by, key)
+        until_free = max(left / 1000, _SHORTEST_PAUSE)
+        yield Sleep(min(until_free, pause, *([] if terms.wait is None else [terms.wait - waited])))
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _answered(reply: Any, nonce: str) -> tuple[Record, int | None]:
+    """What `lua/checkpoint/take_ownership.lua` answers: who owns the thread, and for how many milliseconds still; None: the caller does.
+
+    Raises:
+        ValueError, TypeError: It is no such answer.
+    """
+    code, raw, *rest = reply
+    record = Record.of(raw)
+    if code == OwnershipReply.TAKEN and not rest and record.token.endswith(f"-{nonce}"):
+        return record, None
+    if code == OwnershipReply.OWNED and len(rest) == 1 and isinstance(rest[0], int):
+        return record, rest[0]
+    raise ValueError(f"{shown(reply)} says neither that the thread was taken nor who else has it")
 
 
 def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bool]:
     """Let a lease of so many milliseconds begin anew. Returns False if somebody else took the thread, or it was deleted."""
-    return bool((yield Call(scripts.RENEW_OWNERSHIP, (context.keyspace.owner_key(thread),), (token, lease, KEPT))))
+    reply = yield Call(scripts.RENEW_OWNERSHIP, (context.keyspace.owner_key(thread),), (token, lease, KEPT))
+    return _is_done(reply, thread)
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back. Returns False if it was not owned by that token any more."""
-    return bool((yield Call(scripts.RELEASE_OWNERSHIP, (context.keyspace.owner_key(thread),), (token,))))
+    """Give a thread back, by a token, or by a nonce alone. Returns False if it was not owned by that any more."""
+    reply = yield Call(scripts.RELEASE_OWNERSHIP, (context.keyspace.owner_key(thread),), (token,))
+    return _is_done(reply, thread)
+
+
+def _is_done(reply: Any, thread: str) -> bool:
+    with decoding("who owns thread {!r}", thread):
+        if not isinstance(reply, int) or reply not in (0, 1):
+            raise ValueError(f"{shown(reply)} is neither 1 nor 0")
+    return bool(reply)

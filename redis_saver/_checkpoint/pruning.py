@@ -85,19 +85,28 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     """Remove the checkpoints of some runs, with their writes, in every thread."""
     if not run_ids:
         return
-    members, unread = [names.run(run) for run in run_ids], list[tuple[str, bytes]]()
+    members = [names.run(run) for run in run_ids]
+    found, unread = yield from threads_with_runs(context, members)
+    for thread in found:
+        yield from remove_runs(context, thread, set(members))
+    for thread, text in unread.items():
+        error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
+        raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
+
+
+def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[tuple[list[str], dict[str, bytes]]]:
+    """The threads that have checkpoints of some runs, by their members of the index; and those that cannot be read, with the text of the error."""
+    found, unread = list[str](), dict[str, bytes]()
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_PER_BATCH):
         batch = threads[start : start + THREADS_PER_BATCH]
         replies = yield Batch([Call(scripts.HAS_RUNS, context.keyspace.keys(thread), members) for thread in batch])
         for thread, has_some in zip(batch, replies, strict=True):
             if isinstance(has_some, bytes):
-                unread.append((thread, has_some))
+                unread[thread] = has_some
             elif has_some:
-                yield from remove_runs(context, thread, set(members))
-    for thread, text in unread:
-        error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
-        raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
+                found.append(thread)
+    return found, unread
 
 
 def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
@@ -251,11 +260,15 @@ def _over(
 
 
 def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
-    """The headers of those that stay and whose parent goes: before it does, they lose it, so none ever names a parent that is gone."""
+    """The headers of those that stay and whose parent goes: before it does, they lose it, so none names a parent that this removes.
+
+    Also of those whose parent was gone before, with its run (`delete_for_runs`), as `PostgresSaver.prune` does.
+    """
+    stay = seen.links.keys() - victims
     return [
         [FORGET_PARENT + names.checkpoint(ns, checkpoint_id)]
-        for (ns, checkpoint_id), links in seen.links.items()
-        if (ns, links.parent) in victims and (ns, checkpoint_id) not in victims
+        for ns, checkpoint_id in stay
+        if (parent := seen.links[ns, checkpoint_id].parent) and (ns, parent) not in stay
     ]
 
 

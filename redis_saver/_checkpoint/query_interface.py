@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from typing import Any
 
 from redis_saver._checkpoint import auditing, latest
-from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
+from redis_saver._checkpoint.audit_records import VersionInfo, WriteInfo
 from redis_saver._checkpoint.interface import Interface
 from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.threads import ThreadInfo
@@ -82,10 +82,12 @@ class QueryInterface(Interface[ThreadInfo]):
     ) -> Iterator[ChannelValue]:
         """One channel of the newest checkpoint of many threads; nothing else of them is read.
 
-        Threads without a value in that channel are left out. So are those with a `DeltaChannel`, but for its snapshots.
+        Threads without a value in that channel are left out. A `DeltaChannel` has one stored where the newest checkpoint is a snapshot; else it is
+        answered without its value, and `ChannelValue.stored` is False: a saver does not know the channel's reducer.
 
-        Cost: a round trip for some threads (on a cluster one for each node), 200 at the most, and fewer where values are long: about 4 MB of values at
-        a time, or the value of one thread. With a prefix also a look at all keys of the server, which may name a thread twice, as `threads()`.
+        Cost: a round trip for some threads (on a cluster one for each node), ten at first, then as many as have about 4 MB of values by those that
+        were read before, one at least and 200 at the most. These are in memory at once. With a prefix also a look at all keys of the server, which may
+        name a thread twice, as `threads()`.
 
         Args:
             channel: The channel.

@@ -69,7 +69,7 @@ def _behind(lower: bytes, member: bytes) -> bytes:
 
 def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of all pending writes of a thread."""
-    found = yield from _members(context, thread, b"w")
+    found = yield from members(context, thread, b"w")
     with decoding("the names of pending writes of thread {!r}", thread):
         for member in found:
             if len(names.components(member[1:])) != 3:
@@ -79,12 +79,12 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
 
 def run_members(context: Context, thread: str) -> Operation[list[bytes]]:
     """The members of a thread's runs; a put that keeps the history short leaves some of which no checkpoint is left."""
-    return (yield from _members(context, thread, b"r"))
+    return (yield from members(context, thread, b"r"))
 
 
 def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
     """The members that tell from which root checkpoints calls of subgraphs started, with the calls' namespaces; of threads with a limit alone."""
-    found = yield from _members(context, thread, b"s")
+    found = yield from members(context, thread, b"s")
     with decoding("the subgraph calls of thread {!r}", thread):
         calls: dict[bytes, str] = {}
         for member in found:
@@ -92,10 +92,10 @@ def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
     return calls
 
 
-def _members(context: Context, thread: str, kind: bytes) -> Operation[list[bytes]]:
-    """All members of a kind, in their order."""
-    index, found, lower = context.keyspace.keys(thread).index_key, list[bytes](), b"[" + kind
-    upper = b"(" + bytes((kind[0] + 1,))
+def members(context: Context, thread: str, kind: bytes = b"") -> Operation[list[bytes]]:
+    """All members of a thread's index, or all of a kind, in their order."""
+    index, found = context.keyspace.keys(thread).index_key, list[bytes]()
+    lower, upper = (b"[" + kind, b"(" + bytes((kind[0] + 1,))) if kind else (b"-", b"+")
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
         with decoding("the index of thread {!r}", thread):

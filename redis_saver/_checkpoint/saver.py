@@ -40,7 +40,7 @@ ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
 class Saver(QueryInterface, Generic[ClientT]):
-    """A saver on one Redis or Valkey. Every method has a twin with an `a` in front, for asyncio."""
+    """A saver on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
 
     serde: SerializerProtocol = FastSerializer()
     _driver: RedisDriver | DriverWrapper[Request]
@@ -208,10 +208,10 @@ class Saver(QueryInterface, Generic[ClientT]):
 
 
 def context_of(saver: Saver[Any]) -> Context:
-    """What operations are given of a saver: for rooms that run more of them. It is private to users."""
+    """What operations are given of a saver: for packages that run more of them. It is private to users."""
     return saver._context  # noqa: SLF001
 
 
 def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """What runs a saver's operations at this moment, for the same rooms."""
+    """What runs a saver's operations at this moment, for the same packages."""
     return saver._driver  # noqa: SLF001

@@ -161,7 +161,8 @@ class ThreadInterface(Generic[InfoT]):
         (`NotOwner`) unless it is the one of who owns the thread now. So a run whose thread was taken cannot write any more, however late it
         wakes up. Inside of the block, also `delete_thread`, `prune` and other methods of this saver write as the owner.
 
-        The thread need not exist. Ownership is no part of it: `copy_thread` does not copy it, a deletion by anybody else ends it.
+        The thread need not exist. Ownership is no part of it: `copy_thread` does not copy it. A deletion by anybody else ends it, and so does a
+        copy onto the thread.
 
         Cost: one round trip to take the thread, one to give it back, one for each third of the lease, on an OS thread in the background. Writes take none more.
 
@@ -263,8 +264,9 @@ class ThreadInterface(Generic[InfoT]):
     def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
         """What differs between two checkpoints of a thread: channels, and inside of their values.
 
-        Dicts are compared by key, lists by element between what is the same at the front and at the end of both, messages by id (whatever their
-        order) and field, all else by the bytes that the serializer makes of it. A `DeltaChannel` has a value only where a snapshot was taken.
+        Dicts are compared by key, sets by element, lists by element between what is the same at the front and at the end of both, messages by id (whatever
+        their order) and field, all else by the bytes that the serializer makes of it. A `DeltaChannel` has a value only where a snapshot was taken; where
+        one of the two has none, it is named in `CheckpointDiff.not_compared`.
 
         Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory. Only channels with another
         version are compared.
@@ -315,6 +317,7 @@ class ThreadInterface(Generic[InfoT]):
 
         Raises:
             ThreadNotFound: There is no such thread.
+            ThreadBusy: Over two tiers, only cold has the thread, and it could not be brought back to Redis.
         """
         self._run(
             self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
@@ -333,6 +336,7 @@ class ThreadInterface(Generic[InfoT]):
 
         Raises:
             ThreadNotFound: There is no such thread.
+            ThreadBusy: As `set_thread_ttl`.
         """
         self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
 

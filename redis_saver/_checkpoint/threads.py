@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import index
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -154,8 +155,8 @@ def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
             thread_id=thread,
             checkpoint_id=names.name_of(newest) if newest else None,
             updated_at=times.moment(headers.decode_time(head, thread)) if head else None,
-            checkpoints=checkpoints,
-            bytes=size,
+            checkpoints=index(checkpoints),
+            bytes=index(size),
             ttl=_time_left(left),
             pinned=pinned == 1,
             interrupted=waits == 1,

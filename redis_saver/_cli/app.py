@@ -18,15 +18,17 @@ from redis_saver._cli import (
     inspect_command,
     looking,
     migrate,
+    show_command,
     stats_command,
     threads_command,
+    tree_command,
 )
 from redis_saver._cli.demo_command import CODES, demo
 
 app = typer.Typer(
     name="redis-saver",
     help="LangGraph checkpoints and memory on plain Redis or Valkey.",
-    epilog="Exit codes: 0, all is well; 1, something is not as it should be, or was not done; 2, the words, a URL, a login or a missing package is at fault.",
+    epilog="Exit codes: 0, all is well; 1, something is wrong with a thread or the server, or was not done; 2, a word, a URL, a login or a missing package is at fault.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help"]},
 )
@@ -42,7 +44,7 @@ def _show_version(asked: bool) -> None:
 def _begin(
     *,
     version: Annotated[  # noqa: ARG001 - its callback does what it says
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """LangGraph checkpoints and memory on plain Redis or Valkey."""
@@ -52,6 +54,8 @@ def _begin(
 
 app.command("demo", epilog=CODES)(demo)
 threads_command.add(app)
+show_command.add(app)
+tree_command.add(app)
 looking.add(app)
 changing.add(app)
 stats_command.add(app)
@@ -61,3 +65,6 @@ migrate.add(app)
 flush.add(app)
 check.add(app)
 forget.add(app)
+
+command = typer.main.get_command(app)
+"""All of it, made once: a call of `app` makes it anew, which takes longer than most commands."""

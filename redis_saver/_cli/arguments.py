@@ -11,6 +11,7 @@ import typer
 from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
+from redis_saver._client import urls
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable
 from redis_saver._store.places import check_labels
@@ -37,16 +38,25 @@ Postgres: TypeAlias = Annotated[
     str | None,
     typer.Option("--postgres", metavar="URL", help="The cold tier behind it, such as postgresql://user@host/database."),
 ]
+Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The name of the thread.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Namespace: TypeAlias = Annotated[
     str, typer.Option("--ns", metavar="NAMESPACE", help="The namespace of a subgraph; empty: the root.")
 ]
+AnyNamespace: TypeAlias = Annotated[
+    str | None, typer.Option("--ns", metavar="NAMESPACE", help="One namespace; empty: the root. Default: all.")
+]
+LOOKING = (
+    "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. With LANGGRAPH_AES_KEY set, values "
+    "are decrypted. Objects are made only of classes that LangGraph calls safe."
+)
+"""What stands below the help of commands that look into a thread."""
 
 
 class Words(TyperCommand):
     """A command with options that take one word or more, as `--namespace memories user-1`. Each use of one becomes a single word, joined by NUL."""
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"--namespace", "--thread"})
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"--namespace"})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Join the words, then parse as any command."""
@@ -72,14 +82,32 @@ def words_of(uses: Iterable[str]) -> list[list[str]]:
     return [use.split("\0") for use in uses]
 
 
-def needed(url: str | None, option: str = "--redis", variable: str = "REDIS_URL") -> str:
-    """A URL that has to be given.
+def redis_url(url: str | None) -> str:
+    """The URL of a server of Redis or Valkey, which has to be given.
 
     Raises:
-        EndpointError: It is not.
+        EndpointError: There is none, or it is another one, or that of an embedded server.
     """
     if not url:
-        raise EndpointError(f"{option} URL is missing, and there is no {variable} in the environment")
+        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        refuse_embedded(url)
+    if scheme not in urls.SCHEMES:
+        forms = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+        raise EndpointError(f"--redis {urls.without_login(url)} is not the URL of a server: write {forms}")
+    return url
+
+
+def postgres_url(url: str | None) -> str | None:
+    """The URL of a cold tier, where one is given.
+
+    Raises:
+        EndpointError: It is the URL of something else.
+    """
+    if url and url.partition(":")[0] not in ("postgresql", "postgres"):
+        form = "postgresql://user@host/database"
+        raise EndpointError(f"--postgres {urls.without_login(url)} is not the URL of a database: write {form}")
     return url
 
 
@@ -102,6 +130,9 @@ def count(what: str, least: int) -> Callable[[str | int], int]:
         return int(text)
 
     return read
+
+
+Limit: TypeAlias = Annotated[int, typer.Option(metavar="N", parser=count("lines", 1), help="Show the newest N.")]
 
 
 def labels_of(words: Sequence[str]) -> tuple[str, ...]:

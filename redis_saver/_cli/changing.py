@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from redis_saver._checkpoint.pruning import Pruned, added
+from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count, duration
+from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, Thread, count, duration
 from redis_saver._cli.opening import Savers, opened_savers
+from redis_saver._cli.overview import about
 from redis_saver._common.display import printable
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, ThreadDamaged, ThreadNotFound
 
@@ -19,32 +22,33 @@ _CODES = (
     "Exit code: 0, done, or nothing was to be done; 1, some of the threads were not there or could not be changed (stderr names them); 2, the words, "
     "a URL, a login or a missing package is at fault."
 )
-_Thread: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The name of the thread.")]
-_Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD...", help="The names of the threads.")]
+_Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD", help="The names of the threads.")]
 _CLEAR = "none"
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands."""
-    commands = (
-        ("ttl", _ttl),
-        ("pin", _pin),
-        ("unpin", _unpin),
-        ("delete", _delete),
-        ("prune", _prune),
-        ("copy", _copy),
+    commands: tuple[tuple[str, Callable[..., int], str | None], ...] = (
+        ("ttl", _ttl, None),
+        ("pin", _pinning(pinned=True), "Keep threads in Redis until unpin, whatever their TTL."),
+        (
+            "unpin",
+            _pinning(pinned=False),
+            "End a pin. Threads expire again from their next write on, if its saver has a TTL.",
+        ),
+        ("delete", _delete, None),
+        ("prune", _prune, None),
+        ("copy", _copy, None),
     )
-    for name, command in commands:
-        app.command(name, epilog=_CODES)(command)
+    for name, command, text in commands:
+        app.command(name, help=text, epilog=_CODES)(command)
 
 
 def _ttl(
-    thread: _Thread,
+    thread: Thread,
     ttl: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[DURATION]", help="A TTL of its own, such as 7d or 90m; none: that of its saver again."
-        ),
+        typer.Argument(metavar="DURATION", help="A TTL of its own, such as 7d or 90m; none: its saver's TTL again."),
     ] = None,
     *,
     url: Redis = None,
@@ -52,7 +56,7 @@ def _ttl(
     prefix: Prefix = "langgraph",
     as_json: Json = False,
 ) -> int:
-    """Show when a thread expires in Redis, or set it: so long after now, and after each write from now on."""
+    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write."""
     span = None if ttl is None or ttl == _CLEAR else duration(ttl)
     with opened_savers(url, prefix, postgres, readable=False) as savers:
         if ttl is not None:
@@ -65,33 +69,47 @@ def _ttl(
     return 0
 
 
-def _pin(
-    threads: _Threads,
-    *,
-    url: Redis = None,
-    postgres: Postgres = None,
-    prefix: Prefix = "langgraph",
+def _pinning(*, pinned: bool) -> Callable[..., int]:
+    """The command `pin`, or `unpin`."""
+
+    def command(
+        threads: _Threads,
+        *,
+        url: Redis = None,
+        postgres: Postgres = None,
+        prefix: Prefix = "langgraph",
+        as_json: Json = False,
+    ) -> int:
+        with opened_savers(url, prefix, postgres, readable=False) as savers:
+            change = savers.saver.pin if pinned else savers.saver.unpin
+            return _each(threads, change, "pinned" if pinned else "unpinned", {"pinned": pinned}, as_json=as_json)
+
+    return command
+
+
+def _each(
+    threads: Sequence[str], change: Callable[[str], None], done: str, told: Mapping[str, Any], *, as_json: bool
 ) -> int:
-    """Keep threads in Redis until unpin, whatever their TTL."""
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
-        return _each(threads, savers.saver.pin, "pinned")
+    """Change some threads. Those that are not there, or cannot be changed, are named.
 
+    Args:
+        threads: Their names.
+        change: What changes one.
+        done: What is said of one that was changed.
+        told: The same, for JSON.
+        as_json: Whether JSON is printed.
 
-def _unpin(
-    threads: _Threads,
-    *,
-    url: Redis = None,
-    postgres: Postgres = None,
-    prefix: Prefix = "langgraph",
-) -> int:
-    """End a pin. The thread's deadline is that of its next write, by a saver with a TTL."""
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
-        return _each(threads, savers.saver.unpin, "unpinned")
-
-
-def _each(threads: Sequence[str], change: Callable[[str], None], done: str) -> int:
-    """Change some threads. Those that are not there, or cannot be changed, are named."""
-    failed = [thread for thread in dict.fromkeys(threads) if not _attempt(thread, change, done)]
+    Returns:
+        The exit code.
+    """
+    failed = 0
+    for thread in dict.fromkeys(threads):
+        if not _attempt(thread, change, done):
+            failed += 1
+        elif as_json:
+            screen.emit({"thread_id": thread, **told})
+        else:
+            screen.line(f"{done}: {screen.named(thread)}")
     return 1 if failed else 0
 
 
@@ -102,10 +120,8 @@ def _attempt(thread: str, change: Callable[[str], None], done: str) -> bool:
     except EndpointError:
         raise
     except (RedisSaverError, NotImplementedError) as error:
-        screen.note(f"not {done or 'pruned'}: {screen.named(thread)}: {printable(str(error))}")
+        screen.note(f"not {done}: {screen.named(thread)}: {printable(str(error))}")
         return False
-    if done:
-        screen.line(f"{done}: {screen.named(thread)}")
     return True
 
 
@@ -116,10 +132,11 @@ def _delete(
     url: Redis = None,
     postgres: Postgres = None,
     prefix: Prefix = "langgraph",
+    as_json: Json = False,
 ) -> int:
     """Delete threads, with all their history. It asks first.
 
-    A damaged thread is deleted, too. What a user has in all (threads by a prefix, items of the store): see forget.
+    A damaged thread is deleted, too. To delete all threads and items of a user, use forget.
     """
     wanted = list(dict.fromkeys(threads))
     with opened_savers(url, prefix, postgres, readable=False) as savers:
@@ -128,7 +145,8 @@ def _delete(
         if not yes and not _agreed([_described(savers, thread) for thread in wanted]):
             screen.note("nothing was deleted")
             return 0
-        return _each(wanted, lambda thread: _delete_one(savers, thread), "deleted")
+        delete = partial(_delete_one, savers)
+        return _each(wanted, delete, "deleted", {"deleted": True}, as_json=as_json)
 
 
 def _find(savers: Savers, thread: str) -> Any:
@@ -160,8 +178,8 @@ def _agreed(lines: Sequence[str]) -> bool:
     if not sys.stdin.isatty():
         raise EndpointError("nobody can be asked, as this is no terminal: say --yes. Nothing was deleted")
     for text in lines:
-        screen.line(text)
-    return bool(typer.confirm("Delete?"))
+        screen.note(text)
+    return bool(typer.confirm("Delete?", err=True))
 
 
 def _delete_one(savers: Savers, thread: str) -> None:
@@ -171,9 +189,7 @@ def _delete_one(savers: Savers, thread: str) -> None:
 
 
 def _prune(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="The names of the threads.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="All threads.")] = False,
     thread_prefix: Annotated[
@@ -181,7 +197,9 @@ def _prune(
     ] = None,
     keep_last: Annotated[
         int | None,
-        typer.Option(metavar="N", parser=count("checkpoints", 1), help="Keep so many of each namespace. Default: 1."),
+        typer.Option(
+            metavar="N", parser=count("checkpoints", 1), help="Keep the newest N of each namespace. Default: 1."
+        ),
     ] = None,
     older_than: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Remove only what is older, such as 30d.")
@@ -195,16 +213,20 @@ def _prune(
     """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove."""
     if sum((bool(threads), every, thread_prefix is not None)) != 1:
         raise typer.BadParameter("name the threads, or say --all, or --thread-prefix TEXT.", param_hint="THREAD")
+    if thread_prefix == "":
+        raise typer.BadParameter("every thread's name begins with '': say --all.", param_hint="--thread-prefix")
     settings: dict[str, Any] = {"keep_last": keep_last, "older_than": older_than, "dry_run": not yes}
     removed: list[Pruned] = []
 
     def prune(thread: str) -> None:
+        if threads:  # of all threads, some may expire meanwhile
+            savers.thread(thread)
         savers.refuse_cold_backed(thread, "pruned")
         removed.append(savers.saver.prune([thread], **settings))
 
     with opened_savers(url, prefix, postgres, readable=False) as savers:
-        names = threads or [one.thread_id for one in savers.saver.threads(thread_prefix or "")]
-        failed = [thread for thread in dict.fromkeys(names) if not _attempt(thread, prune, "")]
+        names = threads or _names(savers, thread_prefix or "")
+        failed = [thread for thread in dict.fromkeys(names) if not _attempt(thread, prune, "pruned")]
     total, pruned = Pruned(), sum(one.checkpoints > 0 for one in removed)
     for one in removed:
         total = added(total, one)
@@ -216,6 +238,11 @@ def _prune(
     return 1 if failed else 0
 
 
+def _names(savers: Savers, prefix: str) -> list[str]:
+    """The threads whose names begin so, damaged ones too."""
+    return [one.thread_id for one in savers.threads(ThreadQuery(prefix))]
+
+
 def _copy(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the thread.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
@@ -224,6 +251,7 @@ def _copy(
     url: Redis = None,
     postgres: Postgres = None,
     prefix: Prefix = "langgraph",
+    as_json: Json = False,
 ) -> int:
     """Copy a thread with all its history. The copy shows up in one step, and has no TTL."""
     with opened_savers(url, prefix, postgres, readable=False) as savers:
@@ -236,5 +264,8 @@ def _copy(
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
         found = savers.thread(target)
-    screen.line(f"copied: {screen.named(target)} has {found.checkpoints:,} checkpoints, {found.bytes:,} bytes")
+    if as_json:
+        screen.emit({**about(found), "copied_from": source})
+    else:
+        screen.line(f"copied: {screen.named(target)} has {found.checkpoints:,} checkpoints, {found.bytes:,} bytes")
     return 0

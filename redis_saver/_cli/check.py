@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.inventory import Finding
-from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, is_encrypted, needed
+from redis_saver._checkpoint.findings import Finding
+from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, is_encrypted, postgres_url, redis_url
+from redis_saver._cli.opening import cold_failed
 from redis_saver._migrate.opening import opened
 from redis_saver._tiered.sync import TieredSaver
-from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
+from redis_saver.errors import ThreadBusy, ThreadNotFound
 
 _CODES = (
     "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at fault. "
@@ -29,9 +30,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _check(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="The names of the threads.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
     *,
     every: Annotated[
         bool, typer.Option("--all", help="Check all threads; those that are sound are only counted.")
@@ -47,7 +46,7 @@ def _check(
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    url = needed(url)
+    url, postgres = redis_url(url), postgres_url(postgres)
     with ExitStack() as stack:
         endpoint = stack.enter_context(opened(url, target=False, prefix=prefix, require_encryption=is_encrypted()))
         hot = endpoint.saver
@@ -60,7 +59,7 @@ def _check(
         try:
             return _tell((_report(saver, thread) for thread in wanted), every=every, as_json=as_json)
         except failures as error:
-            raise EndpointError(f"--postgres: {error}") from error
+            raise cold_failed(error) from error
 
 
 def _report(saver: Any, thread: str) -> CheckReport:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, needed, refuse_embedded, words_of
-from redis_saver._cli.opening import Savers
+from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, postgres_url, redis_url, words_of
+from redis_saver._cli.opening import Savers, cold_failed
 from redis_saver._common.display import printable, shown
 from redis_saver._migrate.item_endpoints import OurItems
 from redis_saver._migrate.item_opening import opened_cold, opened_store
@@ -35,7 +35,7 @@ _CODES = (
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("forget", cls=Words, epilog=_CODES)(_forget)
+    app.command("forget", cls=_Words, epilog=_CODES)(_forget)
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ class _Part:
     """How much of it there is."""
     delete: Callable[[], int | None]
     """Deletes it. Returns how much went; None: it was damaged, and cannot be counted."""
+
+
+class _Words(Words):
+    """Here `--thread` takes several names, too."""
+
+    OPTIONS = Words.OPTIONS | {"--thread"}
 
 
 def _forget(
@@ -110,8 +116,7 @@ def _forget(
         raise EndpointError(
             "--thread-prefix '': every thread's name begins so. Write what the names of this user's threads begin with"
         )
-    given = Options(threads, thread_prefix or (), needed(url), postgres, prefix, store_prefix)
-    refuse_embedded(given.url)
+    given = Options(threads, thread_prefix or (), redis_url(url), postgres_url(postgres), prefix, store_prefix)
     with ExitStack() as stack:
         parts: list[_Part] = []
         if given.threads or given.thread_prefixes:
@@ -175,7 +180,7 @@ class _Threads:
         try:
             yield
         except self._failures as error:
-            raise EndpointError(f"--postgres: {printable(str(error))}") from error
+            raise cold_failed(error) from error
 
 
 def _of_namespaces(given: Options, stack: ExitStack, namespaces: Sequence[tuple[str, ...]]) -> list[_Part]:

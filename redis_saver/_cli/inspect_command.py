@@ -29,16 +29,20 @@ def add(app: typer.Typer) -> None:
 
 def _inspect(
     thread: Annotated[
-        str | None, typer.Argument(metavar="[THREAD]", help="Print the URL of this thread; by default of all.")
+        str | None,
+        typer.Argument(metavar="THREAD", help="Print the URL of this thread; by default that of all threads."),
     ] = None,
     *,
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="The address to listen on. Any but the loopback shows it to others.")
+        str,
+        typer.Option(
+            metavar="HOST", help="The address to listen on. Any but the loopback lets other machines connect."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0: a free one.")] = 0,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name under which the pages are reached, beside --host. May be repeated."),
+        typer.Option(metavar="NAME", help="Another host name by which browsers may reach the pages. May be repeated."),
     ] = None,
     mask: Annotated[
         list[str] | None,
@@ -52,7 +56,7 @@ def _inspect(
         typer.Option(
             metavar="TEXT",
             envvar="REDIS_SAVER_INSPECTOR_TOKEN",
-            help="What the URL has to name. Default: a random one.",
+            help="The token that the URL has to carry. Default: a random one.",
         ),
     ] = None,
     allow_changes: Annotated[
@@ -74,7 +78,7 @@ def _inspect(
         raise EndpointError(f"this needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
     token = token or secrets.token_urlsafe(24)
     names = [host, *_LOOPBACK, *(allowed_host or ())]
-    with opened_savers(url, prefix, postgres) as savers, _listening(host, port) as listening:
+    with opened_savers(url, prefix, postgres, long_running=True) as savers, _listening(host, port) as listening:
         app = inspector.app(
             savers.saver,
             token=token,

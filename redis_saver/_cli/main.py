@@ -6,13 +6,15 @@ import re
 import sys
 from collections.abc import Sequence
 
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
 
 from redis_saver._client.urls import without_login, without_password
 from redis_saver._common.display import printable
 from redis_saver.errors import RedisSaverError
 
 _MAX_LINE = 400
+_SCRIPT_REFUSED = "user executing the script can't run this command"
+"""What a server says of a script that may be called, and has a command in it that may not."""
 _LOGIN = re.compile(r"//[^/\s]*@")
 
 
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RedisError, RedisClusterException, ValueError) as error:
         url = about["url"]
         said = without_password(str(error), url)
+        if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in said:
+            said = f"{said.rstrip('.')}. This user lacks a right: docs/operations.md has those that each use needs"
         return _complain(said if said.startswith("url=") else f"{without_login(url)}: {said}")
     except KeyboardInterrupt:
         return 130
@@ -47,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str] | None, about: dict[str, str]) -> int:
     import typer  # noqa: PLC0415 - the extra may be missing
 
-    from redis_saver._cli.app import app  # noqa: PLC0415
+    from redis_saver._cli.app import command  # noqa: PLC0415
 
     usage_error: type[Exception] = typer.BadParameter.__mro__[
         1
     ]  # of all words that make no sense; it has no public name
     try:
-        return int(app(arguments, prog_name="redis-saver", standalone_mode=False, obj=about) or 0)
+        return int(command(arguments, prog_name="redis-saver", standalone_mode=False, obj=about) or 0)
     except usage_error as error:
         _refuse(error)
         raise SystemExit(2) from None
@@ -67,7 +71,8 @@ def _refuse(error: Exception) -> None:
     path = context.command_path if context else "redis-saver"
     said = getattr(error, "format_message", error.__str__)()
     line = _LOGIN.sub("//", printable(str(said), _MAX_LINE))
-    sys.stderr.write(f"{path}: {line} Try '{path} --help'.\n")
+    end = "" if line.endswith((".", "?", "!")) else "."
+    sys.stderr.write(f"{path}: {line}{end} Try '{path} --help'.\n")
 
 
 def _complain(text: str) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -123,10 +123,10 @@ def _migrate(
 ) -> int:
     """Copy threads between savers with all their history, and compare.
 
-    What the target has already is not written again, so an interrupted migration goes on where it ended. A thread that differs in the target is left
-    alone and named. With --store: copy the items of a store.
+    What the target has already is not written again, so an interrupted migration goes on where it ended.
+    A thread that differs in the target is left alone and named. With --store: copy the items of a store.
     """
-    names = threads, thread_prefix, sample, store, source_prefix, target_prefix, _last(namespace)
+    names = threads, thread_prefix, sample, store, source_prefix, target_prefix, _labels(namespace)
     return _run(Options(source, target, *names, ttl, replace, dry_run))
 
 
@@ -146,7 +146,7 @@ def _export(
     The file appears under its name when it is complete.
     """
     names = threads, thread_prefix, sample, store, source_prefix
-    return _run(Options(source, _file(target), *names, namespace=_last(namespace)))
+    return _run(Options(source, _file(target), *names, namespace=_labels(namespace)))
 
 
 def _import(
@@ -167,14 +167,25 @@ def _import(
     Its first line says which. The whole file is checked before anything is written.
     """
     given = Options(
-        _file(source), target, threads, thread_prefix, sample, target_prefix=target_prefix, namespace=_last(namespace)
+        _file(source), target, threads, thread_prefix, sample, target_prefix=target_prefix, namespace=_labels(namespace)
     )
     return _run(dataclasses.replace(given, ttl=ttl, replace=replace, dry_run=dry_run))
 
 
-def _last(uses: Sequence[str] | None) -> Sequence[str] | None:
-    """The labels of the last use of an option."""
-    return words_of(uses)[-1] if uses else None
+def _labels(uses: Sequence[str] | None) -> Sequence[str] | None:
+    """The labels that `--namespace` was given.
+
+    Raises:
+        EndpointError: It was given more than once.
+    """
+    if not uses:
+        return None
+    first, *others = words_of(uses)
+    if others:
+        raise EndpointError(
+            f"--namespace {shown(' '.join(others[0]))}: give --namespace once, and run this again for another"
+        )
+    return first
 
 
 def _file(text: str) -> str:
@@ -213,8 +224,15 @@ def _move_threads(given: Options) -> int:
         def progress(report: Report) -> None:
             show(report.threads, report.total, f"{report.checkpoints:,} checkpoints")
 
-        settings: Any = {"threads": given.threads, "thread_prefix": given.thread_prefix, "sample": given.sample}
-        report = migrate(source, target, progress=progress, dry_run=given.dry_run, **settings)
+        report = migrate(
+            source,
+            target,
+            threads=given.threads,
+            thread_prefix=given.thread_prefix,
+            sample=given.sample,
+            dry_run=given.dry_run,
+            progress=progress,
+        )
     _tell(report, dry_run=given.dry_run)
     if given.thread_prefix and not report.total:
         sys.stderr.write(f"no thread's name begins with {shown(given.thread_prefix)}\n")

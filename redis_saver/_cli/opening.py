@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,23 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.sync import RedisSaver
-from redis_saver._cli.arguments import is_encrypted, needed, refuse_embedded
+from redis_saver._checkpoint.threads import ThreadQuery
+from redis_saver._cli.arguments import is_encrypted, postgres_url, redis_url
+from redis_saver._cli.health import Cold
 from redis_saver._common.display import printable, shown
-from redis_saver._engine.requests import Command, Operation
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Operation
 from redis_saver._migrate.opening import opened
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
+from redis_saver._tiered.all_threads import threads_of, tiered_threads
+from redis_saver._tiered.saver import driver_over, tiers_of, with_own_errors
 from redis_saver._tiered.sync import TieredSaver
-from redis_saver.errors import EndpointError, ThreadNotFound
+from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
+
+_NO_TABLE = "42P01"
+_CONNECTIONS = 4
+"""To Postgres, for a command that answers several at once."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,12 @@ class Savers:
             raise ThreadNotFound(f"thread {shown(name)} is not there: see whether its name and --prefix are right")
         return found
 
+    def threads(self, asked: ThreadQuery) -> Iterator[Any]:
+        """The threads that are looked for, each once, and all that are damaged, as `Damaged`; in front of a cold tier those of both."""
+        if self.has_cold:
+            return driver_over(self.saver).stream(with_own_errors(tiered_threads(tiers_of(self.saver), asked)))
+        return driver_of(self.hot).stream(threads_of(context_of(self.hot), asked))
+
     def refuse_cold_backed(self, name: str, done: str) -> None:
         """Refuse what would be undone by a cold tier.
 
@@ -58,13 +73,16 @@ class Savers:
 
 
 def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
-    (found,) = yield Command(("HMGET", context.keyspace.keys(name).data_key, "@cold_backed"))
+    try:
+        (found,) = yield Call(scripts.READ_FIELDS, (context.keyspace.keys(name).data_key,), (1, "@cold_backed"))
+    except KeyConflict:  # it is no thread, and what would change it says so
+        return False
     return found is not None
 
 
 @contextmanager
 def opened_savers(
-    url: str | None, prefix: str, postgres: str | None = None, *, readable: bool = True
+    url: str | None, prefix: str, postgres: str | None = None, *, readable: bool = True, long_running: bool = False
 ) -> Iterator[Savers]:
     """The savers that URLs name.
 
@@ -74,11 +92,12 @@ def opened_savers(
         postgres: Of the cold tier, if there is one.
         readable: Whether values become objects, if their classes are among those that LangGraph calls safe. If not, they stay packed, so
             that what is copied is the same byte for byte.
+        long_running: Whether the command goes on when Postgres was gone and is back: then it has a pool of connections instead of one.
 
     Raises:
         EndpointError: A URL is not understood, leads nowhere, or Postgres fails.
     """
-    refuse_embedded(url := needed(url))
+    url, postgres = redis_url(url), postgres_url(postgres)
     with ExitStack() as stack:
         hot = stack.enter_context(opened(url, target=False, prefix=prefix)).saver
         if readable:
@@ -87,11 +106,24 @@ def opened_savers(
             yield Savers(hot, hot, has_cold=False)
             return
         cold = stack.enter_context(opened(postgres, target=False))
-        cold.saver.serde = hot.serde
+        saver = (
+            stack.enter_context(closing(Cold(postgres, _CONNECTIONS, setup=False))).saver
+            if long_running
+            else cold.saver
+        )
+        saver.serde = hot.serde
         try:
-            yield Savers(TieredSaver(hot, cold.saver), hot, has_cold=True)
+            yield Savers(TieredSaver(hot, saver), hot, has_cold=True)
         except cold.failures as error:
-            raise EndpointError(f"--postgres: {printable(str(error))}") from error
+            raise cold_failed(error) from error
+
+
+def cold_failed(error: Exception) -> EndpointError:
+    """The error for one of Postgres, while a command was at work."""
+    remedy = ". It has none of LangGraph's tables: see whether it is the right database"
+    return EndpointError(
+        f"--postgres: {printable(str(error))}{remedy if getattr(error, 'sqlstate', '') == _NO_TABLE else ''}"
+    )
 
 
 def readable_serializer() -> SerializerProtocol:

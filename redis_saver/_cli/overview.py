@@ -11,18 +11,20 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_saver._checkpoint import threads
-from redis_saver._checkpoint.listing import scan_threads
-from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
+from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common.names import DIRTY
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan, Stream
+from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.context import Context
-from redis_saver.errors import RedisSaverError
+from redis_saver._tiered.all_threads import Damaged, threads_of
 
 _SOON = timedelta(hours=1)
 MAX_NAMED = 20
 """The most damaged threads that are named."""
+
+OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"
+"""What helps where there is no thread at all."""
 
 
 def state_of(info: Any) -> str:
@@ -94,53 +96,9 @@ class Overview:
             self.errors[one.thread_id] = str(one.error)
 
 
-@dataclass(frozen=True)
-class Damaged:
-    """A thread that cannot be read."""
-
-    thread_id: str
-    error: RedisSaverError
-
-
-def some_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
-    """The threads that are looked for, each once, and all that are damaged, where `threads()` ends at the first one."""
-    seen, pump = set[str](), Pump(scan_threads(context))
-    for step in pump:
-        if not isinstance(step, Page):
-            with pump:
-                pump.reply = yield step
-            continue
-        names = [name for name in step.items if name not in seen and name.startswith(asked.prefix)]
-        seen.update(names)
-        if names:
-            yield Page((yield from _together(context, names, asked)))
-
-
-def _together(context: Context, names: list[str], asked: ThreadQuery) -> Operation[list[ThreadInfo | Damaged]]:
-    """Some threads: at once, or one by one where some cannot be read."""
-    found = list[ThreadInfo | Damaged]()
-    try:
-        answers = yield Batch([threads.described(context, name, asked) for name in names])
-        pairs = zip(names, answers, strict=True)
-        found.extend(threads.info(name, answer) for name, answer in pairs if answer is not None)
-    except RedisSaverError:
-        found.clear()
-        for name in names:
-            found += yield from _alone(context, name, asked)
-    return [one for one in found if isinstance(one, Damaged) or asked.is_updated(one.updated_at)]
-
-
-def _alone(context: Context, name: str, asked: ThreadQuery) -> Operation[list[ThreadInfo | Damaged]]:
-    try:
-        answer = yield threads.described(context, name, asked)
-        return [] if answer is None else [threads.info(name, answer)]
-    except RedisSaverError as error:
-        return [Damaged(name, error)]
-
-
 def overview(context: Context) -> Operation[Overview]:
     """Count all threads, damaged ones too; with SCAN, a page at a time. No values are read."""
-    found, pump = Overview(), Pump(some_threads(context, threads.ANY))
+    found, pump = Overview(), Pump(threads_of(context, threads.ANY))
     for step in pump:
         if not isinstance(step, Page):
             with pump:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from langchain_core.messages import BaseMessage
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +32,10 @@ KINDS = {
 _GIST = 60
 """Characters of a value in short."""
 _DEEPEST = 100
+_GAP = 2
+"""Blanks between two columns."""
+_NARROWEST = 12
+"""What is left at least of a column that is cut."""
 
 
 def console() -> Console:
@@ -40,20 +46,71 @@ def console() -> Console:
     return found
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Iterable[str] = ()) -> None:
-    """Print a table without lines. The columns named in `right` are numbers."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Iterable[str] = (),
+    whole: Iterable[str] = (),
+    wrapped: bool = False,
+) -> None:
+    """Print a table without lines.
+
+    On a terminal its rows are no wider than that. The widest columns are cut first. What still has no room are the last columns: they are left out, and
+    stderr names them.
+
+    Args:
+        columns: Their heads.
+        rows: The cells.
+        right: The columns that are numbers. They are not cut.
+        whole: Others that are not cut, as what is cut is of no use: ids and times.
+        wrapped: Whether the last column goes on in the next line, where it would be cut.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    widths = [max([cell_len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+    numbers, to = set(right), console()
+    if to.is_terminal:
+        kept = numbers | set(whole)
+        widths = _fitted(widths, [name in kept for name in columns], to.width)
+    to.width = max(to.width, sum(widths) + _GAP * len(widths))
     made = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
-    numbers = set(right)
-    for column in columns:
-        justify: Any = "right" if column in numbers else "left"
-        made.add_column(Text(column), no_wrap=True, overflow="ellipsis", justify=justify)
-    for row in rows:
-        made.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
-    to = console()
+    for name, width in zip(columns, widths, strict=False):
+        is_cut = not wrapped or len(made.columns) < len(columns) - 1
+        overflow: Any = "ellipsis" if is_cut else "fold"
+        justify: Any = "right" if name in numbers else "left"
+        made.add_column(Text(name), no_wrap=is_cut, overflow=overflow, justify=justify, width=width)
+    for row in cells:
+        made.add_row(*row[: len(widths)])
     with to.capture() as capture:
         to.print(made)
-    for line in capture.get().splitlines():
-        sys.stdout.write(line.rstrip() + "\n")
+    for text in capture.get().splitlines():
+        sys.stdout.write(text.rstrip() + "\n")
+    if left_out := columns[len(widths) :]:
+        note(f"the terminal is too narrow for: {', '.join(left_out)}; a wider one shows them, and so does --json")
+
+
+def _fitted(widths: Sequence[int], kept: Sequence[bool], room: int) -> list[int]:
+    """The widths of as many columns, from the first on, as have room beside each other. One that may be cut keeps `_NARROWEST` at least."""
+    least = [width if keep else min(width, _NARROWEST) for width, keep in zip(widths, kept, strict=True)]
+    count = len(widths)
+    while count > 1 and sum(least[:count]) + _GAP * (count - 1) > room:
+        count -= 1
+    fitted = [max(least[at], min(widths[at], room)) for at in range(count)]
+    over = sum(fitted) + _GAP * (count - 1) - room
+    while over > 0 and (some := [at for at in range(count) if fitted[at] > least[at]]):
+        fitted[max(some, key=fitted.__getitem__)] -= 1
+        over -= 1
+    return fitted
+
+
+def looks(*, watch: bool, cleared: bool) -> Iterator[None]:
+    """Once; or every two seconds, on a cleared screen if that is said, until Ctrl-C."""
+    yield
+    while watch:
+        time.sleep(2)
+        if cleared:
+            console().clear()
+        yield
 
 
 def line(text: str) -> None:
@@ -102,22 +159,26 @@ def size(amount: int | None) -> str:
 def gist(value: Any) -> str:
     """A value in short, in one line."""
     if isinstance(value, BaseMessage):
-        text = (
-            f"{value.type}: {value.content}"
-            if value.content
-            else f"{value.type}: {len(getattr(value, 'tool_calls', ()))} tool calls"
-        )
+        calls = ", ".join(str(call["name"]) for call in getattr(value, "tool_calls", ()))
+        text = f"{value.type}: {value.content or (f'calls {calls}' if calls else '')}"
+    elif isinstance(value, _interrupts()):
+        return gist(value.value)
     elif isinstance(value, (bytes, bytearray)):
         return f"{len(value):,} bytes"
     elif isinstance(value, (list, tuple)) and value:
-        last = gist(value[-1])
-        text = f"{len(value):,} elements, the last: {last}"
+        text = f"{'1 element' if len(value) == 1 else f'{len(value):,} elements, the last'}: {gist(value[-1])}"
     elif isinstance(value, Mapping) and len(value) > 3:
         text = f"{len(value):,} keys: {', '.join(map(str, list(value)[:10]))}"
     else:
         text = value if isinstance(value, str) else repr(value)
     cut = text if len(text) <= _GIST else f"{text[:_GIST]}..."
     return cut if cut.isprintable() else shown(cut)
+
+
+def _interrupts() -> tuple[type[Any], ...]:
+    """LangGraph's `Interrupt`, if a value can be one: to import it takes as long as all the rest of a command."""
+    types = sys.modules.get("langgraph.types")
+    return () if types is None else (types.Interrupt,)
 
 
 def emit(found: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import Json, Prefix, Redis, needed
+from redis_saver._cli.arguments import Json, Prefix, Redis, redis_url
 from redis_saver._cli.opening import opened_savers
 from redis_saver._cli.overview import Answers, Overview, overview
 from redis_saver._client.clients import connect
@@ -40,8 +39,8 @@ def _stats(
 
     It looks at all keys of the server with SCAN, and reads no values. What one process counts of its own calls is `stats()` in Python.
     """
-    with opened_savers(url, prefix) as savers, closing(connect(needed(url), asynchronous=False)) as client:
-        while True:
+    with opened_savers(url, prefix) as savers, closing(connect(redis_url(url), asynchronous=False)) as client:
+        for _ in screen.looks(watch=watch, cleared=not as_json):
             counted = driver_of(savers.hot).run(overview(context_of(savers.hot)))
             answers = Answers(client)
             server = _server(answers)
@@ -49,11 +48,7 @@ def _stats(
                 screen.emit({"threads": _numbers(counted), "server": server, "refused": list(answers.refused)})
             else:
                 _show(counted, server, answers.refused)
-            if not watch:
-                return 0
-            time.sleep(2)
-            if not as_json:
-                screen.console().clear()
+    return 0
 
 
 def _server(answers: Answers) -> dict[str, int]:

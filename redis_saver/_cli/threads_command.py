@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,14 +11,14 @@ import typer
 from rich.text import Text
 
 from redis_saver._checkpoint.ownership import Owner
-from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
+from redis_saver._checkpoint.threads import ANY, ThreadQuery, ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count
-from redis_saver._cli.opening import Savers, opened_savers
-from redis_saver._cli.overview import Damaged, about, some_threads, state_of
+from redis_saver._cli.opening import opened_savers
+from redis_saver._cli.overview import OTHER_PREFIX, about, state_of
 from redis_saver._common import times
 from redis_saver._common.display import printable
+from redis_saver._tiered.all_threads import Damaged
 
 Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
@@ -31,9 +30,7 @@ _ORDERS: dict[Order, Callable[[Any], Any]] = {
     "name": lambda one: [-ord(letter) for letter in one.thread_id] + [1],
 }
 """What comes first is the greatest of these."""
-_CODES = (
-    "Exit code: 0; 2, a URL, a login or a missing package is at fault, or a thread is damaged (the message names it)."
-)
+_CODES = "Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, the words, a URL, a login or a missing package is at fault."
 
 
 def add(app: typer.Typer) -> None:
@@ -63,33 +60,50 @@ def _span(text: str | timedelta) -> timedelta:
 
 
 def _threads(
-    prefix_of_names: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only threads whose names begin so.")] = "",
+    prefix_of_names: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only threads whose names begin with PREFIX.")
+    ] = "",
     *,
     state: Annotated[
-        ThreadState | None, typer.Option(help="Waiting for an answer to interrupt(), failed in a task, or neither.")
+        ThreadState | None,
+        typer.Option(
+            help="Only threads that wait for an answer to interrupt() (interrupted), failed in a task, or neither (active)."
+        ),
     ] = None,
     updated_after: Annotated[
         datetime | None,
-        typer.Option(metavar="TIME", parser=_moment, help="Updated after: how long ago (2h), or an ISO 8601 time."),
+        typer.Option(
+            metavar="TIME", parser=_moment, help="Only threads updated after TIME: how long ago (2h), or ISO 8601."
+        ),
     ] = None,
     updated_before: Annotated[
-        datetime | None, typer.Option(metavar="TIME", parser=_moment, help="Not updated since then.")
+        datetime | None, typer.Option(metavar="TIME", parser=_moment, help="Only threads last updated before TIME.")
     ] = None,
-    min_bytes: Annotated[int, typer.Option(metavar="N", parser=count("bytes", 0), help="At least so large.")] = 0,
+    min_bytes: Annotated[
+        int, typer.Option(metavar="N", parser=count("bytes", 0), help="Only threads of N bytes or more.")
+    ] = 0,
     expires_within: Annotated[
-        timedelta | None, typer.Option(metavar="DURATION", parser=_span, help="Gone so soon, such as 1h.")
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=_span, help="Only threads that expire within this time, such as 1h."),
     ] = None,
-    pinned: Annotated[bool | None, typer.Option("--pinned/--not-pinned", help="Pinned, or not.")] = None,
+    pinned: Annotated[
+        bool | None, typer.Option("--pinned/--not-pinned", help="Only threads that are pinned, or that are not.")
+    ] = None,
     dirty: Annotated[
-        bool | None, typer.Option("--dirty/--clean", help="Whether the cold tier still has to get some of it.")
+        bool | None,
+        typer.Option(
+            "--dirty/--clean", help="Only threads of which the cold tier lacks something, or of which it has all."
+        ),
     ] = None,
     owned: Annotated[
-        bool | None, typer.Option("--owned/--free", help="Whether somebody owns it, by a lease that lasts.")
+        bool | None,
+        typer.Option("--owned/--free", help="Only threads that somebody owns by a lease that lasts, or only others."),
     ] = None,
     sort: Annotated[
-        Order, typer.Option(help="The newest, largest, longest first; those that expire first; by name.")
+        Order,
+        typer.Option(help="Newest, largest, or with the most checkpoints first; first to expire first; or by name."),
     ] = "updated",
-    limit: Annotated[int, typer.Option(metavar="N", parser=count("threads", 1), help="Show so many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", parser=count("threads", 1), help="Show N threads.")] = 50,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False,
     url: Redis = None,
     postgres: Postgres = None,
@@ -104,9 +118,9 @@ def _threads(
         prefix_of_names, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
     )
     with opened_savers(url, prefix, postgres) as savers:
-        for _ in _again(watch=watch):
+        for _ in screen.looks(watch=watch, cleared=not as_json):
             counts = _Counts()
-            found = heapq.nlargest(limit, counts.counted(_all(savers, asked)), key=_ORDERS[sort])
+            found = heapq.nlargest(limit, counts.counted(savers.threads(asked)), key=_ORDERS[sort])
             if as_json:
                 for one in found:
                     screen.emit(about(one))
@@ -114,33 +128,16 @@ def _threads(
                 _show(found, has_cold=savers.has_cold)
                 more = f", {counts.threads - len(found):,} of them not shown" if counts.threads > len(found) else ""
                 screen.note(f"{counts.threads:,} threads, {counts.bytes:,} bytes{more}")
+                if asked == ANY and not counts.threads and not counts.damaged:
+                    screen.note(f"none under prefix {screen.named(prefix)}: {OTHER_PREFIX}")
     return 1 if counts.damaged else 0
 
 
-def _all(savers: Savers, asked: ThreadQuery) -> Iterator[Any]:
-    """The threads that are looked for; of one server also the damaged ones, as `Damaged`."""
-    if savers.has_cold:
-        conditions = asked._asdict()
-        found: Iterator[Any] = savers.saver.threads(conditions.pop("prefix"), **conditions)
-        return found
-    return driver_of(savers.hot).stream(some_threads(context_of(savers.hot), asked))
-
-
-def _again(*, watch: bool) -> Iterator[None]:
-    """Once, or every two seconds on a cleared screen."""
-    yield
-    while watch:
-        time.sleep(2)
-        screen.console().clear()
-        yield
-
-
 class _Counts:
-    """How many threads went by, each once: SCAN may name one twice."""
+    """How many threads went by."""
 
     def __init__(self) -> None:
         self.threads = self.bytes = self.damaged = 0
-        self._seen = set[str]()
 
     def counted(self, found: Iterator[Any]) -> Iterator[Any]:
         """The same threads. Damaged ones are named, and left out."""
@@ -148,11 +145,10 @@ class _Counts:
             if isinstance(one, Damaged):
                 self.damaged += 1
                 screen.note(f"damaged: {screen.named(one.thread_id)}: {printable(str(one.error))}")
-            elif one.thread_id not in self._seen:
-                self._seen.add(one.thread_id)
-                self.threads += 1
-                self.bytes += one.bytes
-                yield one
+                continue
+            self.threads += 1
+            self.bytes += one.bytes
+            yield one
 
 
 def _owner(owner: Owner | None) -> str:

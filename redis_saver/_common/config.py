@@ -138,6 +138,16 @@ def thread_history(config: RunnableConfig) -> bytes:
     return b"all" if kept is None else b"%d" % kept
 
 
+def check_ours(config: RunnableConfig) -> None:
+    """Look at what a config says of a thread's TTL and history, before anything is written.
+
+    Raises:
+        TypeError, ValueError: It makes no sense.
+    """
+    thread_ttl(config)
+    thread_history(config)
+
+
 def thread_owner(config: RunnableConfig) -> str:
     """The token in a config's `configurable["thread_owner"]`; nothing where there is none.
 

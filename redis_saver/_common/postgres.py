@@ -7,6 +7,7 @@ here say that the saver is not known, and the package uses only LangGraph's inte
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,6 +29,11 @@ _PARAMETERS = (
 _HOOKS = ("configure", "check", "reset", "reconnect_failed")
 """Arguments that a pool keeps in attributes with an underscore in front."""
 _known: dict[type, bool] = {}
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What the drivers of databases that are loaded raise when a database fails: psycopg, and SQLite's."""
+    return tuple(vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules)
 
 
 def is_known(saver: Any) -> bool:

@@ -29,8 +29,9 @@ def _used(text: str) -> str:
     """A script without the functions that nothing calls. The server makes all functions of a script anew at each call."""
     for function in reversed(list(_FUNCTION.finditer(text))):
         # From the last one backwards, because each calls only those before it.
-        name, behind = rf"\b{function[1]}\b", text[function.end() :]
-        if not re.search(name, behind):
+        name, behind = function[1], text[function.end() :]
+        at = behind.find(name)  # much faster than the expression, which then has little to look at
+        if at < 0 or not re.compile(rf"\b{name}\b").search(behind, at):
             text = text[: function.start()] + behind
     return text
 
@@ -174,44 +175,65 @@ _RELIED_ON = (
     BEGIN_WRITES,
 )
 
-_OF_WRITERS = """
-local owner = table.remove(KEYS)
-local parent, checkpoint = table.remove(ARGV), table.remove(ARGV)
-local is_required, token = table.remove(ARGV), table.remove(ARGV)
-local refused = refused_writer(owner, token, is_required) or refused_parent(KEYS[1], checkpoint, parent)
+_LOOKING = """
+local owner, writer = KEYS[#KEYS], ARGV[#ARGV]
+KEYS[#KEYS], ARGV[#ARGV] = nil, nil
+if writer ~= ' ' and string.sub(redis.call('GET', owner) or '', 1, #writer) ~= writer then
+%s
+local token, is_required, rest = string.match(writer, '^(%%S*) (!?)(.*)$')
+local checkpoint, parent = string.match(rest, '^(c[^%%z]*%%z[^%%z]*%%z)(.*)$')
+local refused = refused_writer(owner, token, is_required) or checkpoint and refused_parent(KEYS[1], checkpoint, parent)
 if refused then return refused end
+%s
+end
 """
-_MORE = {
-    # If the parent has to be the newest, whoever writes to cold has to be done (`IntentReply.WAIT`).
-    BEGIN_INTENT: "if checkpoint ~= '' and is_being_written(KEYS[3], tonumber(ARGV[7])) then return { 5, 0, 0 } end\n",
-    # Whoever deletes a thread without owning it leaves nothing behind, and who owned it does not write it any more.
-    DELETE_THREAD: "if token == '' and ARGV[1] ~= 'count' then redis.call('UNLINK', owner) end\n",
-    PUT_TOMBSTONE: "if token == '' then redis.call('UNLINK', owner) end\n",
-    ERASE: "if token == '' then redis.call('UNLINK', owner) end\n",
+"""Stands in front of a script that looks who may write. The common case, that a writer owns the thread, is one command, and makes no function."""
+_LOOKING_FURTHER = {
+    # If the parent has to be the newest, all others that write to cold have to be done (`IntentReply.WAIT`).
+    BEGIN_INTENT: "if checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])) then return { 5, 0, 0 } end"
 }
+_ENDING = """
+local function change()
+%s
+end
+local reply = change()
+local failed = type(reply) == 'table' and reply.err
+if not failed and string.sub(writer, 1, 1) == ' ' and %s then redis.call('UNLINK', owner) end
+return reply
+"""
+_ENDS = {
+    DELETE_THREAD: "ARGV[1] ~= 'count'",
+    PROMOTE: "reply == 1",
+    PUT_TOMBSTONE: "reply == 1",
+    # When cold begins to delete it: whoever takes it from then on waits for that.
+    BEGIN_INTENT: "ARGV[6] == 'nothing' and reply[1] <= 2",
+}
+"""The scripts that delete or replace a thread, and when they did. If the writer does not own the thread, that ends the ownership, and who owned it is refused."""
 
 
 def _guarded(*guarded: Script) -> dict[Script, Script]:
     """Scripts in a form that first looks who may write.
 
-    It takes one more key, `owner`, and four more arguments: the writer's token; `1` if the saver requires one; and, to have the parent looked at, the
-    checkpoint's member of the index and its parent's id as a component, else two empty ones.
+    It takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if it has no token and the saver requires
+    one; and, to have the parent looked at, the checkpoint's member of the index, and its parent's id as a component.
     """
     shared = _COMMENT.sub("", (_folder() / "lib" / "owner.lua").read_text("utf-8"))
-    return {
-        script: _made(script.name, f"do\n{_used(shared + _OF_WRITERS + _MORE.get(script, ''))}end\n{script.text}")
-        for script in guarded
-    }
+    made = {}
+    for script in guarded:
+        looking = _used(_LOOKING % (shared, _LOOKING_FURTHER.get(script, "")))
+        text = _ENDING % (script.text, _ENDS[script]) if script in _ENDS else script.text
+        made[script] = _made(script.name, looking + text)
+    return made
 
 
 GUARDED = _guarded(PUT, PUT_WRITES, DELETE_THREAD, REMOVE, PROMOTE)
 """What changes a thread on one server, guarded."""
-GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, ERASE)
+GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE)
 """What begins to change a thread over two tiers, guarded. What ends a write is not: cold has it by then."""
 ACKNOWLEDGED = frozenset(
     (
         *_RELIED_ON,
-        *({**GUARDED, **GUARDED_TIERED}[script] for script in _RELIED_ON if script in {**GUARDED, **GUARDED_TIERED}),
+        *(forms[script] for forms in (ON_PRIMARY, GUARDED, GUARDED_TIERED) for script in _RELIED_ON if script in forms),
     )
 )
 """The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,

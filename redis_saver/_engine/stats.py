@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import length_hint
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -42,7 +43,7 @@ class TrafficStats:
     """What was sent to a server, and came back."""
 
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
-    """The calls by method. A method and its twin with an `a` count as one."""
+    """The calls by method. A method and its form with an `a` count as one."""
     round_trips: int = 0
     """Commands and pipelines that were sent. A pipeline is one round trip, however many calls share it."""
     retries: int = 0
@@ -260,11 +261,7 @@ class Traffic:
 
 def size_of(arguments: Sequence[Argument]) -> int:
     """About how many bytes arguments have: numbers count nothing, and a character of a text counts as one."""
-    size = 0
-    for argument in arguments:
-        if not isinstance(argument, int):
-            size += len(argument)
-    return size
+    return sum(map(length_hint, arguments))  # whose default, for what has no length, is 0
 
 
 def size_of_reply(reply: Any) -> int:

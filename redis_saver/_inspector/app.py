@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from redis.exceptions import RedisClusterException, RedisError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from redis_saver._common.display import printable, shown
+from redis_saver._common.display import error_text, printable, shown
+from redis_saver._common.logs import log_text
+from redis_saver._inspector.arguments import Refused
 from redis_saver._inspector.changes import Changes
+from redis_saver._inspector.checkpoint_pages import CheckpointPages
 from redis_saver._inspector.guard import LOOPBACK, Guard, form_token
-from redis_saver._inspector.pages import Inspector
-from redis_saver._inspector.rendering import STATIC, Pages, Refused, static_file
+from redis_saver._inspector.rendering import STATIC, Pages, static_file
 from redis_saver._inspector.source import Source
+from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask
-from redis_saver.errors import RedisSaverError, ThreadNotFound
+from redis_saver._inspector.without_cold import FallbackToRedis
+from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
-_STATUS: dict[type[Exception], int] = {
-    ThreadNotFound: 404,
-    RedisSaverError: 500,
-    RedisError: 503,
-    RedisClusterException: 503,
-    NotImplementedError: 400,
-    Refused: 400,
-}
 
 
 def app(
@@ -70,26 +66,50 @@ def app(
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
     source, secret = Source(saver), form_token(token)
-    pages = Pages({"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None})
-    inspector = Inspector(source, pages, Mask(mask))
-    shown_pages = ("thread", "checkpoint", "value", "first", "diff", "channel", "writes")
-    routes = [
-        Route("/", inspector.threads, name="threads"),
-        *(Route(f"/{name}", getattr(inspector, name)) for name in shown_pages),
-        *(Route(f"/static/{name}", _Static(name)) for name in STATIC),
-    ]
+    say = partial(_said, is_masked=bool(mask))
+    about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
+    pages = Pages(about)
+    shown_pages = _pages_of(source, pages, mask)
+    if source.tiers is not None:
+        of_redis = _pages_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), mask)
+        fallback = FallbackToRedis(say)
+        shown_pages = {name: fallback.around(page, of_redis[name]) for name, page in shown_pages.items()}
+    routes = [Route(f"/{name}", page) for name, page in shown_pages.items()]
+    routes += [Route(f"/static/{name}", _Static(name)) for name in STATIC]
     if allow_changes:
         routes.append(Route("/change", Changes(source, secret).change, methods=["POST"]))
 
+    statuses: dict[type[Exception], int] = {ThreadNotFound: 404, Refused: 400, NotImplementedError: 400}
+    statuses[RedisSaverError] = 500
+    statuses.update(dict.fromkeys(source.failures, 503))
+
     def fail(request: Request, error: Exception) -> Response:
-        status = next(status for kind, status in _STATUS.items() if isinstance(error, kind))
-        return pages.page(request, "error.html", status=status, wrong=printable(str(error)))
+        status = next(status for kind, status in statuses.items() if isinstance(error, kind))
+        return pages.page(request, "error.html", status=status, wrong=say(error))
 
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
-        exception_handlers=dict.fromkeys(_STATUS, fail),
+        exception_handlers=dict.fromkeys(statuses, fail),
     )
+
+
+def _pages_of(source: Source, pages: Pages, mask: Sequence[str]) -> Mapping[str, Callable[[Request], Response]]:
+    """The functions that answer, by the path of their page."""
+    threads, checkpoints = ThreadPages(source, pages), CheckpointPages(source, pages, Mask(mask))
+    named = (
+        *(threads.thread, threads.newer, threads.cost, threads.channel, threads.writes),
+        *(checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff),
+    )
+    return {"": threads.threads, **{page.__name__: page for page in named}}
+
+
+def _said(error: Exception, *, is_masked: bool) -> str:
+    """What a page says of an error; where values are masked, without the words of a serializer, which may quote them."""
+    if is_masked and isinstance(error, (DecodeError, EncodeError)):
+        return log_text(error)
+    is_ours = isinstance(error, (RedisSaverError, Refused, NotImplementedError))
+    return printable(str(error)) if is_ours else error_text(error)
 
 
 class _Static:

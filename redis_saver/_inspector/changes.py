@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from redis_saver._common import ttl as ttls
-from redis_saver._inspector.rendering import Refused, asked, query_of
+from redis_saver._inspector.arguments import Refused, asked, query_of
 from redis_saver._inspector.source import Source
 
 MAX_FORM = 10_000

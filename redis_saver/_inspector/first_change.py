@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
+from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import At
+from redis_saver._inspector.values import At, elements
 
 STEPS = 10_000
 """Ancestors that are looked at."""
@@ -34,7 +35,7 @@ class FirstChange:
     looked: int
     """How many checkpoints were looked at."""
     is_partial: bool
-    """Whether time was over, or an ancestor is gone, so that it may be older."""
+    """Whether it may be older: time was over, or an ancestor is gone, or does not store the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,12 @@ class _Link:
 
 def find(source: Source, found: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
     """Walk back from a checkpoint. Versions tell where a channel changed; values are read there alone, and only for a part of one."""
-    start = address(found.config)
-    rows, looked, end = _Ancestors(source, start, channel), 0, time.monotonic() + SECONDS
-    here, tuple_here, is_partial = rows.take(start.checkpoint_id or ""), found, False
+    start, end = address(found.config), time.monotonic() + SECONDS
+    rows, looked = _Ancestors(source, start, channel, end), 0
+    value = found.checkpoint["channel_values"][channel]
+    steps = _steps(value, names)
+    part, is_partial = _at(value, steps), False
+    here = rows.take(start.checkpoint_id or "")
     first = here
     while here is not None:
         looked += 1
@@ -66,11 +70,12 @@ def find(source: Source, found: CheckpointTuple, channel: str, names: Sequence[A
         if above.version != here.version:
             if not at:
                 break
-            other = source.find(start._replace(checkpoint_id=above.id))
-            if other is None or _differs(source, other, tuple_here, channel, names):
-                is_partial = other is None
+            older = source.find(start._replace(checkpoint_id=above.id))
+            if older is None or _is_unstored(older, channel):
+                is_partial = True
                 break
-            tuple_here = other
+            if not source.same(_at(older.checkpoint["channel_values"].get(channel), steps), part):
+                break
         here = above
     made = first or _Link(start.checkpoint_id or "", None, None, None, None)
     parent = start._replace(checkpoint_id=made.parent) if made.parent else None
@@ -79,51 +84,67 @@ def find(source: Source, found: CheckpointTuple, channel: str, names: Sequence[A
     )
 
 
-def _differs(
-    source: Source, older: CheckpointTuple, newer: CheckpointTuple, channel: str, names: Sequence[Any]
-) -> bool:
-    """Whether a part of a channel's value is another one in an older checkpoint."""
-    if channel not in older.checkpoint["channel_values"]:
-        return True
-    path = _steps(newer.checkpoint["channel_values"][channel], names)
-    for one in source.compare(older, newer).channels:
-        if one.channel == channel:
-            return any(change.path[: len(path)] == path[: len(change.path)] for change in one.changes)
-    return False
+def _is_unstored(found: CheckpointTuple, channel: str) -> bool:
+    """Whether a channel has a value that is not stored: a `DeltaChannel` between two snapshots."""
+    return channel not in found.checkpoint["channel_values"] and channel in unstored(found.metadata)
 
 
-def _steps(value: Any, names: Sequence[Any]) -> tuple[Any, ...]:
-    """The steps of a path as a comparison writes them: messages by their ids."""
-    steps = []
+class _Message(NamedTuple):
+    """A step to a message, which may stand somewhere else in another version of the list."""
+
+    id: str
+    position: int
+
+
+class _Nothing:
+    """What stands for a part that is not there."""
+
+
+_NOTHING = _Nothing()
+
+
+def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
+    """The steps to a part of a value, by which it is found in other versions of it, too. That of a set is the set, as its elements have no places."""
+    steps = list[Any]()
     for name in names:
-        is_list = isinstance(value, (list, tuple))
-        if is_list and all(isinstance(one, BaseMessage) and isinstance(one.id, str) for one in value):
-            steps.append(value[name].id)
-        else:
-            steps.append(name)
-        value = _inside(value, name)
-    return tuple(steps)
+        if isinstance(value, (set, frozenset)):
+            break
+        inner = _inside(value, name)
+        is_named = isinstance(value, (list, tuple)) and isinstance(inner, BaseMessage) and isinstance(inner.id, str)
+        steps.append(_Message(inner.id, name) if is_named else name)
+        value = inner
+    return steps
 
 
-def _inside(value: Any, name: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return value[name] if isinstance(name, int) else getattr(value, name)
-    return value.get(name) if isinstance(value, dict) else getattr(value, str(name), None)
+def _at(value: Any, steps: Sequence[Any]) -> Any:
+    """What is at the end of some steps."""
+    for step in steps:
+        value = _inside(value, step)
+    return value
+
+
+def _inside(value: Any, step: Any) -> Any:
+    found = elements(value) or ()
+    if isinstance(step, _Message):
+        named = {at: one for at, one in found if isinstance(one, BaseMessage) and one.id == step.id}
+        return named.get(step.position, next(iter(named.values()), _NOTHING))
+    return next((one for name, one in found if type(name) is type(step) and (name is step or name == step)), _NOTHING)
 
 
 class _Ancestors:
-    """The checkpoints of a namespace below one of them, read in pages."""
+    """The checkpoints of a namespace below one of them, read in pages until time is over."""
 
-    def __init__(self, source: Source, start: Address, channel: str) -> None:
-        self._source, self._start, self._channel = source, start, channel
+    def __init__(self, source: Source, start: Address, channel: str, end: float) -> None:
+        self._source, self._start, self._channel, self._end = source, start, channel, end
         self._known: dict[str, _Link] = {}
         self._before: str | None = None
         self._has_begun = self._is_over = False
 
     def take(self, checkpoint_id: str) -> _Link | None:
-        """A checkpoint; None: it is gone."""
+        """A checkpoint; None: it is gone, or time is over."""
         while checkpoint_id not in self._known and not self._is_over:
             self._read()
+            self._is_over |= time.monotonic() > self._end
         return self._known.pop(checkpoint_id, None)
 
     def _read(self) -> None:

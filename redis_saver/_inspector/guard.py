@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,6 +43,7 @@ class Guard:
         self._app, self._token = app, token
         self._hosts = {host.lower() for host in hosts}
         self._cookie = f"redis_saver_inspector_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+        self._pass = _made_of(token, b"cookie")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -88,7 +89,8 @@ class Guard:
         if given is not None and self._is_token(given) and scope["method"] in ("GET", "HEAD"):
             return self._led_on(scope, [pair for pair in query if pair[0] != TOKEN])
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is_token(self._in_cookie(headers)) or self._is_token(bearer):
+        cookie = HTTPConnection(scope).cookies.get(self._cookie, "")
+        if hmac.compare_digest(cookie.encode(), self._pass.encode()) or self._is_token(bearer):
             return None
         return PlainTextResponse(
             "The inspector shows its pages to who opens the URL that it printed, with its token (?token=...).", 403
@@ -100,7 +102,7 @@ class Guard:
         answer = RedirectResponse(path + rest, 303)
         answer.set_cookie(
             self._cookie,
-            self._token,
+            self._pass,
             path=scope.get("root_path") or "/",
             secure=scope["scheme"] == "https",
             httponly=True,
@@ -108,17 +110,15 @@ class Guard:
         )
         return answer
 
-    def _in_cookie(self, headers: Headers) -> str:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return ""
-        return found.value if found else ""
-
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
 
 
 def form_token(token: str) -> str:
     """What a form of ours holds, and no page of others knows."""
-    return hmac.new(token.encode(), b"form", hashlib.sha256).hexdigest()
+    return _made_of(token, b"form")
+
+
+def _made_of(token: str, what: bytes) -> str:
+    """What only who knows the token can make, and what does not tell it."""
+    return hmac.new(token.encode(), what, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Templates, links, and what a request asks for."""
+"""Templates, and links between pages."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from redis_saver import __version__
-from redis_saver._common.config import Address
 from redis_saver._inspector import text
+from redis_saver._inspector.arguments import address_text, asked, query_of
 
 _HERE = Path(__file__).parent
 STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
-
-
-class Refused(ValueError):
-    """A page was asked for something that makes no sense. The message says what to write."""
 
 
 def environment() -> Environment:
@@ -47,34 +42,6 @@ def environment() -> Environment:
     return made
 
 
-def asked(request: Request) -> dict[str, str]:
-    """The arguments of a URL. Names may hold any character, lone surrogates too."""
-    query = request.scope["query_string"].decode("latin-1")
-    return dict(parse_qsl(query, keep_blank_values=True, errors="surrogatepass"))
-
-
-def query_of(arguments: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a URL; those that are None are left out."""
-    return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
-
-
-def address_text(where: Address) -> str:
-    """A checkpoint as one argument of a URL. It is encoded in itself, as a browser changes line breaks in the fields of a form."""
-    return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
-
-
-def read_address(text: str) -> Address:
-    """The checkpoint that such an argument names.
-
-    Raises:
-        Refused: It names none.
-    """
-    found = dict(parse_qsl(text, keep_blank_values=True, errors="surrogatepass"))
-    if not {"thread", "id"} <= found.keys():
-        raise Refused("this page needs checkpoints in a= and b=, as the links of a thread's tree have them")
-    return Address(found["thread"], found.get("ns", ""), found["id"])
-
-
 class Pages:
     """Fills templates."""
 
@@ -92,7 +59,12 @@ class Pages:
             return f"{root}/{to}{'?' if query else ''}{query}"
 
         html = self._environment.get_template(template).render(
-            **self._about, link=link, now=datetime.now(timezone.utc), asked=asked(request), **values
+            **self._about,
+            link=link,
+            now=datetime.now(timezone.utc),
+            asked=asked(request),
+            without_cold=getattr(request.state, "without_cold", ""),
+            **values,
         )
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
 

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
 from redis_saver._checkpoint import auditing, delta, reading, threads
-from redis_saver._checkpoint.auditing import Entry, VersionInfo, WriteHead, WriteInfo
-from redis_saver._checkpoint.diff import CheckpointDiff, compare
+from redis_saver._checkpoint.audit_records import Entry, Size, VersionInfo, WriteHead, WriteInfo
+from redis_saver._checkpoint.diff import CheckpointDiff, compare, differs
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
-from redis_saver._checkpoint.threads import ThreadQuery
+from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs
-from redis_saver._common import times
+from redis_saver._common import postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._engine.requests import Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
-from redis_saver._tiered import thread_info
+from redis_saver._tiered.all_threads import threads_of, tiered_threads
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of, with_own_errors
 from redis_saver.errors import ThreadNotFound
 
 MAX_CHANNELS = 200
-"""Channels of a checkpoint that are measured, at a round trip for all."""
-
-
-class Size(NamedTuple):
-    """What the value of a channel takes, in bytes as stored."""
-
-    bytes: int
-    new: int
-    """Bytes that its checkpoint added; the others are shared with its parent."""
+"""Channels of a checkpoint without a value of which the history is read."""
 
 
 class Source:
@@ -56,6 +48,11 @@ class Source:
         self._hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
 
     @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What is raised when Redis, or a database behind it, fails."""
+        return (*driver_of(self._hot).failures, *(() if self.tiers is None else postgres.failures()))
+
+    @property
     def _context(self) -> Context:
         """Redis, where reading moves no deadline, and takes no memory from the saver's cache."""
         context = context_of(self._hot)
@@ -64,10 +61,13 @@ class Source:
     # -- threads
 
     def threads(self, asked: ThreadQuery, is_over: Callable[[], bool]) -> Iterator[Any]:
-        """The threads that are looked for, until time is over: that is asked before each request, as few threads may match."""
+        """The threads that are looked for, each once, and all damaged ones, as `Damaged`, until time is over.
+
+        That is asked before each request, as few threads may match.
+        """
         if self.tiers is None:
-            return driver_of(self._hot).stream(_until(is_over, threads.stream_threads(self._context, asked)))
-        stream = with_own_errors(thread_info.stream_threads(tiers_of(self.tiers), asked))
+            return driver_of(self._hot).stream(_until(is_over, threads_of(self._context, asked)))
+        stream = with_own_errors(tiered_threads(tiers_of(self.tiers), asked))
         return driver_over(self.tiers).stream(_until(is_over, stream))
 
     def thread(self, name: str) -> Any:
@@ -82,6 +82,10 @@ class Source:
             )
         return found
 
+    def in_redis(self, name: str) -> ThreadInfo | None:
+        """What Redis has of a thread: one round trip, and no other server is asked."""
+        return driver_of(self._hot).run(threads.get_thread(self._context, name))
+
     # -- checkpoints without their values
 
     def entries(self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool) -> list[Entry]:
@@ -93,21 +97,13 @@ class Source:
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
         return [_entry_of(one) for one in self._cold("list", (where,), options)]
 
-    def sizes(self, where: Address, parent: Address | None, channels: Sequence[str]) -> dict[str, Size]:
-        """What the values of a checkpoint's channels take in Redis, and how much of it the checkpoint added. Two round trips."""
-        measured = list(channels)[:MAX_CHANNELS]
-        here = driver_of(self._hot).run(auditing.entry(self._context, where, measured))
-        before = driver_of(self._hot).run(auditing.entry(self._context, parent, measured)) if parent and here else []
-        found = {}
-        for at, (channel, one) in enumerate(zip(measured, here, strict=False)):
-            old = before[at] if len(before) == len(here) else None
-            total = one.size + sum(one.chunks.values())
-            if old is not None and old.versions.get(channel) == one.versions.get(channel):
-                found[channel] = Size(total, 0)
-            else:
-                known = old.chunks if old else {}
-                found[channel] = Size(total, total - sum(n for field, n in one.chunks.items() if field in known))
-        return found
+    def sizes(self, where: Address, parent: Address | None) -> Mapping[str, Size]:
+        """What the values of a checkpoint's channels take in Redis, and how much of it the parent has, too. One round trip."""
+        return driver_of(self._hot).run(auditing.sizes(self._context, where, parent))
+
+    def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
+        """The checkpoints of a thread in Redis, newest first, with what their values take, until time is over."""
+        return driver_of(self._hot).stream(_until(is_over, auditing.costs(self._context, thread)))
 
     def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
         """The newest versions of a channel in Redis."""
@@ -135,6 +131,8 @@ class Source:
         found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, given))
         if self.tiers is None or (found is not None and where.checkpoint_id):
             return found
+        if found is None and self.saver.get_thread(where.thread_id) is None:
+            return None  # cold may have a thread that it still has to delete
         in_cold: CheckpointTuple | None = self._cold("get_tuple", (given,), {})
         both = [one for one in (found, in_cold) if one is not None]
         return max(both, key=lambda one: one.checkpoint["id"], default=None)
@@ -152,6 +150,10 @@ class Source:
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
         """What differs between two checkpoints."""
         return compare(self._hot.serde, first, second)
+
+    def same(self, one: object, other: object) -> bool:
+        """Whether two values are equal, as a comparison of checkpoints says."""
+        return not differs(self._hot.serde, one, other)
 
     def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         if self.tiers is None:
@@ -194,7 +196,5 @@ def _entry_of(found: CheckpointTuple) -> Entry:
         seen=found.checkpoint.get("versions_seen") or {},
         present=frozenset(found.checkpoint["channel_values"]),
         writes=[WriteHead(task, "", channel, 0) for task, channel, _ in found.pending_writes or ()],
-        size=0,
-        chunks={},
         parents=parents if isinstance(parents, dict) else {},
     )

@@ -5,21 +5,22 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
-from redis_saver._common.display import printable
 from redis_saver._inspector.source import Source
-from redis_saver.errors import KeyConflict, ThreadDamaged
+from redis_saver._tiered.all_threads import Damaged
 
 ROWS = 50
 MAX_PAGES = 20
 """Pages of an order: more threads are not kept in memory. Filters find the others."""
 SECONDS = 5.0
 """How long threads are looked for; what was found by then is shown."""
+MAX_NAMED = 20
+"""The most damaged threads that are named."""
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 _ORDERS: dict[str, Callable[[Any], Any]] = {
     "updated": lambda one: one.updated_at or _NEVER,
@@ -51,8 +52,10 @@ class Found:
     bytes: int = 0
     is_partial: bool = False
     """Whether time was over before all were looked at."""
-    problem: str = ""
-    """The error that ended the search: a thread is damaged."""
+    damaged: int = 0
+    """How many cannot be read, whatever is asked for but a prefix."""
+    named: list[Damaged] = field(default_factory=list)
+    """The first of those."""
 
     @property
     def has_more(self) -> bool:
@@ -91,6 +94,7 @@ def read_filters(given: Mapping[str, str]) -> Filters:
         expires_within=_span(given.get("expires", "").strip()),
         pinned=_either(given, "pinned"),
         dirty=_either(given, "dirty"),
+        owned=_either(given, "owned"),
     )
     return Filters(asked, order, int(page))
 
@@ -131,19 +135,19 @@ def found_threads(source: Source, filters: Filters) -> Found:
 
 
 def _drawn(source: Source, filters: Filters, found: Found) -> Iterator[Any]:
-    """The threads, each once (SCAN may name one twice), until time is over or one cannot be read."""
-    end, seen = time.monotonic() + SECONDS, set[int]()
+    """The threads, until time is over. Damaged ones are noted, and left out."""
+    end = time.monotonic() + SECONDS
 
     def is_over() -> bool:
         found.is_partial = time.monotonic() >= end
         return found.is_partial
 
-    try:
-        for one in source.threads(filters.asked, is_over):
-            if (key := hash(one.thread_id)) not in seen:
-                seen.add(key)
-                found.count += 1
-                found.bytes += one.bytes
-                yield one
-    except (ThreadDamaged, KeyConflict) as error:
-        found.problem = f"The search ended at a thread that cannot be read: {printable(str(error))}"
+    for one in source.threads(filters.asked, is_over):
+        if isinstance(one, Damaged):
+            found.damaged += 1
+            if len(found.named) < MAX_NAMED:
+                found.named.append(one)
+            continue
+        found.count += 1
+        found.bytes += one.bytes
+        yield one

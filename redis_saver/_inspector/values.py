@@ -260,17 +260,14 @@ def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
         else:
             blocks.append(trees.tree(None, each, at))
     calls = getattr(message, "tool_calls", None) or ()
-    shown_calls = (
-        [] if mask.hides("tool_calls") else [trees.tree(_name_of(call), _arguments(call), at) for call in calls]
-    )
+    shown_calls = [] if mask.hides("tool_calls") else [_call(trees, mask, call, at) for call in calls]
     whole = trees.tree(None, message, at)
     name = message.name if isinstance(message.name, str) and not mask.hides("name") else None
     return Said(str(message.type), name, tuple(texts), tuple(blocks), tuple(shown_calls), whole, at, is_masked)
 
 
-def _name_of(call: Any) -> str:
-    return str(call.get("name")) if isinstance(call, dict) else "?"
-
-
-def _arguments(call: Any) -> Any:
-    return call.get("args") if isinstance(call, dict) else call
+def _call(trees: Trees, mask: Mask, call: Any, at: At) -> Node:
+    """A call of a tool: its arguments, under its name."""
+    name, given = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
+    shown_name = "…" if mask.hides("name") else str(name)
+    return trees.masked(shown_name, given, at) if mask.hides("args") else trees.tree(shown_name, given, at)

@@ -70,7 +70,7 @@ def difference(target: Storing, one: Record, found: Record) -> str:
     if one.parent != found.parent:
         return f"its parent is {shown(one.parent)}, and {shown(found.parent)} there"
     for said, mine, theirs in (("value of channel", values, others), ("field", written, stored)):
-        if name := _differing(mine, theirs):
+        if (name := _differing(mine, theirs)) is not None:
             return f"the {said} {shown(name)}"
     if not same(target.as_stored(one.metadata), target.as_stored(found.metadata)):
         return "the metadata"
@@ -80,10 +80,10 @@ def difference(target: Storing, one: Record, found: Record) -> str:
 
 
 def _differing(mine: Any, theirs: Any) -> str | None:
-    """The first key at which two dicts differ."""
-    for name in sorted(mine.keys() | theirs.keys()):
+    """The first key at which two dicts differ; None: they do not. Keys are names, but of a damaged checkpoint may be anything."""
+    for name in sorted(mine.keys() | theirs.keys(), key=str):
         if name not in mine or name not in theirs or not same(mine[name], theirs[name]):
-            return name  # type: ignore[no-any-return]
+            return str(name)
     return None
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -158,8 +159,10 @@ async def amigrate(
         if stopped.is_set():
             raise _Stopped
 
-    settings: Any = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
-    running = asyncio.ensure_future(asyncio.to_thread(migrate, source, target, progress=watched, **settings))
+    work = partial(
+        migrate, source, target, threads=threads, thread_prefix=thread_prefix, sample=sample, dry_run=dry_run
+    )
+    running = asyncio.ensure_future(asyncio.to_thread(work, progress=watched))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -258,6 +261,10 @@ class _Move:
             self._seen.add(one.key)
             if one.key not in lacking:
                 continue
+            if (own := one.checkpoint.get("id")) != one.key[1]:  # the target would store it under that
+                raise ThreadMigrationError(
+                    f"{one} of {self.source.name} is damaged: it has the id {shown(own)} in itself"
+                )
             whole, tasks = lacking[one.key]
             self.target.write(self.thread, one, new if whole else None, tasks)
             if one.key in chosen:

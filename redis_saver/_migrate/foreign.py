@@ -7,7 +7,7 @@ stores is in the module about it (`redis_documents`, `valkey_saver`): how its ke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -18,14 +18,15 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from redis_saver._client.base import RedisDriver
 from redis_saver._common import config
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Batch, Command, Operation, Stream
+from redis_saver._engine.requests import Batch, Command, Operation, Stream, T
 from redis_saver._migrate.endpoints import Endpoint
 from redis_saver._migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, is_sound, record
 from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError
 
-COMMANDS_PER_BATCH = 500
+COMMANDS_PER_BATCH, VALUES_PER_BATCH = 500, 20
+"""How many commands are sent at once, and how many of those whose replies may be long."""
 
 
 class Place(NamedTuple):
@@ -91,6 +92,9 @@ class ForeignSource(Endpoint):
         """What there is of a thread."""
         with self.doing("it"):
             places = self.driver.run(self.survey(thread, self._known().of(thread)))
+            for key, place in places.items():
+                if not isinstance(place.parent, str | None):
+                    raise TypeError(f"the parent of checkpoint {shown(key[1])} is {shown(place.parent)}")
         self._places = thread, places
         return {key: Entry(place.parent, place.tasks) for key, place in places.items()}
 
@@ -150,6 +154,14 @@ def batched(commands: Sequence[Command]) -> Operation[list[Any]]:
     for start in range(0, len(commands), COMMANDS_PER_BATCH):
         replies += yield Batch(commands[start : start + COMMANDS_PER_BATCH])
     return replies
+
+
+def told_by_each(command: str, keys: Sequence[bytes], tell: Callable[[Any], T]) -> Operation[list[T]]:
+    """What long values say. A few are read at once, and none is kept."""
+    told = list[T]()
+    for start in range(0, len(keys), VALUES_PER_BATCH):
+        told += map(tell, (yield Batch([Command((command, key)) for key in keys[start : start + VALUES_PER_BATCH]])))
+    return told
 
 
 def found_tuple(

@@ -4,8 +4,9 @@ Its documents are JSON, in which objects are dicts with a mark:
 
     {"lc": 1, "type": "constructor", "id": [...], "kwargs": {...}}    an object of langchain_core, such as a message
     {"lc": 2, "type": "constructor", "id": [module, ..., name], ...}  any other object: "kwargs", or "args"; a set has "args", or its
-                                                                      items in kwargs.__set_items__ (before 0.5)
-    {"__interrupt__": true, "value": ..., "id": ...}                  an Interrupt
+                                                                      items in kwargs.__set_items__ (before 0.5); "method", if that
+                                                                      made it of one argument (0.1)
+    {"__interrupt__": true, "value": ..., "id": ...}                  an Interrupt; without the mark in 0.1
     {"__send__": true, "node": ..., "arg": ...}                       a Send
     {"__delta_snapshot__": true, "value": ...}                        a snapshot of a DeltaChannel (from 0.5 on)
     {"__bytes__": base64}                                             bytes, in documents of checkpoints
@@ -18,15 +19,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
 from typing import Any
 
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import LC_REVIVER
+from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver._storage.opaque import OpaqueSerializer
 
-_ONE_ARGUMENT, _ARGUMENTS, _KEYWORDS, _SNAPSHOT = 0, 1, 2, 7
+_ONE_ARGUMENT, _ARGUMENTS, _KEYWORDS, _METHOD, _SNAPSHOT = 0, 1, 2, 3, 7
 """Codes of LangGraph's msgpack extensions."""
 _SERIALIZER = OpaqueSerializer()
 _NOT_REVIVED = (ValueError, TypeError, LookupError, AttributeError, ImportError, NotImplementedError)
@@ -47,6 +48,13 @@ def typed(found: Any, *, marked_bytes: bool) -> tuple[str, bytes]:
         return _SERIALIZER.dumps_typed(_value(found, marked_bytes))
     except ormsgpack.MsgpackEncodeError as error:
         raise ValueError(f"LangGraph's serializer cannot hold it: {error}") from error
+
+
+def with_interrupts(channel: str, found: Any) -> Any:
+    """What was written to a channel, with the mark that interrupts had not got in 0.1. Nothing else is written to their channel."""
+    if channel != INTERRUPT or not isinstance(found, list):
+        return found
+    return [{**one, "__interrupt__": True} if isinstance(one, dict) and "id" in one else one for one in found]
 
 
 def _value(found: Any, marked_bytes: bool) -> Any:
@@ -95,6 +103,10 @@ def _of_class(found: dict[str, Any]) -> Any:
         return _packed(_ONE_ARGUMENT, "builtins", "set", tuple(sorted(items, key=_pack)))  # equal sets, equal bytes
     if args and kwargs:
         return found
+    if isinstance(method := found.get("method"), str):
+        if not args or len(args) > 1:
+            return found
+        return _packed(_METHOD, ".".join(module), name, args[0], method)
     if args:
         return _packed(_ARGUMENTS, ".".join(module), name, tuple(args))
     return _packed(_KEYWORDS, ".".join(module), name, kwargs or {})
@@ -104,8 +116,9 @@ def _is_name(found: Any) -> bool:
     return isinstance(found, list) and len(found) > 1 and all(isinstance(part, str) for part in found)
 
 
-def _packed(code: int, module: str, name: str, arguments: Sequence[Any] | dict[str, Any]) -> ormsgpack.Ext:
-    return ormsgpack.Ext(code, _pack((module, name, arguments)))
+def _packed(code: int, module: str, name: str, *arguments: Any) -> ormsgpack.Ext:
+    """An object: of its class, what it is made of, and the method that makes it, if it is not the class itself."""
+    return ormsgpack.Ext(code, _pack((module, name, *arguments)))
 
 
 def _pack(value: Any) -> bytes:

@@ -20,7 +20,7 @@ _MAX_SHOWN = 3
 
 
 def check_empty(source: Any) -> None:
-    """Look what else there is, where a source on Redis has no thread at all.
+    """Look what else there is, where a source on Redis has no thread at all, and its user may look.
 
     Raises:
         EndpointError: There are threads under another prefix, or of another saver. It names their keys, how many there are, and how to move them.
@@ -28,7 +28,12 @@ def check_empty(source: Any) -> None:
     if not isinstance(source, (OurEndpoint, ForeignSource)):
         return
     with source.doing("the threads"):
-        seen = source.driver.run(_seen())
+        try:
+            seen = source.driver.run(_seen())
+        except source.failures as error:
+            if type(error).__name__ != "NoPermissionError":
+                raise
+            return  # a user that may read its own keys only, and has none
     if seen:
         said = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in seen[:_MAX_SHOWN])
         more = f"; and {len(seen) - _MAX_SHOWN} other patterns" if len(seen) > _MAX_SHOWN else ""

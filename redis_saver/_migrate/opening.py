@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -19,6 +18,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
+from redis_saver._common import postgres
 from redis_saver._common.display import printable, shown
 from redis_saver._migrate import langgraph_dev, new_files
 from redis_saver._migrate.adapters import endpoint_of
@@ -154,8 +154,7 @@ def opening(url: str) -> Iterator[None]:
 
 def _failures() -> tuple[type[Exception], ...]:
     """The errors that opening an endpoint may raise, of the database drivers that are loaded."""
-    drivers = [vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules]
-    return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *drivers)
+    return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *postgres.failures())
 
 
 def needs(extra: str, package: str) -> Any:

@@ -1,4 +1,4 @@
-"""What langgraph-checkpoint-redis stores (0.4 and 0.5): JSON documents, one for each checkpoint and for each pending write.
+"""What langgraph-checkpoint-redis stores (from 0.1 on): JSON documents, one for each checkpoint and for each pending write.
 
     <prefix>:<thread>:<namespace>:<checkpoint>             a checkpoint of RedisSaver, with the values of its channels
     <prefix>:<thread>:<namespace>                          the newest checkpoint of ShallowRedisSaver
@@ -9,6 +9,9 @@ An empty namespace is `__empty__` in keys and documents, but in the keys of Shal
 Names may hold colons, so a key does not say where they end: the documents do, as they repeat all names. Documents are found by their type and these
 names, whatever their prefixes are; a pending write belongs to the checkpoint that it names. What else there is (pointers to the newest checkpoint, lists
 of keys, search indexes) can be made from these.
+
+0.1 stored the JSON of a pending write as it is, and from 0.2 on it is in base64; a thread may have both. 0.0 named the parent in place of the checkpoint, so
+a thread with its documents is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from redis_saver._engine.requests import Command, Operation, Page, Scan, Stream
 from redis_saver._migrate import foreign_values, records
 from redis_saver._migrate.endpoints import special
-from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tuple, of_type
+from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tuple, of_type, told_by_each
 from redis_saver._migrate.records import Key, Task, TaskInfo
 from redis_saver._migrate.thread_keys import ThreadKey
 
@@ -53,6 +56,7 @@ class RedisDocuments(ForeignSource):
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[Key, Place]]:
         """What a thread has."""
         heads = [head for head in (yield from _heads(keys)) if head is not None and head.thread == thread]
+        _check_release(heads)
         # Of a checkpoint that both savers stored, RedisSaver's document is taken, as it names the parent.
         found = {head.at: head for head in sorted(heads, key=_has_parent) if head.is_checkpoint}
         writes: dict[Key, dict[tuple[str, int], _Head]] = {}
@@ -71,14 +75,15 @@ class RedisDocuments(ForeignSource):
 
     def _digests(self, writes: Sequence[_Head]) -> Operation[Mapping[bytes, bytes]]:
         """Digests of the values written to special channels."""
-        asked = [write for write in writes if write.channel in WRITES_IDX_MAP]
-        replies = yield from batched([Command(("JSON.GET", write.key)) for write in asked])
-        found = zip(asked, map(_parsed, replies), strict=True)
-        return {
-            write.key: special(records.task(write.task, write.channel), self._written(document))
-            for write, document in found
-            if document is not None
-        }
+        asked = [write.key for write in writes if write.channel in WRITES_IDX_MAP]
+        digests = yield from told_by_each("JSON.GET", asked, self._digest)
+        return {key: digest for key, digest in zip(asked, digests, strict=True) if digest is not None}
+
+    def _digest(self, stored: Any) -> bytes | None:
+        """The digest of a value written to a special channel; None if it is gone."""
+        if (document := _parsed(stored)) is None:
+            return None
+        return special(records.task(document["task_id"], document["channel"]), self._written(document))
 
     def read(self, thread: str, key: Key, place: Place) -> Operation[CheckpointTuple | None]:
         """A checkpoint with its pending writes."""
@@ -98,10 +103,12 @@ class RedisDocuments(ForeignSource):
 
     def _written(self, document: Mapping[str, Any]) -> Any:
         """The value of a pending write."""
-        kind, data = document["type"], base64.b64decode(document["blob"])
+        kind, blob = document["type"], document["blob"]
         if kind == "json":
-            kind, data = foreign_values.typed(json.loads(data), marked_bytes=False)
-        return self._serde.loads_typed((kind, data))
+            found = foreign_values.with_interrupts(document["channel"], _json(blob))
+            return self._serde.loads_typed(foreign_values.typed(found, marked_bytes=False))
+        data = base64.b64decode(blob, validate=True)
+        return self._serde.loads_typed(("bytes" if kind == "base64" else kind, data))
 
 
 class _Head(NamedTuple):
@@ -123,6 +130,28 @@ class _Head(NamedTuple):
     @property
     def is_checkpoint(self) -> bool:
         return self.prefix is not None
+
+
+def _check_release(heads: Sequence[_Head]) -> None:
+    """Refuse what 0.0 stored: the document of a checkpoint has the id of its parent, twice, and of the first one it has none.
+
+    Raises:
+        ValueError: There is such a document.
+    """
+    for head in heads:
+        if head.is_checkpoint and head.at[1] in ("", head.parent):
+            raise ValueError(
+                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent in place of the checkpoint. "
+                "Read its state with that release, and put it into a new thread by update_state"
+            )
+
+
+def _json(blob: str) -> Any:
+    """A value's JSON: as it is (0.1), or in base64. No text is both, as JSON begins otherwise than the base64 of JSON does."""
+    try:
+        return json.loads(blob)
+    except json.JSONDecodeError:
+        return json.loads(base64.b64decode(blob, validate=True))
 
 
 def _has_parent(head: _Head) -> bool:
@@ -151,12 +180,12 @@ def _head(key: bytes, found: Any) -> _Head | None:
     thread_id, at = _without(thread, _NO_ID), (_without(ns, _NO_NAMESPACE), _without(checkpoint_id, _NO_ID))
     in_key = f":{thread}:{ns or _NO_NAMESPACE}:{checkpoint_id}"
     if isinstance(task, str) and isinstance(number, int) and isinstance(channel, str):
-        is_one = _prefix(key, f"{in_key}:{task}:{number}")
-        return _Head(key, None, thread_id, at, None, task, number, path, channel) if is_one else None
-    prefix = _prefix(key, in_key) or _prefix(key, f":{thread}:{at[0]}")
-    return (
-        _Head(key, prefix, thread_id, at, _without(parent or "", _NO_ID) or None, "", 0, None, "") if prefix else None
-    )
+        if _prefix(key, f"{in_key}:{task}:{number}") is None:
+            return None
+        return _Head(key, None, thread_id, at, None, task, number, path, channel)
+    if (prefix := _prefix(key, in_key)) is None and (prefix := _prefix(key, f":{thread}:{at[0]}")) is None:
+        return None
+    return _Head(key, prefix, thread_id, at, _without(parent or "", _NO_ID) or None, "", 0, None, "")
 
 
 def _without(name: str, stand_in: str) -> str:

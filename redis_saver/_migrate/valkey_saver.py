@@ -21,13 +21,14 @@ from redis_saver._common import names
 from redis_saver._engine.requests import Command, Operation, Page, Scan, Stream
 from redis_saver._migrate import records
 from redis_saver._migrate.endpoints import special
-from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tuple, of_type
+from redis_saver._migrate.foreign import ForeignSource, Place, batched, found_tuple, of_type, told_by_each
 from redis_saver._migrate.records import Key, Task, TaskInfo
 from redis_saver._migrate.thread_keys import ThreadKey
 
 PREFIX = "checkpoint"
 _HEAD_BYTES = 1000
 """So much of a text is read to learn its names; if they are longer, all of it."""
+_NAMES = ("thread_id", "checkpoint_id", "parent_checkpoint_id")
 _TEXT = rb'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(
     rb'\{"thread_id":(%s),"checkpoint_id":(%s),"parent_checkpoint_id":(%s|null),' % (_TEXT, _TEXT, _TEXT)
@@ -59,11 +60,8 @@ class ValkeyStrings(ForeignSource):
             if head is not None and head[0] == thread:
                 place = key, b"writes" + key.removeprefix(PREFIX.encode())
                 places.append(((head[1], head[2]), head[3], place))
-        replies = yield from batched([Command(("GET", writes_key)) for _, _, (_, writes_key) in places])
-        return {
-            at: Place(parent, place, self._tasks(found))
-            for (at, parent, place), found in zip(places, replies, strict=True)
-        }
+        tasks = yield from told_by_each("GET", [writes_key for _, _, (_, writes_key) in places], self._tasks)
+        return {at: Place(parent, place, some) for (at, parent, place), some in zip(places, tasks, strict=True)}
 
     def _tasks(self, stored: Any) -> Mapping[Task, TaskInfo]:
         tasks: dict[Task, TaskInfo] = {}
@@ -96,25 +94,25 @@ def _heads(keys: Sequence[bytes]) -> Operation[list[_Head | None]]:
     """The names of checkpoints; None for those that are gone, or are not of the saver."""
     beginnings = yield from batched([Command(("GETRANGE", key, 0, _HEAD_BYTES - 1)) for key in keys])
     matches = [_HEAD.match(_raw(found)) for found in beginnings]
-    heads = [
-        _head(key, *map(json.loads, match.groups())) if match else None
-        for key, match in zip(keys, matches, strict=True)
-    ]
-    others = [at for at, match in enumerate(matches) if match is None]
-    for at, found in zip(others, (yield from batched([Command(("GET", keys[at])) for at in others])), strict=True):
-        heads[at] = _head_of(keys[at], found)
-    return heads
+    said = [_parsed(b"[%s]" % b",".join(match.groups())) if match else None for match in matches]
+    others = [at for at, found in enumerate(said) if found is None]
+    for at, found in zip(others, (yield from told_by_each("GET", [keys[at] for at in others], _said)), strict=True):
+        said[at] = found
+    return [_head(key, *found) if found else None for key, found in zip(keys, said, strict=True)]
 
 
-def _head_of(key: bytes, stored: Any) -> _Head | None:
-    """The names in the whole text of a checkpoint."""
+def _said(text: Any) -> list[Any] | None:
+    """The names in the whole text of a checkpoint; None if it is none."""
+    found = _parsed(text or "null")
+    return list(map(found.get, _NAMES)) if isinstance(found, dict) else None
+
+
+def _parsed(text: Any) -> Any:
+    """What JSON says; None if it is none."""
     try:
-        found = json.loads(stored or "null")
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
-    return _head(key, *(found.get(name) for name in ("thread_id", "checkpoint_id", "parent_checkpoint_id")))
 
 
 def _head(key: bytes, thread: Any, checkpoint_id: Any, parent: Any) -> _Head | None:

@@ -16,6 +16,7 @@ from redis_saver._common import limits, names
 from redis_saver._common.config import Address, to_config
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
+from redis_saver._serde import fallback
 from redis_saver._serde.serializer import takes_views
 from redis_saver._storage import chunking, compression, encryption
 from redis_saver._storage import chunks as chunked
@@ -149,6 +150,12 @@ def decode_seed(
 ) -> tuple[Any, Stored | None]:
     """What `decode_value` answers, and how it is stored if that is in chunks, to be remembered; `last` is the version that was seen last."""
     return _decoded(context, stored, chunks, channel, place, allowance, last=last, keeps=True)
+
+
+def held(value: Any) -> Any:
+    """What a snapshot of a `DeltaChannel` holds; another value as it is."""
+    kind: Any = fallback.delta_snapshot
+    return value.value if kind is not None and isinstance(value, kind) else value
 
 
 def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:

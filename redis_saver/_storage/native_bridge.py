@@ -1,4 +1,4 @@
-"""The compiled part of this room, if `native.c` could be built. `framing` and `version_table` ask it first, and do without where it answers None."""
+"""The compiled part of this package, if `native.c` could be built. `framing` and `version_table` ask it first, and do without where it answers None."""
 
 from __future__ import annotations
 

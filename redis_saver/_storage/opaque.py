@@ -59,7 +59,7 @@ class OpaqueSerializer(FastSerializer):
         """The value, with `ormsgpack.Ext` in place of objects; an `Opaque` if it is of another type than msgpack.
 
         Raises:
-            ValueError: It is encrypted, or is not valid msgpack.
+            ValueError: It is encrypted, is not valid msgpack, or holds what could not be packed again.
         """
         kind, stored = data
         if kind == "msgpack":
@@ -90,9 +90,14 @@ def _closed(code: int, data: bytes) -> Any:
     """An extension as it is. Only snapshots of a `DeltaChannel` are decoded, because savers look for them."""
     if code == _SNAPSHOT and fallback.delta_snapshot is not None:
         # A snapshot within another one is not decoded: forged bytes may nest any number of them.
-        return fallback.delta_snapshot(
-            ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
-        )
+        return fallback.delta_snapshot(ormsgpack.unpackb(data, ext_hook=_packed, option=ormsgpack.OPT_NON_STR_KEYS))
+    return _packed(code, data)
+
+
+def _packed(code: int, data: bytes) -> Any:
+    """An extension as it is. Negative codes are msgpack's own, and ormsgpack packs none."""
+    if code < 0:
+        raise ValueError(f"it has a msgpack extension with the code {code}, which no serializer writes")
     return ormsgpack.Ext(code, data)
 
 

@@ -66,6 +66,8 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
         checkpoint.get("versions_seen"),
     )
     native = native_bridge.native
+    if type(versions) is not dict or type(seen) is not dict:
+        native = None  # a subclass may have an order of its own, which C does not see
     if native is not None and (found := native.table(versions, seen, values, new_versions, prefix)) is not None:
         listed, fields, slots, tokens, packed, present, flags, written = found
         return VersionTable(*_names_chunk(listed), fields, present, flags, slots, tokens, packed, written)

@@ -14,6 +14,7 @@ from redis_saver._common import config, names
 from redis_saver._storage.context import Context
 from redis_saver._tiered.requests import HotFailed, Tiered
 from redis_saver._tiered.stats import Counts
+from redis_saver.errors import EncodeError, LimitExceeded
 
 WRITER_GONE = checking.WRITER_GONE
 MAX_NOTED = 10_000
@@ -21,6 +22,9 @@ MAX_NOTED = 10_000
 it has forgotten it asks again."""
 FILL_LEASE = 60_000
 """Milliseconds that a reader may take to fill hot: the length of a fill lease."""
+
+HOT_CANNOT_HAVE = (EncodeError, LimitExceeded)
+"""The errors where cold has something that hot cannot have: it is too large for hot's limits, or hot's serializer does not know it."""
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]

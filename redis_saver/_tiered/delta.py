@@ -17,6 +17,7 @@ from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._tiered import context
 from redis_saver._tiered.context import (
     FILL_LEASE,
+    HOT_CANNOT_HAVE,
     Tiers,
     best_effort,
     for_cold,
@@ -33,7 +34,7 @@ from redis_saver._tiered.requests import (
     Tiered,
     is_out_of_memory,
 )
-from redis_saver.errors import EncodeError, LimitExceeded, ThreadDamaged
+from redis_saver.errors import ThreadDamaged
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
@@ -67,7 +68,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
         basis = None
     found = yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels})
     if basis is not None:
-        with contextlib.suppress(EncodeError, LimitExceeded):  # then cold is asked the next time, too
+        with contextlib.suppress(*HOT_CANNOT_HAVE):  # then cold is asked the next time, too
             delta.remember(tiers.hot, where, keys[1], basis, found)
         yield from best_effort(tiers, _fill_ancestors(tiers, where, basis, channels))
     return found
@@ -103,7 +104,7 @@ def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, cha
             found = page[wanted]
             try:
                 fills.append(fill_arguments(tiers.hot, found, token, newest=False, is_last=False))
-            except (EncodeError, LimitExceeded):  # hot cannot have it
+            except HOT_CANNOT_HAVE:
                 return
             size += sum([len(one) for one in fills[-1] if isinstance(one, (bytes, str))])
             if len(fills) > ANCESTORS_FILLED or size > BYTES_FILLED:
@@ -114,6 +115,6 @@ def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, cha
     calls = [Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments) for arguments in fills]
     filled, error = yield Attempt(Batch(calls))
     if error is None:
-        tiers.counts.rehydrations += sum(filled)
+        tiers.counts.rehydrations += filled.count(1)
     elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
         raise error  # as `_fetch` does

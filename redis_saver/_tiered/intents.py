@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from redis_saver._checkpoint import threads
-from redis_saver._common.display import error_text, shown
-from redis_saver._common.logs import ThrottledLog
+from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Argument, Call, Operation, Sleep
@@ -63,19 +62,22 @@ def begin_intent(
     Raises:
         ThreadBusy: Others flushed or wrote the thread all the time.
     """
-    token, keys = uuid4().hex, tiers.hot.keyspace.tier_keys(thread)
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    token = tiers.leases.token(keys.intents)
     known_empty = tiers.negative_cache.pop(thread, None)
     if known_empty and (ns is None or not known_empty.holds_for(ns)):
         known_empty = None
     granted = known_empty.token if known_empty else ""
     arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
-    deadline = time.monotonic() + 2 * flushing.FLUSH_LEASE / 1000
+    deadline = flushing.until_busy()
     while True:
         try:
             in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
         except Exception:
             yield release(keys, token)  # the write does not happen, and cold was not told of it
             raise
+        if in_cold in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT) and time.monotonic() >= deadline:
+            raise busy(thread)
         if in_cold == IntentReply.BEHIND:
             if need == "nothing":
                 yield from flushing.put_tombstone(tiers, thread)
@@ -83,8 +85,6 @@ def begin_intent(
         elif in_cold == IntentReply.UNNOTED:
             yield from bring_enrolled(tiers, thread)
         elif in_cold == IntentReply.WAIT:
-            if time.monotonic() >= deadline:
-                raise busy(thread)
             yield Sleep(0.02)
         else:
             newest = known_empty.field if known_empty and nothing_since else b""
@@ -129,7 +129,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
         _LOG.warning(
             "thread %s was damaged in hot, which drops it and is filled from cold: %s",
             shown(thread),
-            error_text(damage),
+            log_text(damage),
         )
 
 
@@ -160,16 +160,31 @@ def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
     """Change a thread in cold, and give it up in hot. Returns what cold returned.
 
     Raises:
-        NotImplementedError: Cold cannot do that, and has done nothing. The intent is released.
+        NotImplementedError: Cold cannot do that, and has done nothing.
     """
     intent = yield from begin_intent(tiers, thread, ALL)
-    try:
-        answer = (yield cold) if cold else None
-    except NotImplementedError:
-        yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
-        raise
+    answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
     return answer
+
+
+def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
+    """Call cold for which these threads have intents. Returns what cold returned.
+
+    Raises:
+        NotImplementedError: Cold cannot do that, and has done nothing. The intents are released.
+    """
+    try:
+        return (yield call)
+    except NotImplementedError:
+        yield from release_all(tiers, intents)
+        raise
+
+
+def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
+    """Release intents, by thread: cold was not told of what they are about."""
+    for thread, intent in intents.items():
+        yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
 
 
 def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:

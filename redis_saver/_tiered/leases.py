@@ -1,6 +1,6 @@
-"""Leases that this process may hold in hot without knowing it: a flusher's claim, or the right to scan, for which it asked and got no reply.
+"""What this process may hold in hot without using it: a flusher's claim, the right to scan, a write intent of a caller that was cancelled.
 
-A lease is held by a token. If the process asks again with the same token, it goes on at once. With a new token it would have to wait until the lease runs out.
+A lease, or an intent, is held by a token. If the process asks again with the same token, it goes on at once. With a new token it would have to wait until the lease runs out.
 """
 
 from __future__ import annotations

@@ -10,15 +10,13 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Command, Operation, Sleep
 from redis_saver._tiered import context
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.intents import ALL, begin_intent, end, given_up
+from redis_saver._tiered.intents import ALL, begin_intent, change_cold, end, given_up
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.errors import decoding, not_owner
 
 _PAUSE = 0.02
 _DIGITS, _TOKEN_AT = 15, 32
 """Where an intent says since when it is, in milliseconds, and names its writer (`lua/tiered/begin_intent.lua`)."""
-_RENEWALS = 3
-"""How often a lease is renewed before it would run out."""
 
 
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
@@ -52,15 +50,15 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
         first = writers if first is None else first & writers
         if not first:
             return
-        if now - renewed > terms.lease / 1000 / _RENEWALS:
+        if now - renewed > terms.renewal_interval:
             renewed = now
             if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
-                raise not_owner("0", "")
+                raise not_owner("0", "", tiers.hot.keyspace.owner_key(terms.thread))
         yield Sleep(_PAUSE)
 
 
 def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
     """Remove what a run has written to a thread, in cold; hot gives it up."""
     intent = yield from begin_intent(tiers, thread, ALL, need="all")
-    yield ColdCall("delete_for_runs", ([run_id],))
+    yield from change_cold(tiers, {thread: intent}, ColdCall("delete_for_runs", ([run_id],)))
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))

@@ -32,7 +32,7 @@ _DELETE_RUNS = (
 
 _NAMES = """
 WITH RECURSIVE found(thread_id) AS (
-    (SELECT thread_id FROM checkpoints WHERE thread_id > %s ORDER BY thread_id LIMIT 1)
+    (SELECT thread_id FROM checkpoints WHERE %s::text IS NULL OR thread_id > %s ORDER BY thread_id LIMIT 1)
     UNION ALL
     SELECT (SELECT c.thread_id FROM checkpoints AS c WHERE c.thread_id > found.thread_id ORDER BY c.thread_id LIMIT 1)
     FROM found WHERE found.thread_id IS NOT NULL
@@ -87,7 +87,7 @@ _DELETE_BLOBS = (
 _KEPT_VERSIONS = (
     "SELECT checkpoint -> 'channel_versions' AS versions FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s"
 )
-_FORGET_PARENTS = "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id = ANY(%s)"
+_FORGET_PARENTS = "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id <> ALL(%s)"
 _COUNT = """
 SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints, (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s) AS writes,
     (SELECT count(*) FROM checkpoint_blobs WHERE thread_id = %s) AS blobs
@@ -100,15 +100,18 @@ def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
         yield statement, (list(run_ids),)
 
 
-def thread_names(after: str, limit: int) -> Statements[list[str]]:
-    """Up to `limit` names of threads behind one, in the database's order. Reads one row of each thread."""
-    rows = yield _NAMES, (after, limit)
+def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
+    """Up to `limit` names of threads behind one (None: from the first on), in the database's order. Reads one row of each thread."""
+    rows = yield _NAMES, (after, after, limit)
     return [row["thread_id"] for row in rows]
 
 
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
-    """Describe some threads; those that do not exist are left out. Reads all their rows, but not the stored values."""
-    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], list(thread_ids))
+    """Describe some threads; those that do not exist are left out. Reads all their rows, but not the stored values.
+
+    Hot may have names that Postgres cannot hold, and refuses even in a question: with a NUL, or half of a pair of surrogates.
+    """
+    rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
     return [
         ThreadInfo(
             thread_id=row["thread_id"],
@@ -123,6 +126,10 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
         )
         for row in rows
     ]
+
+
+def _is_text(name: str) -> bool:
+    return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def count_thread(thread_id: str) -> Statements[Pruned]:
@@ -149,6 +156,8 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
             total = added(total, (yield from _remove(thread_id, ns, gone)))
+        # Also of those whose parent was gone before, as `PostgresSaver.prune` does.
+        yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
     return total
 
 
@@ -183,7 +192,6 @@ def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retenti
 def _remove(thread_id: str, ns: str, gone: list[str]) -> Statements[Pruned]:
     writes = yield _DELETE_WRITES, (thread_id, ns, gone)
     checkpoints = yield _DELETE_CHECKPOINTS, (thread_id, ns, gone)
-    yield _FORGET_PARENTS, (thread_id, ns, gone)
     kept = yield _KEPT_VERSIONS, (thread_id, ns)
     freed: dict[str, list[str]] = {}
     for channel, version in _versions(checkpoints) - _versions(kept):

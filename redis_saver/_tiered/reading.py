@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import reading, writing
+from redis_saver._checkpoint import reading
+from redis_saver._checkpoint.put_request import whole
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
@@ -19,6 +21,7 @@ from redis_saver._tiered import context
 from redis_saver._tiered.cold_calls import by_task, writes_of
 from redis_saver._tiered.context import (
     FILL_LEASE,
+    HOT_CANNOT_HAVE,
     MAX_NOTED,
     WHOLE,
     NegativeEntry,
@@ -27,7 +30,7 @@ from redis_saver._tiered.context import (
     for_cold,
     newest_of,
 )
-from redis_saver._tiered.flush.run import flush_now
+from redis_saver._tiered.flush.run import busy, flush_now, until_busy
 from redis_saver._tiered.intents import change, repair
 from redis_saver._tiered.requests import (
     Attempt,
@@ -37,7 +40,7 @@ from redis_saver._tiered.requests import (
     Tiered,
     is_out_of_memory,
 )
-from redis_saver.errors import LimitExceeded, ThreadDamaged
+from redis_saver.errors import ThreadDamaged
 
 _ATTEMPTS = 3
 
@@ -103,8 +106,12 @@ class _Fetched(NamedTuple):
 
 
 def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered[_Fetched | None]:
-    """Read from cold, and fill hot. None: hot has it by now."""
-    thread, token = where.thread_id, uuid4().hex
+    """Read from cold, and fill hot. None: hot has it by now.
+
+    Raises:
+        ThreadBusy: Hot had something that cold lacked, again after each flush.
+    """
+    thread, token, deadline = where.thread_id, uuid4().hex, until_busy()
     keys = tiers.hot.keyspace.tier_keys(thread)
     wanted = (
         names.component(where.checkpoint_ns),
@@ -114,6 +121,8 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
         while (
             leased := (yield Call(scripts.FILL_LEASE, keys.writing, (token, context.WRITER_GONE, FILL_LEASE, *wanted)))
         ) == FillLeaseReply.BEHIND:
+            if time.monotonic() >= deadline:
+                raise busy(thread)
             yield from flush_now(tiers, thread)
         if leased == FillLeaseReply.HERE:
             return None
@@ -133,11 +142,11 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     def restore() -> Tiered[None]:
         try:
             arguments = fill_arguments(tiers.hot, found, token, newest=not where.checkpoint_id)
-        except LimitExceeded:  # it is too large for hot, so cold alone has it
+        except HOT_CANNOT_HAVE:  # so cold alone has it
             return
         back, error = yield Attempt(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
         if error is None:
-            tiers.counts.rehydrations += back
+            tiers.counts.rehydrations += back == 1  # not 0: the lease had ended
         elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
             raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
 
@@ -163,4 +172,4 @@ def fill_arguments(
             records += (member + b"%d" % index, record, 1)
         count += bool(regular) + len(special)
     ns = names.component(where.checkpoint_ns) if newest else b""
-    return [token, writes_of(where), ns, b"1" if is_last else b"0", count, *records, *writing.whole(hot, found)]
+    return [token, writes_of(where), ns, b"1" if is_last else b"0", count, *records, *whole(hot, found)]

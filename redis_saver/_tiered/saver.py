@@ -20,7 +20,8 @@ from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common import forks, postgres
-from redis_saver._common.display import error_text, kind_of
+from redis_saver._common.display import kind_of
+from redis_saver._common.logs import log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import R, T
 from redis_saver._engine.runner import Driver, DriverWrapper
@@ -210,7 +211,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         if error is None and failed is not None:
             raise failed
         if failed is not None:
-            _LOG.warning("it is not known whether cold has everything: %s", error_text(failed))
+            _LOG.warning("it is not known whether cold has everything: %s", log_text(failed))
         elif left and error is None:
             warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
 

@@ -48,7 +48,7 @@ class Stats:
     set_aside: int = 0
     """Those of them that cold refused, and that are tried again with pauses."""
     last_error: str = ""
-    """The last error of the flusher."""
+    """The last error of the flusher, without what may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """The calls by method. `saver.hot.stats()` has what they, and the flusher, sent to Redis."""
 

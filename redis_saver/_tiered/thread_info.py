@@ -96,26 +96,35 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
 
 
 def stream_threads(tiers: Tiers, asked: ThreadQuery) -> TieredStream[TieredThreadInfo]:
-    """Describe the threads that are looked for: those of hot, then those that only cold has."""
-    everything = None if tiers.cold_is_postgres else (yield from _gathered())
+    """Describe the threads that are looked for, each once: those of hot, then those that only cold has."""
+    in_cold = yield from gathered(tiers)
     seen = set[str]()
 
     def describe(found: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
-        names = [name for name in found if name.startswith(asked.prefix)]
+        names = [name for name in found if name.startswith(asked.prefix) and name not in seen]
         seen.update(names)
-        joined = yield from _joined(tiers, names, everything)
-        return [one for one in joined if _is_wanted(one, asked)]
+        return described(tiers, names, asked, in_cold)
 
-    yield from listing.mapped(listing.scan_threads(tiers.hot), describe)
-    after, pages = "", iter([sorted(everything)] if everything is not None else ())
-    while True:
-        page = next(pages, []) if everything is not None else (yield ColdCall("thread_names", (after, NAMES_PER_PAGE)))
-        if not page:
-            return
+    yield from listing.mapped(stream_names(tiers, in_cold), describe)
+
+
+def stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None = None) -> TieredStream[str]:
+    """The names of all threads, some of them twice: those of hot, then those of cold, which is Postgres or has what is given."""
+    yield from listing.scan_threads(tiers.hot)
+    if in_cold is not None:
+        yield Page(sorted(in_cold))
+        return
+    after: str | None = None
+    while page := (yield ColdCall("thread_names", (after, NAMES_PER_PAGE))):
+        yield Page(page)
         after = page[-1]
-        names = [name for name in page if name.startswith(asked.prefix) and name not in seen]
-        joined = yield from _joined(tiers, names, everything)
-        yield Page([one for one in joined if _is_wanted(one, asked)])
+
+
+def described(
+    tiers: Tiers, names: Sequence[str], asked: ThreadQuery, in_cold: Mapping[str, ThreadInfo] | None = None
+) -> Tiered[list[TieredThreadInfo]]:
+    """Describe those of some threads that are looked for; `in_cold` as `_joined` takes it."""
+    return [one for one in (yield from _joined(tiers, names, in_cold)) if _is_wanted(one, asked)]
 
 
 def _is_wanted(found: TieredThreadInfo, asked: ThreadQuery) -> bool:
@@ -172,9 +181,9 @@ def _in_cold(tiers: Tiers, names: Sequence[str]) -> Tiered[dict[str, ThreadInfo]
     return infos
 
 
-def _gathered() -> Tiered[dict[str, ThreadInfo]]:
-    """What a cold saver of another kind has of all threads. All of it is read."""
-    return _described((yield ColdCall("list", (None,))))
+def gathered(tiers: Tiers) -> Tiered[dict[str, ThreadInfo] | None]:
+    """What cold has of all threads, all of which is read; None: cold is Postgres, which can be asked for some."""
+    return None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,))))
 
 
 def _described(found: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:

@@ -10,22 +10,31 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint import threads as hot_threads
-from redis_saver._checkpoint.pruning import Pruned, added
+from redis_saver._checkpoint.pruning import Pruned, added, threads_with_runs
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._common import config, names
-from redis_saver._engine import scripts
-from redis_saver._engine.requests import Call, Operation
+from redis_saver._common.display import shown
+from redis_saver._engine.requests import Operation
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered import write_behind
 from redis_saver._tiered.cold_calls import calls_for
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.flush.run import busy
-from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, end, erased, given_up
-from redis_saver._tiered.leases import release
+from redis_saver._tiered.intents import (
+    ALL,
+    Intent,
+    begin_intent,
+    change,
+    change_cold,
+    end,
+    erased,
+    given_up,
+    release_all,
+)
 from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.thread_info import get_thread
+from redis_saver.errors import ThreadBusy
 
 _ATTEMPTS = 5
 
@@ -35,7 +44,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread)):
         return
     intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
-    yield ColdCall("delete_thread", (thread,))
+    yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
     yield from end(tiers, thread, intent, erased(tiers, thread, intent))
 
 
@@ -48,7 +57,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     if not found:
         return
     intent = yield from begin_intent(tiers, target, ALL, need="nothing")
-    yield ColdCall("delete_thread", (target,))
+    yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
     for one in reversed(found):
         yield from calls_for(one, target)
     yield from end(tiers, target, intent, given_up(tiers, target, intent))
@@ -59,24 +68,28 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
 
     Raises:
         ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, because others wrote the thread all the time.
+        NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
-    members, intents, concerned = [names.run(run) for run in run_ids], list[tuple[str, Intent]](), set[str]()
+    members, intents, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
     for run in run_ids:  # also in threads that a reader may be filling hot with
         found = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(one.config) for one in found)
-    for thread in (yield from listing.collect(listing.scan_threads(tiers.hot))):
-        if thread not in concerned and (yield Call(scripts.HAS_RUNS, tiers.hot.keyspace.keys(thread), members)):
-            concerned.add(thread)
+    concerned.update(
+        *(yield from threads_with_runs(tiers.hot, members))
+    )  # one that hot cannot read is repaired, or raises
     try:
         for thread in sorted(concerned):
-            intent = yield from begin_intent(tiers, thread, ALL, need="all")  # what is left may be what was coalesced
-            intents.append((thread, intent))
+            # What is left may be what was coalesced.
+            intents[thread] = yield from begin_intent(tiers, thread, ALL, need="all")
     except Exception:
-        for thread, intent in intents:
-            yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+        yield from release_all(tiers, intents)
         raise
-    yield ColdCall("delete_for_runs", (run_ids,))
-    for thread, intent in intents:
+    except BaseException:  # the caller was cancelled, so nothing can be asked for: who writes one of them next in this process ends its intent
+        for thread, intent in intents.items():
+            tiers.leases.keep(tiers.hot.keyspace.tier_keys(thread).intents, intent.token)
+        raise
+    yield from change_cold(tiers, intents, ColdCall("delete_for_runs", (run_ids,)))
+    for thread, intent in intents.items():
         yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
 
 
@@ -131,7 +144,7 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
 
     Raises:
         ThreadNotFound: Neither tier has it.
-        ThreadBusy: Hot could not be filled, because others wrote the thread.
+        ThreadBusy: Hot could not be filled, because others wrote the thread, or because hot cannot have it.
     """
     for _ in range(_ATTEMPTS):
         if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:
@@ -140,7 +153,11 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
             raise hot_threads.not_there(thread)
         if action in ("unpin", "clear"):  # only cold has it, where nothing expires or is pinned
             return
-        (newest,) = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        ns = config.namespace(newest.config) or ""
-        yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
-    raise busy(thread)
+        for newest in (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
+            ns = config.namespace(newest.config) or ""
+            yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
+        # Where cold has none, the thread was just written to hot, or deleted: the next attempt finds that.
+    raise ThreadBusy(
+        f"thread {shown(thread)} is in cold alone, and could not be brought back to Redis in {_ATTEMPTS} attempts: others write or delete it, or Redis is "
+        "full, or cannot have a value of it (its limits, its serializer). Nothing was changed; try again"
+    )

@@ -17,10 +17,10 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
 from redis_saver._tiered import write_behind
 from redis_saver._tiered.cold_calls import versions_of_values, writes_of
-from redis_saver._tiered.context import WHOLE, Tiers, for_cold
+from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Tiers, for_cold
 from redis_saver._tiered.intents import NOWHERE, begin_intent, end, end_intent
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver.errors import LimitExceeded, ThreadDamaged
+from redis_saver.errors import ThreadDamaged
 
 
 def put(
@@ -32,7 +32,7 @@ def put(
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
     where = config.address(given)
-    config.thread_history(given)  # what is wrong with it is told before cold is written
+    config.check_ours(given)  # before cold is written
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
     if tiers.flush_queue and (
         yield from write_behind.put(tiers, tiers.flush_queue, given, checkpoint, metadata, new_versions)
@@ -59,7 +59,9 @@ def put_writes(
     tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
-    where = config.address(given)
+    where = writing.address_of_writes(given)
+    if not writes:
+        return
     if tiers.flush_queue and (
         yield from write_behind.put_writes(tiers, tiers.flush_queue, given, writes, task_id, task_path)
     ):
@@ -107,7 +109,7 @@ def _write(
             more = (intent.token, intent.newest, b"" if intent.newest else needed)
             try:
                 yield from hot(Variant(script, (*keys.writing, keys.flush), more))
-            except (ThreadDamaged, LimitExceeded):  # what is too large for hot is in cold alone
+            except (ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
                 pass
             else:
                 return

@@ -35,6 +35,7 @@ from wrappers import Around, elsewhere
 from redis_saver import (
     AsyncTieredSaver,
     CheckReport,
+    DecodeError,
     RedisSaver,
     ThreadBusy,
     ThreadDamaged,
@@ -468,6 +469,22 @@ async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
         target.raw.hset(data, mapping=fields)
         target.raw.zadd(index, dict.fromkeys(members, 0))
     assert unread > cases // 5
+
+
+async def test_pages_that_do_not_go_on_end(target: Target) -> None:
+    """A server's cursor does not come twice in a scan; here each second one does."""
+    follows = {0: 2, 2: 7, 7: 2}
+
+    def stuck(request: Any) -> Any:
+        reply = yield request
+        is_scan = isinstance(request, requests.Command) and request.arguments[0] == "HSCAN"
+        return [follows[request.arguments[2]], []] if is_scan else reply
+
+    await put(target.uniform(), config(), {"a": 1})
+    saver = target.uniform()
+    Around(saver.saver, stuck)
+    with pytest.raises(DecodeError, match="what thread 'thread' holds.*cursor 2 a second time"):
+        await saver.check("thread")
 
 
 # -- two tiers

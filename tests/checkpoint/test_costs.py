@@ -7,12 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import Counted
+from counting import Counted, load_scripts
 from factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from uniform import Target, Uniform
-
-from redis_saver._engine import scripts as all_scripts
 
 
 @pytest.fixture
@@ -195,9 +193,7 @@ A_STEP = {"list": 500, "history": 700, "copy_thread": 600, "prune": 600}
 def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) -> None:
     """docs/limits.md has the times; they grow with the size of a checkpoint, never with the number of those before it."""
     saver, raw, took = target.uniform().saver, target.raw, dict[str, list[int]]()
-    for script in vars(all_scripts).values():
-        if isinstance(script, all_scripts.Script):
-            raw.script_load(script.text)
+    load_scripts(raw)
     for length in (50, 200):
         thread, where = f"chat {length}", chat(saver, f"chat {length}", length)
         with_one_more = checkpoint(

@@ -25,6 +25,7 @@ from uniform import Target, Uniform
 from wrappers import Around, Meanwhile
 
 from bench.history import message
+from redis_saver import DecodeError
 from redis_saver._checkpoint import delta
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
@@ -288,6 +289,23 @@ async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
     assert await talk.knows.history(talk.configs[-1]) == expected
 
 
+async def test_an_ancestor_that_has_no_name(target: Target) -> None:
+    """A damaged reply is told as damage; also behind an ancestor that was there before, where the walk ends."""
+    saver, spoiled = target.uniform(), target.uniform()
+    where = (await chain(saver, "thread", 3))[-1]
+
+    def spoil(request: Any) -> Any:
+        reply = yield request
+        if getattr(request, "script", None) is scripts.HISTORY:
+            position, chunks, basis, one, *_ = reply
+            reply = [position, chunks, basis, one, one, [[], *one[1:]]]
+        return reply
+
+    Around(spoiled.saver, spoil)
+    with pytest.raises(DecodeError, match=r"ancestors.*ancestor \[\]"):
+        await spoiled.get_delta_channel_history(config=where, channels=["log"])
+
+
 async def answered(process: Process, what: Callable[[], Awaitable[Any]]) -> tuple[int, list[int]]:
     """Bytes of what the server answers meanwhile, and of how many ancestors each history is."""
 
@@ -357,6 +375,7 @@ async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) 
     assert size < 1.2 * (seed + writes)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kinds", [(list, _DeltaSnapshot), (_DeltaSnapshot, list), (_DeltaSnapshot, _DeltaSnapshot)])
 @pytest.mark.parametrize("who", ["the same process", "one that read it", "one that knows nothing"])
@@ -852,6 +871,7 @@ class Operations:
         self.model.delete_thread(thread)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds(range(2)))
 async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

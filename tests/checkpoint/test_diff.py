@@ -58,6 +58,9 @@ CASES: list[tuple[str, Any, Any, list[tuple[Any, ...]]]] = [
     ("an empty list", [], [1], [("added", (0,), None, 1)]),
     ("objects", Point(1, 2), Point(1, 3), [("changed", (), Point(1, 2), Point(1, 3))]),
     ("equal objects", [Point(1, 2)], [Point(1, 2)], []),
+    ("sets", {"a", "b", "c"}, {"c", "d", "b"}, [("removed", ("a",), "a", None), ("added", ("d",), None, "d")]),
+    ("equal sets", {0, 8}, {8, 0}, []),
+    ("sets of other types", {1}, {True}, [("changed", (1,), 1, True)]),
     ("bytes", b"a", b"b", [("changed", (), b"a", b"b")]),
     (
         "messages by id",

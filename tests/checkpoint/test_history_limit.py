@@ -228,7 +228,7 @@ async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
 async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(target: Target, encrypted: bool) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16) if encrypted else None
     saver, where = target.uniform(history=kept(2), serde=serde), config("t")
-    for number in range(50):
+    for number in range(34):  # two are kept, so the first go behind 18
         where = await turn(saver, where, number)
     found = Counter(one.config["configurable"]["checkpoint_ns"] for one in await saver.list(config("t", None)))
     roots = {one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t", ""))}
@@ -431,6 +431,7 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
 
 
 @pytest.mark.random
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster"))
 @pytest.mark.parametrize("seed", seeds(range(1)))
 async def test_random_talks(target: Target, seed: int) -> None:
@@ -438,6 +439,7 @@ async def test_random_talks(target: Target, seed: int) -> None:
 
 
 @pytest.mark.random
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("seed", seeds(range(1)))
 @pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
@@ -514,7 +516,7 @@ async def test_what_is_left_of_a_long_history_is_whole(target: Target) -> None:
         where = await log_on(saver, where, number, 1, 7)
         found = [one for one in await saver.list(config("t")) if one.checkpoint["id"] in before]
         assert 50 < len(found) < 290 - 40 * (number - 300)
-        for one in found:
+        for one in found[number % 3 :: 3]:  # after each put another third
             history = await saver.get_delta_channel_history(config=one.config, channels=["log"])
             assert (one.checkpoint, histories(history)) == before[one.checkpoint["id"]]
 
@@ -720,7 +722,7 @@ def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
     """By another process, with a memory that is longer than the history; as with `InMemorySaver`, which keeps all."""
     ours = [asking().compile(checkpointer=target.uniform(history=kept(1)).saver) for _ in range(2)]
     theirs, where = asking().compile(checkpointer=InMemorySaver()), config("t", None)
-    for number in range(30):
+    for number in range(20):
         for given in ({"said": [f"turn {number}"]}, Command(resume=number)):
             found = ours[number % 2 if isinstance(given, dict) else (number // 3) % 2].invoke(given, where)
             assert found["said"] == theirs.invoke(given, where)["said"]
@@ -732,7 +734,7 @@ def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
     assert spaces[""] <= 1 + SLACK
     assert spaces["counter"] <= 1 + SLACK
     assert len(spaces) <= 2 + spaces[""]
-    assert len(list(theirs.checkpointer.list(where))) > 200
+    assert len(list(theirs.checkpointer.list(where))) > 150
     assert saver.check("t").findings == ()
 
 

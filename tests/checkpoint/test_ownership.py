@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import pickle
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from wrappers import Around
 from redis_saver import RedisSaver
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call
-from redis_saver.errors import NotOwner, StaleParent
+from redis_saver.errors import NotOwner, StaleParent, UnsupportedFormat
 
 THREAD = "thread"
 
@@ -92,7 +92,7 @@ async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target:
                 lambda: one.prune([THREAD], strategy="delete"),
             ):
                 with pytest.raises(
-                    NotOwner, match="the second owns the thread since 20.*Nothing was written"
+                    NotOwner, match=r"the second owns the thread since 20.*\{thread\}:owner'\)\. Nothing was written"
                 ) as caught:
                     await write()
                 assert caught.value.by == "the second"
@@ -104,7 +104,7 @@ async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target:
             )
             with pytest.raises(NotOwner):
                 await one.prune([THREAD])
-        with pytest.raises(NotOwner, match="nobody owns the thread by this token any more"):
+        with pytest.raises(NotOwner, match=r"nobody owns the thread by this token any more \(in .*\{thread\}:owner'\)"):
             await put(one, old, 3, second)
     assert (await one.get_tuple(config())).checkpoint["id"] == second
 
@@ -142,7 +142,7 @@ async def test_a_busy_thread(target: Target) -> None:
         with pytest.raises(NotOwner, match="worker 7 owns the thread since"):
             async with owning(target.uniform()):
                 pass
-        with pytest.raises(NotOwner, match="worker 7"):
+        with pytest.raises(NotOwner, match=r"worker 7.*\{thread\}:owner"):
             async with owning(target.uniform(), on_busy="wait", wait="50ms"):
                 pass
         await put(uniform, given, 1)
@@ -219,6 +219,35 @@ async def test_with_ownership_required_nobody_else_writes(target: Target) -> Non
     assert ids(await uniform.list(config())) == [second, first]
 
 
+async def test_who_changes_the_state_of_an_owned_thread_has_to_take_it(target: Target) -> None:
+    uniform, other = target.uniform(ownership="required"), target.uniform(ownership="required")
+    compiled, theirs = graph(uniform.saver), graph(other.saver)
+    where = {"configurable": {"thread_id": THREAD}}
+    await run(compiled, uniform, {"n": 0}, where)
+    past = (await uniform.list(where))[-2].config
+
+    async def update(config: Any) -> None:
+        if other.native_async:
+            await theirs.aupdate_state(config, {"n": 9}, as_node="one")
+        else:
+            theirs.update_state(config, {"n": 9}, as_node="one")
+
+    async with owning(uniform, by="the run") as given:
+        for change in (
+            lambda: update(where),
+            lambda: update(past),  # a fork
+            lambda: run(theirs, other, None, past),  # time travel
+        ):
+            with pytest.raises(NotOwner, match="the run owns the thread since"):
+                await change()
+        assert await run(compiled, uniform, {"n": 4}, given) == {"n": 6}
+        async with owning(other, on_busy="take") as taken:
+            await update(taken)
+            with pytest.raises(NotOwner):
+                await run(compiled, uniform, {"n": 0}, given)
+    assert await run(compiled, uniform, None, where) == {"n": 10}
+
+
 async def test_without_ownership_required_others_write(target: Target) -> None:
     uniform = target.uniform()
     async with owning(target.uniform()) as given:
@@ -246,6 +275,33 @@ async def test_a_dry_run_of_a_deletion_ends_no_ownership(target: Target) -> None
         first = await put(uniform, given, 1)
         await target.uniform().prune([THREAD], strategy="delete", dry_run=True)
         await put(uniform, given, 2, first)
+
+
+async def test_a_deletion_that_fails_ends_no_ownership(target: Target) -> None:
+    uniform, data = target.uniform(), Keyspace(target.prefix).keys(THREAD).data_key
+    async with owning(uniform) as given:
+        first = await put(uniform, given, 1)
+        known = target.raw.hget(data, "@state")
+        target.raw.hset(data, "@state", b"9" + known[1:])  # a newer release stored it
+        with pytest.raises(UnsupportedFormat):
+            await target.uniform().delete_thread(THREAD)
+        target.raw.hset(data, "@state", known)
+        await put(uniform, given, 2, first)
+
+
+async def test_a_copy_onto_the_thread_by_anybody_else_ends_the_ownership(target: Target) -> None:
+    """What the owner would go on from is not there any more."""
+    uniform = target.uniform()
+    await uniform.put(config("another"), made_of(1), {}, {"n": "1"})
+    async with owning(uniform) as given:
+        first = await put(uniform, given, 1)
+        await uniform.copy_thread("another", THREAD)  # by the owner
+        await put(uniform, given, 2, first)
+        code = contextvars.Context()  # as in another process
+        await code.run(asyncio.ensure_future, target.uniform().copy_thread("another", THREAD))
+        with pytest.raises(NotOwner, match="nobody owns the thread by this token any more"):
+            await put(uniform, given, 3)
+        assert len(ids(await uniform.list(config()))) == 1
 
 
 async def test_a_copy_is_owned_by_nobody(target: Target) -> None:
@@ -432,6 +488,32 @@ async def test_a_subgraph_and_a_resumed_run_write_as_the_owner(target: Target) -
         with pytest.raises(NotOwner):
             await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, other))
         assert await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, given))
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_run_whose_thread_was_taken_begins_no_other_step(target: Target) -> None:
+    """With durability "sync"."""
+    uniform, seen, other = target.uniform(), list[str](), ExitStack()
+
+    def one(state: State) -> State:
+        seen.append("one")
+        other.enter_context(RedisSaver(target.raw, prefix=target.prefix).own(THREAD, on_busy="take"))
+        return state
+
+    def two(state: State) -> State:
+        seen.append("two")
+        return state
+
+    builder = StateGraph(State).add_node("one", one).add_node("two", two)
+    compiled = builder.add_edge(START, "one").add_edge("one", "two").compile(checkpointer=uniform.saver)
+    with other:
+        async with owning(uniform) as given:
+            with pytest.raises(NotOwner):
+                if uniform.native_async:
+                    await compiled.ainvoke({"n": 0}, given, durability="sync")
+                else:
+                    compiled.invoke({"n": 0}, given, durability="sync")
+        assert seen == ["one"]
 
 
 async def test_code_that_goes_on_behind_the_block_is_no_owner(target: Target) -> None:

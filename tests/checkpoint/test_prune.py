@@ -432,3 +432,16 @@ async def test_only_a_parent_that_goes_is_forgotten(saver: Uniform) -> None:
     await saver.prune(["t"], keep_last=2)
     newest, older = await saver.list(config("t"))
     assert (newest.parent_config, older.parent_config) == (older.config, None)
+
+
+async def test_a_parent_that_went_with_its_run_before_is_forgotten(saver: Uniform) -> None:
+    """As `PostgresSaver.prune` does, also where nothing else goes."""
+    for older in (0, 2):
+        where = (await chain(saver, f"t{older}", older))[-1] if older else config(f"t{older}")
+        gone = await put(saver, where, {"n": 10}, versions={"n": "91"}, metadata={"run_id": "gone"})
+        await put(saver, gone, {"n": 11}, versions={"n": "92"})
+        await saver.delete_for_runs(["gone"])
+        assert (await saver.prune([f"t{older}"])).checkpoints == older
+        (left,) = await saver.list(config(f"t{older}"))
+        assert left.checkpoint["channel_values"] == {"n": 11} and left.parent_config is None
+        assert (await saver.check(f"t{older}")).sound

@@ -14,6 +14,7 @@ from acl import acl_rule
 from factories import chain, checkpoint, config, ids, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import ERROR, INTERRUPT, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from raw import all_links
@@ -23,7 +24,7 @@ from typing_extensions import TypedDict
 from uniform import Target, Uniform
 from wrappers import Around, Meanwhile
 
-from redis_saver import RedisSaver, ThreadDamaged, VersionInfo, WriteInfo
+from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, WriteInfo
 from redis_saver._checkpoint import auditing, latest
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call
@@ -75,6 +76,7 @@ FILTERS: list[tuple[str, list[Any]]] = [
 ]
 
 
+@pytest.mark.random
 async def test_threads_are_filtered_as_by_hand(saver: Uniform) -> None:
     await some_threads(saver)
     everything = {one.thread_id: one for one in await saver.threads()}
@@ -324,6 +326,7 @@ async def test_hostile_names_are_just_names(saver: Uniform) -> None:
         assert {one.thread_id: one.value for one in found} == {name: 2, name + "other": "other"}
 
 
+@pytest.mark.random
 async def test_many_branches_over_many_pages(saver: Uniform) -> None:
     """Random parents, also far away, missing ones and ones with a greater id; 120 checkpoints in two namespaces."""
     chance = random.Random(seed())
@@ -451,6 +454,15 @@ async def test_a_thread_that_is_deleted_meanwhile_ends_the_answer(target: Target
         "what waits for its parent is not said to be the beginning"
     )
     assert await getattr(saver, method)(*arguments) == []
+
+
+async def test_a_value_that_was_emptied_is_not_gone(saver: Uniform) -> None:
+    """A checkpoint that says of a stored version that it has no value."""
+    first = await put(saver, config("t"), {"n": 1}, versions={"n": "1"}, checkpoint_id="1")
+    await put(saver, first, {}, versions={"n": "1"}, checkpoint_id="2")
+    assert [one.checkpoint["channel_values"] for one in await saver.list(config("t"))] == [{}, {}]
+    assert [(one.checkpoint_id, one.bytes) for one in await saver.channel_history("t", "n")] == [("1", 0)]
+    assert await saver.latest_values("n", thread_ids=["t"]) == []
 
 
 @pytest.mark.parametrize("query", ["writes", "channel_history", "latest_values"])
@@ -585,10 +597,14 @@ async def test_a_user_who_may_only_read_can_ask(flavour: str) -> None:
     writer = Target("redis", flavour, f"redis://127.0.0.1:{server.port}", "langgraph")
     await run_graph(writer.uniform(), "t")
     server.client().execute_command(*rule)
-    server.client().config_resetstat()
     reader = Target("redis", flavour, f"redis://reader:secret@127.0.0.1:{server.port}", "langgraph")
     saver = reader.uniform()
-    assert len(await saver.threads(state="interrupted", min_bytes=1)) == 1
+    with RedisSaver(server.client()).own("t", by="worker 1"):
+        server.client().config_resetstat()
+        (found_thread,) = await saver.threads(state="interrupted", min_bytes=1)
+        assert found_thread.owner and found_thread.owner.by == "worker 1"
+    with RedisSaver.from_conn_string(reader.url) as hot:
+        assert len(list(TieredSaver(hot, InMemorySaver()).threads())) == 1
     assert await saver.writes("t") and await saver.channel_history("t", "log")
     assert await saver.latest_values("log", thread_prefix="") and not await saver.writes("nobody")
     found = await saver.list(config("t"))

@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from counting import load_scripts
 from factories import checkpoint, config, ids
 from growing import together
 from hypothesis import HealthCheck, settings
@@ -82,6 +83,7 @@ class Calls:
 
     def __init__(self, target: Target) -> None:
         self.raw = target.raw
+        load_scripts(self.raw)
         self.take()
 
     def _now(self) -> int:
@@ -199,6 +201,7 @@ HAPPENINGS = (
 )  # fmt: skip
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("follows", ["append", "edit", "read first", "unchanged", "fork"])
 async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any, follows: str) -> None:
@@ -300,6 +303,7 @@ async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> N
 # -- 1. whatever a value is
 
 
+@pytest.mark.by_turns
 @BOTH
 @pytest.mark.parametrize("knows", ["all", "nothing", "little", "of another"])
 async def test_every_edit_reads_back(target: Target, knows: str) -> None:
@@ -321,6 +325,7 @@ async def test_every_edit_reads_back(target: Target, knows: str) -> None:
     await told.check(uniform, swept=True)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("edit", [one for one in EDITS if one != "the same"])
 async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Target, edit: str) -> None:
     """Else processes that take turns share less. The roots of equal values are equal."""
@@ -1001,7 +1006,7 @@ async def test_a_put_costs_what_changed(target: Target) -> None:
         uniform, told, sent = target.uniform(), TaskInfo(target, f"of {length}"), []
         messages = history(length)
         await told.put(uniform, 1, messages=messages)
-        traffic, calls = Traffic(target), Calls(target)
+        calls, traffic = Calls(target), Traffic(target)
         for number in range(2, 12):
             messages = [*messages, message(length + number)]
             traffic.take()
@@ -1028,7 +1033,7 @@ async def test_a_process_without_memory_does_not_send_all(target: Target) -> Non
     for number in range(2, 7):
         messages = [*messages, message(1000 + number)]
         fresh = target.uniform()
-        traffic, calls = Traffic(target), Calls(target)
+        calls, traffic = Calls(target), Traffic(target)
         await told.put(fresh, number, number - 1, messages=messages)
         took = traffic.take()[0]
         print("without memory:", took, calls.take())
@@ -1109,6 +1114,7 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
 # -- what fails as this is written
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("edit", [False, True])
 async def test_at_most_two_round_trips_whatever_is_known(target: Target, happening: Any, edit: bool) -> None:
@@ -1153,6 +1159,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("kind", ["p", "n"])
 async def test_garbage_in_chunks_is_never_an_answer(target: Target, garbage: str, kind: str) -> None:
@@ -1170,6 +1177,7 @@ ROOT_GARBAGE = {
 }
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("garbage", ROOT_GARBAGE)
 async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str) -> None:
     told = TaskInfo(target)
@@ -1343,6 +1351,7 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
     assert len(stored_chunks(fields_of(target))) == 1, "their names are shared"
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("at", range(20, 60, 3))
 async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
     """A chunk may have ended because of the long element behind it; where that goes, it ends elsewhere."""

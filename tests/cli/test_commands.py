@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import redis
+from acl import acl_rule
 from factories import checkpoint, config
+from inspecting import talking
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import ERROR, INTERRUPT
 from langgraph.checkpoint.memory import InMemorySaver
@@ -22,9 +24,14 @@ from servers import Server, url_of
 from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
-from redis_saver._cli import doctor, stats_command, threads_command
+from redis_saver._checkpoint.threads import ANY
+from redis_saver._cli import doctor, screen
+from redis_saver._tiered.all_threads import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
+from redis_saver._engine.requests import Batch
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver.errors import ClusterMoving, ThreadDamaged
 
 EVIL = "evil\x1b[31m\nname"
 ROOT = Path(__file__).parents[2]
@@ -116,6 +123,23 @@ def test_threads_are_shown(place: Place) -> None:
     assert place.err.endswith(", 1 of them not shown\n")
 
 
+@pytest.mark.parametrize("error", [ThreadDamaged("gone"), ClusterMoving("a slot is moving")])
+def test_what_is_wrong_with_the_server_is_no_damaged_thread(place: Place, error: Exception) -> None:
+    class Failing(DriverWrapper[Any]):
+        def around(self, request: Any) -> Any:
+            if isinstance(request, Batch):
+                raise error
+            return (yield request)
+
+    place.put("a", 1, n=1)
+    found = Failing(place.saver._driver).stream(threads_of(place.saver._context, ANY))
+    if isinstance(error, ThreadDamaged):
+        assert [one.thread_id for one in found if isinstance(one, Damaged)] == ["a"]
+    else:
+        with pytest.raises(ClusterMoving):
+            list(found)
+
+
 def test_a_thread_is_shown(place: Place) -> None:
     place.live()
     size = f"{place.saver.get_thread('talk').bytes:,}"
@@ -125,7 +149,7 @@ def test_a_thread_is_shown(place: Place) -> None:
     )
     assert place.run("show", "talk") == head + (
         "checkpoint  004\n  step 4, loop, parent 002\nchannels\n"
-        "messages  list  1 elements, the last: human: hi\nn  int  4\n"
+        "messages  list  1 element: human: hi\nn  int  4\n"
         "pending writes\ntask-4  __interrupt__  sure?\n"
     )
     assert "n (str): 'evil\\x1b[31m\\nname'\n" in place.run("show", "talk", "003", "--values")
@@ -139,7 +163,7 @@ def test_a_thread_is_shown(place: Place) -> None:
     assert raw["checkpoint"]["channels"]["n"] == {"type": "msgpack", "hex": "01"}
     assert "'nobody' is not there" in place.refused("show", "nobody")
     assert "'009'" in place.refused("show", "talk", "009")
-    assert "'elsewhere'" in place.refused("show", "talk", "--ns", "elsewhere")
+    assert "namespace 'elsewhere' of thread 'talk' is not" in place.refused("show", "talk", "--ns", "elsewhere")
 
 
 def test_a_tree_is_drawn(place: Place) -> None:
@@ -166,6 +190,42 @@ def test_a_tree_is_drawn(place: Place) -> None:
     assert [one["checkpoint_id"] for one in place.json("tree", EVIL)] == ["002", "001"], "each other's parent"
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_table_is_no_wider_than_the_terminal_and_cuts_no_id(
+    columns: int, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    first, second = "1f1e89a5-dd16-6c72-bfff-9e80a1f37b1e", "1f1e89a5-dd16-6c72-bfff-9e80a1f37b1f"
+    long = "x" * 300
+    for thread_id in (long, "short"):
+        for each in (first, second):
+            made = checkpoint({"n": 1}, {"n": each[-1]}, checkpoint_id=each)
+            where = config(thread_id, "", first if each == second else None)
+            place.saver.put(where, made, {"source": "loop", "step": 1, "parents": {}}, made["channel_versions"])
+        place.saver.put_writes(config(thread_id, "", second), [("n", long)], "t" * 36)
+
+    def lines(*words: str) -> list[str]:
+        code = main([*words, "--redis", place.url, "--prefix", place.prefix])
+        said = capsys.readouterr()
+        place.err = said.err
+        assert code == 0 or words == ("doctor",), "on a busy machine a doctor finds slow scripts"
+        found = re.sub("\x1b\\[[0-9;]*m", "", said.out).splitlines()
+        assert max(map(len, found)) <= columns, found
+        return found
+
+    of_threads = lines("threads")
+    assert len(of_threads) == 3 and all("active" in one and "2" in one for one in of_threads[1:]), of_threads
+    assert any("x…" in one for one in of_threads) and any("short  " in one for one in of_threads)
+    for words in (("tree", "short"), ("history", "short", "n")):
+        found = "\n".join(lines(*words))
+        assert first in found and second in found
+        assert ("created" in found) != ("created" in place.err), "a time is whole, or stderr names its column"
+    assert any(second in one for one in lines("writes", "short")) == (columns >= 80)
+    lines("show", "short")
+    assert "docs/operations.md" in "\n".join(lines("doctor")), "a text is wrapped, and not cut"
+
+
 def test_what_differs(place: Place) -> None:
     place.live()
     assert place.run("diff", "talk", "001", "002") == ("       what  before  after\nadded  messages.m2  ai: hello\n")
@@ -178,12 +238,32 @@ def test_what_differs(place: Place) -> None:
     assert "'009'" in place.refused("diff", "talk", "009")
 
 
+def test_a_channel_that_is_not_compared_is_named(place: Place) -> None:
+    talk = talking(place.saver)
+    for at in range(3):
+        talk.invoke({"messages": [HumanMessage(f"question {at}")]}, {"configurable": {"thread_id": "delta"}})
+    ids = [one.checkpoint["id"] for one in place.saver.list({"configurable": {"thread_id": "delta"}})]
+    told = set[bool]()
+    for one, other in zip(ids, ids[1:], strict=False):
+        found = place.saver.diff("delta", other, one)
+        assert ("no channel differs" in place.run("diff", "delta", other, one)) == (
+            not found.channels and not found.not_compared
+        )
+        assert ("as a snapshot is missing: messages;" in place.err) == bool(found.not_compared)
+        told.add(bool(found.not_compared))
+        (shown,) = place.json("show", "delta", one)
+        assert ("messages" in shown["checkpoint"]["channels"]) == (shown["checkpoint"]["not_stored"] == [])
+        place.run("show", "delta", one)
+        assert ("no snapshot of it: messages;" in place.err) == bool(shown["checkpoint"]["not_stored"])
+    assert told == {True, False}
+
+
 def test_who_wrote_what(place: Place) -> None:
     place.live()
     assert place.run("writes", "talk", "--ns", "", "--channel", "n") == (
-        "step  node  channel  bytes  task  began from  applied in  namespace\n"
-        "   3  ask  n  1  task-1  002  004, 003\n"
-        "   2  node?  n  -  -  001  002\n"
+        "step  node  channel  bytes  began from  applied in  task  namespace\n"
+        "   3  ask  n  1  002  004, 003  task-1\n"
+        "   2  node?  n  -  001  002  -\n"
     )
     (one,) = place.json("writes", "talk", "--limit", "1")
     assert (one["channel"], one["node"], one["inferred"]) == (INTERRUPT, "ask", False)
@@ -195,6 +275,12 @@ def test_who_wrote_what(place: Place) -> None:
         "001  1  loop  -  10  10  0  2026-11-21 10:00:00\n"
     )
     assert [one["new_bytes"] for one in place.json("history", "talk", "n")][:2] == [10, 24]
+    place.run("writes", "talk", "--channel", "none")
+    assert place.err == "no such write: see whether --channel and --ns are right\n"
+    place.run("history", "talk", "none")
+    assert place.err.startswith("channel none has no value in namespace ''") and place.err.count("\n") == 1
+    place.run("tree", "talk", "--ns", "none")
+    assert place.err == "no checkpoint in namespace none\n"
     assert "'nobody'" in place.refused("writes", "nobody") and "'nobody'" in place.refused("history", "nobody", "n")
 
 
@@ -208,6 +294,9 @@ def test_deadlines_are_set(place: Place) -> None:
     assert place.err.startswith("not pinned: nobody: ") and place.err.count("\n") == 1
     assert place.run("ttl", "a") == "a expires: pinned\n"
     assert place.run("unpin", "a", "a") == "unpinned: a\n"
+    assert place.json("pin", "b", "a") == [{"thread_id": "b", "pinned": True}, {"thread_id": "a", "pinned": True}]
+    assert place.json("unpin", "b", "a", "b") == [{"thread_id": name, "pinned": False} for name in "ba"]
+    assert not any(info.pinned for info in place.saver.threads())
     assert place.run("ttl", "b", "none") == "b expires: never\n"
     assert "'nobody' is not there" in place.refused("ttl", "nobody", "1h")
 
@@ -218,9 +307,10 @@ def test_threads_are_deleted_once_somebody_agrees(place: Place, monkeypatch: pyt
     assert "say --yes. Nothing was deleted" in place.refused("delete", "a")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, left in ((False, {"a", "b", EVIL}), (True, {"b"})):
-        monkeypatch.setattr("typer.confirm", lambda said, answer=answer: answer)
-        said = place.run("delete", "a", EVIL)
-        assert said.startswith("a: 1 checkpoints, ") and "'evil\\x1b[31m\\nname': 1 checkpoints" in said
+        monkeypatch.setattr("typer.confirm", lambda said, *, err, answer=answer: answer)
+        found = place.json("delete", "a", EVIL)
+        assert found == ([{"thread_id": name, "deleted": True} for name in ("a", EVIL)] if answer else [])
+        assert place.err.startswith("a: 1 checkpoints, ") and "'evil\\x1b[31m\\nname': 1 checkpoints" in place.err
         assert {info.thread_id for info in place.saver.threads()} == left
     place.put("half", 1, n=1)
     _raw(place).delete(place.saver._context.keyspace.keys("half").index_key)
@@ -245,7 +335,24 @@ def test_old_checkpoints_are_removed_once_it_is_said(place: Place) -> None:
     assert (found["checkpoints"], found["threads"], found["dry_run"]) == (3, 1, False)
     assert [place.saver.get_thread(name).checkpoints for name in "ab"] == [2, 1]
     assert "older_than" in place.refused("prune", "a", "--older-than", "soon")
-    for words in ([], ["a", "--all"], ["--all", "--thread-prefix", "a"]):
+    assert place.run("prune", "nobody", "a", code=1).startswith(
+        "Nothing was removed. --yes removes 1 checkpoints of 1 "
+    )
+    assert place.err.startswith("not pruned: nobody: ") and place.err.count("\n") == 1
+    place.put("half", 1, n=1)
+    _raw(place).delete(place.saver._context.keyspace.keys("half").index_key)
+    assert place.run("prune", "--all", "--yes", code=1).startswith("removed: 1 checkpoints of 1 threads, ")
+    assert place.err.startswith("not pruned: half: ") and place.err.count("\n") == 1
+    place.saver.delete_thread("half")
+    other = place.saver._context.keyspace.keys("other").data_key
+    _raw(place).set(other, "of another program")
+    for command in ("delete other", "prune other", "prune --all"):
+        place.run(*command.split(), "--yes", code=1)
+        assert re.fullmatch("not (pruned|deleted): other: .*another program uses the same key names.*\n", place.err), (
+            place.err
+        )
+    _raw(place).delete(other)
+    for words in ([], ["a", "--all"], ["--all", "--thread-prefix", "a"], ["--thread-prefix", ""]):
         with pytest.raises(SystemExit, match="2"):
             main(["prune", *words, "--redis", place.url])
 
@@ -255,7 +362,8 @@ def test_a_thread_is_copied(place: Place) -> None:
     size = f"{place.saver.get_thread('talk').bytes:,}"
     assert place.run("copy", "talk", EVIL) == f"copied: 'evil\\x1b[31m\\nname' has 5 checkpoints, {size} bytes\n"
     assert "--replace" in place.refused("copy", "talk", EVIL)
-    place.run("copy", "talk", EVIL, "--replace")
+    (copied,) = place.json("copy", "talk", EVIL, "--replace")
+    assert (copied["thread_id"], copied["copied_from"], copied["checkpoints"]) == (EVIL, "talk", 5)
     assert "'nobody'" in place.refused("copy", "nobody", "b")
     found = [list(place.saver.list(config(name, None))) for name in ("talk", EVIL)]
     assert [one.checkpoint for one in found[0]] == [one.checkpoint for one in found[1]]
@@ -289,6 +397,22 @@ def test_two_tiers(place: Place, database: str) -> None:
         told = {one["thread_id"]: (one["tier"], one["checkpoints"]) for one in place.json("threads", *cold_words)}
         assert told == {"a": ("both", 1), "b": ("cold", 1)}
         assert "tier  cold, cold lacks 0 records\n" in place.run("show", "b", *cold_words)
+        assert "n  int  1\n" in place.run("show", "b", "001", *cold_words)
+        assert place.run("diff", "b", "001", *cold_words) == "no channel differs\n"
+        assert place.saver.get_thread("b") is None, "it would stay in Redis, as a command has no TTL"
+        for name in ("\0", "\ud800"):
+            place.put(name, 1, n=1)
+            assert [one["tier"] for one in place.json("threads", name, *cold_words)] == ["hot"], "cold cannot have it"
+            place.saver.delete_thread(name)
+        place.put(EVIL, 1, n=1)
+        _raw(place).delete(place.saver._context.keyspace.keys(EVIL).index_key)
+        rows = place.run("threads", *cold_words, code=1).splitlines()[1:]
+        assert {one.split()[0] for one in rows} == {"a", "b"}, "one that is damaged does not hide the others"
+        assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 2
+        place.saver.delete_thread(EVIL)
+        nothing = database.rpartition("/")[0] + "/postgres"
+        assert "none of LangGraph's tables" in place.refused("threads", "--postgres", nothing)
+        assert "not the URL of a database" in place.refused("threads", "--postgres", place.url)
         assert "is in a cold tier" in place.refused("delete", "a", "--yes")
         assert place.run("delete", "a", "b", "--yes", *cold_words) == "deleted: a\ndeleted: b\n"
         assert list(cold.list(config("a"))) == [] == list(place.saver.threads())
@@ -297,6 +421,15 @@ def test_two_tiers(place: Place, database: str) -> None:
 
 
 # -- doctor and stats
+
+
+def test_a_prefix_without_threads_is_named(place: Place) -> None:
+    place.run("threads")
+    assert "see whether --prefix" in place.err and place.prefix in place.err
+    place.run("threads", "some")
+    assert place.err == "0 threads, 0 bytes\n"
+    (found,) = (one for one in place.json("doctor") if one["about"] == "threads")
+    assert found["severity"] == "info" and place.prefix in found["what"] and "--prefix" in found["remedy"]
 
 
 def test_a_sound_server(place: Place) -> None:
@@ -310,6 +443,30 @@ def test_a_sound_server(place: Place) -> None:
     assert (one["threads"]["threads"], one["threads"]["expire_within_1h"], one["refused"]) == (1, 1, [])
     assert one["server"]["used_memory"] > 0
     assert re.search(r"^threads +1\nactive +1\n", place.run("stats"))
+
+
+def test_what_the_servers_of_a_cluster_have_in_common_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+    url = url_of("cluster")
+    with RedisSaver.from_conn_string(url, prefix=f"cli-{os.getpid()}") as saver:
+        place = Place(saver, url, f"cli-{os.getpid()}", capsys)
+        found = [one for one in place.json("doctor") if "127.0.0.1" in one["what"]]
+        whats = [one["what"].rpartition("127.0.0.1")[2].partition(": ")[2] for one in found]
+        assert len({*whats}) == len(whats), whats
+        (role,) = (one for one in found if one["about"] == "role")
+        assert role["what"].count("127.0.0.1:") == 3 and role["what"].endswith(": primary, 0 replicas")
+
+
+def test_a_user_who_may_only_read_can_look(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server()
+    with RedisSaver.from_conn_string(server.url) as saver:
+        place = Place(saver, server.url, "langgraph", capsys)
+        place.live()
+        server.client().execute_command(*acl_rule("reader", "docs/queries.md").split())
+        place.url = server.url.replace("//", "//reader:secret@")
+        looks = ("threads", "show talk", "tree talk", "diff talk 001", "writes talk", "history talk n", "ttl talk")
+        for words in (*looks, "stats", "doctor"):
+            assert place.run(*words.split()), words
+    server.stop()
 
 
 def test_who_owns_threads_is_told(place: Place) -> None:
@@ -370,6 +527,7 @@ def test_what_is_wrong_is_found_with_its_remedy(
             if one["about"] == "rights"
         }
         assert len(rights) == 3 and all("may not ask" in one for one in rights)
+        assert "This user lacks a right: docs/operations.md" in place.refused("ttl", "a", "1h")
         assert re.search("^backlog +1$", place.run("stats"), re.MULTILINE) and "may not ask INFO" in place.err
     server.stop()
 
@@ -384,8 +542,7 @@ def test_watching_goes_on_until_it_is_interrupted(place: Place, command: str, mo
         if len(pauses) == 2:
             raise KeyboardInterrupt
 
-    module = threads_command if command == "threads" else stats_command
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(screen.time, "sleep", sleep)
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
@@ -402,7 +559,11 @@ def test_help_and_the_page_name_every_option(name: str, capsys: pytest.CaptureFi
     said, page = capsys.readouterr().out, (ROOT / "docs" / "commands.md").read_text()
     section = re.search(rf"^#+ .*`{name}`.*?(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL) if name else None
     assert "xit code" in said and (section or not name), name
-    for option in (commands()[name] if name else get_command(app)).params:
+    command = commands()[name] if name else get_command(app)
+    assert all(line.endswith(".") for line in command.help.splitlines() if line), (
+        "a screen breaks lines where these end"
+    )
+    for option in command.params:
         for spelled in getattr(option, "opts", ()) if option.param_type_name == "option" else ():
             assert spelled in said
             common = spelled in ("--redis", "--prefix", "--json", "--postgres", "--help", "--ns")
@@ -431,12 +592,23 @@ def test_words_that_make_no_sense_are_one_line(words: list[str], said: str, caps
     assert said in err and err.count("\n") == 1 and "--help" in err and "hunter2" not in err, err
 
 
-@pytest.mark.parametrize("url", ["memory://x", "redis://me:secret@127.0.0.1:1", "nonsense", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["memory://x", "redis://me:secret@127.0.0.1:1", "nonsense", "", "postgresql://me:secret@h/x", f"file:{__file__}"],
+)
 def test_a_bad_server_is_one_line(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
-    for command in (["threads"], ["tree", "x"], ["pin", "x"], ["doctor"], ["stats"]):
+    for command in (
+        ["threads"],
+        ["tree", "x"],
+        ["pin", "x"],
+        ["doctor"],
+        ["stats"],
+        ["check", "x"],
+        ["forget", "--thread", "x"],
+    ):
         assert main([*command, *(["--redis", url] if url else [])]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1 and "secret" not in err, err

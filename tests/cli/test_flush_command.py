@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import programs
 import psycopg
 import pytest
 from factories import checkpoint, config
@@ -96,25 +98,31 @@ def environment_of(more: dict[str, str]) -> dict[str, str]:
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "redis_saver", "flush", *options]
-    return subprocess.run(
-        command, env=environment_of(environment), capture_output=True, text=True, check=False, timeout=280
-    )
+    command = ("-m", "redis_saver", "flush", *options)
+    return programs.run(*command, environment=environment_of(environment), folder=HERE)
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As users start it, with all that it imports."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=280)
 
 
 class Running:
     """A process that flushes."""
 
     def __init__(self, *options: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "redis_saver", "flush", *options]
-        self.process = subprocess.Popen(
-            command, env=environment_of(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
         self.out: list[str] = []
         self.err: list[str] = []
+        (out, to_out), (err, to_err) = (map(open, os.pipe(), "rw") for _ in range(2))
+        with to_out, to_err:
+            self.process = programs.Program(
+                "-m", "redis_saver", "flush", *options,
+                environment=environment_of(environment), folder=HERE, out=to_out, err=to_err,
+            )  # fmt: skip
         self._readers = [
             threading.Thread(target=lambda stream=stream, to=to: to.extend(stream), daemon=True)
-            for stream, to in ((Lines(self.process.stdout, self.out), []), (Lines(self.process.stderr, self.err), []))
+            for stream, to in ((Lines(out, self.out), []), (Lines(err, self.err), []))
         ]
         for reader in self._readers:
             reader.start()
@@ -160,7 +168,7 @@ def running(*options: str, **environment: str) -> Iterator[Running]:
     finally:
         if made.process.poll() is None:
             made.process.kill()
-            made.process.wait()
+            made.process.wait(60)
 
 
 def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> None:
@@ -182,7 +190,7 @@ async def test_once_brings_all_to_cold(place: Place) -> None:
     assert len(place.thread()) == len(place.thread("another")) == 3
     assert place.thread() == [plain(one) for one in place.hot.list(config())]
     await place.uniform.delete_thread("thread")
-    done = place.once("--quiet")
+    done = run_python("-m", "redis_saver", "flush", "--once", *place.options("--quiet"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (place.thread(), len(place.thread("another"))) == ([], 3)
 
@@ -299,7 +307,10 @@ async def test_postgres_is_away_and_comes_back(place: Place) -> None:
         proxy.close()
         await written(place.uniform, "meanwhile")
         flusher.said("tried again until")
-        time.sleep(6)
+        with socket.create_server(("127.0.0.1", listening)) as nobody:
+            nobody.settimeout(60)
+            for _ in range(5):
+                nobody.accept()[0].close()
         assert place.left() == 6
         again = Proxy(port, listening)
         flusher.said("it answers again")
@@ -459,6 +470,5 @@ else:
         sys.modules[name] = None
 assert main(["flush", "--once", "--quiet", *{place.options()!r}]) == 0
 """
-    command = [sys.executable, "-c", text]
-    done = subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=280)
+    done = run_python("-c", text)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[6]\n" if loaded else "")

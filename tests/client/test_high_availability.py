@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,7 @@ from uniform import Target, Uniform
 from redis_saver import (
     AsyncTieredSaver,
     ClusterMoving,
+    NotOwner,
     RedisSaver,
     ReplicationTimeout,
     TieredSaver,
@@ -69,10 +70,20 @@ def on_cluster(*cases: tuple[str, str]) -> Callable[[Any], Any]:
     return pytest.mark.parametrize(("cluster", "what"), these, indirect=["cluster"], scope="module")
 
 
+class CountedFailures(redis.backoff.ConstantBackoff):
+    """Counts how often a connection (each has a copy) gave up a try."""
+
+    failures = 0
+
+    def compute(self, failures: int) -> float:
+        self.failures += 1
+        return super().compute(failures)
+
+
 def patient(flavour: str) -> Any:
     """What a client takes as `retry` to try for so long that a failover is over."""
     module: Any = redis.asyncio if flavour == "async" else redis
-    return module.retry.Retry(redis.backoff.ConstantBackoff(0.2), 60)
+    return module.retry.Retry(CountedFailures(0.2), 60)
 
 
 async def aside(uniform: Uniform, method: str, *arguments: Any, **options: Any) -> Any:
@@ -144,8 +155,10 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
     waiting = [asyncio.ensure_future(put_aside(uniform, f"t{n}", n)) for n in range(8)]
     await in_thread(lambda: sentinels.wait_promoted(before))
     in_use = client.connection_pool._in_use_connections
-    while any(one.port == before.port and one.is_connected for one in list(in_use)):
-        await asyncio.sleep(0.05)  # until what was sent to it before has been given up
+    tries = [(one, one.retry._backoff.failures) for one in list(in_use)]
+    for one, failures in tries:  # what was sent to it, or was told of it, has been given up
+        while one in in_use and one.retry._backoff.failures == failures:
+            await asyncio.sleep(0.02)
     before.go_on()
     acknowledged = [one["configurable"]["thread_id"] for one in await asyncio.gather(*waiting)]
     now = sentinels.primary()
@@ -342,6 +355,14 @@ async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -
 
 
 @on("pair")
+async def test_what_is_set_on_a_required_primary_waits_for_replicas_too(mine: Target) -> None:
+    await put(mine.uniform(), config(), {"n": 1})
+    uniform = mine.uniform(require_primary=True, min_replicas=2, replica_timeout=0.1)
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+        await uniform.pin("thread")
+
+
+@on("pair")
 async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: Any) -> None:
     """It is read where it lacks replicas, too, and a full one refuses what it refused: what begins with a write may write more then."""
     primary = pair[0]
@@ -408,7 +429,7 @@ async def busy(uniforms: list[Uniform], threads: list[str], done: threading.Even
             if keeps_all:
                 assert found.config == stored
                 assert found.checkpoint["channel_values"] == {"n": count}
-            await asyncio.sleep(0.01)  # else the callers keep the machine busy, and not the cluster
+            await asyncio.sleep(0.03)  # else the callers keep the machine busy, and not the cluster
         return count
 
     return await asyncio.gather(*(one(uniforms[i % len(uniforms)], thread) for i, thread in enumerate(threads)))
@@ -630,6 +651,35 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
         client.execute_command("READONLY")
         key = Keyspace(moving.prefix).keys("thread").index_key
         assert client.execute_command("ZLEXCOUNT", key, "[c", "(d") == 2
+
+
+@on("cluster")
+async def test_who_owns_a_thread_owns_it_when_its_primary_is_replaced(
+    cluster: ReplicatedCluster, moving: Target
+) -> None:
+    """And who lost it stays refused, as a take waits for replicas. (`test_ownership_failover.py` has one that does not.)"""
+    uniform = moving.uniform(min_replicas=1, replica_timeout=4)
+
+    async def own(stack: AsyncExitStack, **options: Any) -> Any:
+        owned = uniform.saver.own("thread", lease="1d", **options)
+        given = await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
+        return {"configurable": {**config()["configurable"], **given["configurable"]}}
+
+    async with AsyncExitStack() as stack:
+        old = await own(stack)
+        await put(uniform, old, {"n": 1})
+        new = await own(stack, on_busy="take")
+        before = cluster.primary_of(slot(moving, "thread"))
+        cluster.fail_over(before, "FORCE")
+        for _ in range(2):
+            with pytest.raises(NotOwner, match="owns the thread since"):
+                await put(uniform, old, {"n": 2})
+            await put(uniform, new, {"n": 3})
+        assert cluster.primary_of(slot(moving, "thread")) is not before
+        with pytest.raises(NotOwner, match="owns the thread since"):
+            await own(stack)
+    async with AsyncExitStack() as stack:
+        await own(stack)  # it was given back, where it is now
 
 
 @on("pair")

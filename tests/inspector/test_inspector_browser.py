@@ -6,14 +6,13 @@ import asyncio
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 import uvicorn
-from factories import config, put
+from factories import chain, config, put
 from inspecting import HOSTILE, TOKEN, make_failed, make_thread, writer
 from langchain_core.messages import AIMessage
 from servers import Server, free_port
@@ -35,6 +34,7 @@ pytestmark = [
     ),
     pytest.mark.xdist_group("chromium"),
 ]
+BROKEN = "broken <b> " + "v" * 150
 WAIT = 60
 """Seconds that a page may take on a loaded machine."""
 
@@ -68,7 +68,7 @@ def shown() -> Iterator[Shown]:
 
 
 @pytest.fixture(scope="module")
-def filled(shown: Shown) -> Shown:
+def filled(shown: Shown) -> Iterator[Shown]:
     make_thread(shown.saver, "user-1:chat")
     make_failed(shown.saver, "fails")
     uniform = Uniform(shown.saver)
@@ -79,8 +79,12 @@ def filled(shown: Shown) -> Shown:
             "list": [{text: list(range(60))}],
             "messages": [AIMessage(text * 20 + "v" * 900, id=text)],
         }
-        asyncio.run(put(uniform, config(name), long, metadata={"source": text, "step": 1, "parents": {}, text: text}))
-    return shown
+        metadata = {"source": text, "step": 1, "parents": {}, text: text}
+        asyncio.run(put(uniform, config(name), long, metadata=metadata))
+    asyncio.run(put(uniform, config(BROKEN), {"n": 1}))
+    shown.server.client().delete(f"langgraph:{{{BROKEN}}}:data")
+    with shown.saver.own("user-1:chat", by="worker <1> " + "w" * 60, lease="1h"):
+        yield shown
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +129,13 @@ def pages(shown: Shown) -> list[str]:
     ]
     found += [shown.url(view, channel="messages", **chat) for view in ("channel", "value", "first")]
     found += [shown.url("checkpoint", thread="fails"), shown.url("thread", id="nobody")]
-    return found + [
-        shown.url(view, **{key: name}) for name in HOSTILE for view, key in (("thread", "id"), ("checkpoint", "thread"))
-    ]
+    newest, parent = (
+        one.config["configurable"]["checkpoint_id"] for one in shown.saver.list(config("user-1:chat"), limit=2)
+    )
+    a, b = (urlencode({"thread": "user-1:chat", "id": one}) for one in (parent, newest))
+    found += [shown.url("cost", **chat), shown.url("diff", a=a, b=b), shown.url("thread", id="user-1:chat", a=a)]
+    views = (("thread", "id"), ("checkpoint", "thread"), ("cost", "thread"))
+    return found + [shown.url(view, **{key: name}) for name in HOSTILE for view, key in views]
 
 
 @pytest.mark.parametrize("width", [1200, 400])
@@ -177,14 +185,37 @@ def test_two_checkpoints_are_compared_by_keyboard(filled: Shown, chromium: Any) 
     assert chromium.switch_to.active_element.get_attribute("class") == "skip"
 
 
-def test_a_live_list_shows_what_comes(filled: Shown, chromium: Any) -> None:
-    """The page asks again by itself; the part that changes is replaced, and the form stays."""
+def test_a_live_list_and_a_thread_show_what_comes(filled: Shown, chromium: Any) -> None:
+    """The pages ask again by themselves; the part that changes is replaced, and the form stays."""
+    uniform, name = Uniform(filled.saver), "old-<b>1"
+    where = asyncio.run(put(uniform, config(name), {"n": 1}))
+    chromium.get(filled.url("thread", id=name))
+    of_thread = chromium.current_window_handle
+    chromium.switch_to.new_window("tab")
+    of_list = chromium.current_window_handle
     chromium.get(filled.url(live="yes", prefix="new-"))
     field = chromium.find_element(By.NAME, "prefix")
     assert "No thread" in chromium.find_element(By.ID, "found").text
-    asyncio.run(put(Uniform(filled.saver), config("new-<b>1"), {"n": 1}))
-    end = time.monotonic() + WAIT
-    while "new-<b>1" not in chromium.find_element(By.TAG_NAME, "main").text:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    asyncio.run(put(uniform, config("new-<b>1"), {"n": 1}))
+    asyncio.run(put(uniform, where, {"n": 2}))
+    WebDriverWait(chromium, WAIT).until(lambda driver: "new-<b>1" in driver.find_element(By.TAG_NAME, "main").text)
     assert field.get_attribute("value") == "new-" and errors(chromium) == []
+    chromium.close()
+    assert of_list not in chromium.window_handles
+    chromium.switch_to.window(of_thread)
+    WebDriverWait(chromium, WAIT).until(
+        lambda driver: "The thread has gone on: 2 checkpoints" in driver.find_element(By.ID, "newer").text
+    )
+    chromium.find_element(By.CSS_SELECTOR, "#newer a").send_keys(Keys.ENTER)
+    WebDriverWait(chromium, WAIT).until(lambda driver: len(driver.find_elements(By.CSS_SELECTOR, "tr a.id")) == 2)
+    assert errors(chromium) == []
+
+
+@pytest.mark.slow
+def test_a_thread_of_ten_thousand_checkpoints(filled: Shown, chromium: Any) -> None:
+    asyncio.run(chain(Uniform(filled.saver), "long", 10_000))
+    chromium.get(filled.url("thread", id="long"))
+    assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
+    chromium.find_element(By.LINK_TEXT, "Older").click()
+    assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100
+    assert "10,000" in chromium.find_element(By.TAG_NAME, "main").text and errors(chromium) == []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import fakeredis
 import httpx
 import pytest
-import redis
 from factories import chain, checkpoint, config, put
 from fakeredis import FakeAsyncRedis
 from inspecting import (
@@ -34,12 +34,14 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from tiering import FlakySaver
 from uniform import Target, Uniform
+from values import Quoting
 from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
-from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import graph, thread_list
+from redis_saver._checkpoint.audit_records import Entry
+from redis_saver._inspector import first_change, graph, thread_list, without_cold
 
 
 def embedded() -> RedisSaver:
@@ -218,6 +220,15 @@ async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_sin
         seen.append("messages" in newest.checkpoint["channel_values"])
         assert ("has no value here" in text) != seen[-1]
     assert set(seen) == {True, False}
+    ids = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config("t"))]
+    compared = [(one, other) for one in ids for other in ids if one < other]
+    async with browser(saver) as client:
+        for one, other in compared:
+            a, b = (urlencode({"thread": "t", "id": each}) for each in (one, other))
+            text = (await client.get(page("diff", a=a, b=b))).text
+            named = saver.diff("t", one, other).not_compared
+            assert ("not compared" in text) == bool(named) and (not named or "No channel differs" not in text)
+    assert any(saver.diff("t", one, other).not_compared for one, other in compared)
     async with browser(saver, mask=["messages"]) as client:
         assert ">question " not in "".join((await crawled(client)).values())
 
@@ -255,6 +266,70 @@ async def test_since_when_names_the_checkpoint_that_made_a_part_of_a_value() -> 
         assert await since(channel="still") == ids[0]
 
 
+async def since(saver: Any, where: Any, **asked: Any) -> tuple[str, bool]:
+    """The checkpoint since when a value is what it is, and whether it may be older."""
+    asked = {"thread": "t", "id": where["configurable"]["checkpoint_id"], **asked}
+    async with browser(saver) as client:
+        text = (await client.get(page("first", **asked))).text
+    return re.findall(r'class="id"[^>]*>([^<]*)</a>', text)[0], "at least since" in text
+
+
+async def test_since_when_follows_a_message_wherever_it_stands() -> None:
+    """Old messages were removed in front of it; in one version two share its id, and in the first one it had another text."""
+    saver = embedded()
+    uniform, where, ids = Uniform(saver), config("t"), list[str]()
+    a, b, c = (AIMessage(text, id=text) for text in "abc")
+    was, twin = AIMessage("was", id="c"), AIMessage("twin", id="b")
+    for at, messages in enumerate(([a, was], [a, b, c], [b, twin, c], [a, b, c, a], [c, a])):
+        versions = {"messages": f"{at + 1:032}.x"}
+        where = await put(uniform, where, {"messages": messages}, versions=versions, checkpoint_id=f"{at:03}")
+        ids.append(f"{at:03}")
+    assert await since(saver, where, channel="messages", at="0") == (ids[1], False)
+    assert await since(saver, where, channel="messages", at="1") == (ids[3], False)
+    assert await since(saver, where, channel="messages") == (ids[4], False)
+
+
+async def test_since_when_of_a_part_of_a_snapshot_does_not_guess_what_is_not_stored() -> None:
+    saver = embedded()
+    talk = talking(saver)
+    for at in range(3):
+        talk.invoke({"messages": [HumanMessage(f"question {at}")]}, config("t"))
+    found = list(saver.list(config("t")))
+    where = next(one.config for one in found if "messages" in one.checkpoint["channel_values"])
+    assert await since(saver, where, channel="messages", at="0.0") == (where["configurable"]["checkpoint_id"], True)
+
+
+async def test_since_when_ends_in_time_where_an_ancestor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_change, "SECONDS", 0)
+    saver, calls = embedded(), list[Any]()
+    await chain(Uniform(saver), "t", 600)
+    where = await put(Uniform(saver), config("t", checkpoint_id="none"), {"n": 1}, checkpoint_id="9")
+
+    def around(request: Any) -> Any:
+        calls.append(request)
+        return (yield request)
+
+    Around(saver, around)
+    assert await since(saver, where, channel="n") == ("9", True)
+    assert len(calls) <= 6, "the checkpoint, and a page of its ancestors"
+
+
+async def test_any_two_checkpoints_are_compared_also_of_two_pages() -> None:
+    saver = embedded()
+    made = await chain(Uniform(saver), "t", 150)
+    newest, oldest = (one["configurable"]["checkpoint_id"] for one in (made[-1], made[0]))
+    async with browser(saver) as client:
+        text = (await client.get(page("checkpoint", thread="t", id=newest))).text
+        (first,) = [one for one in links(text) if one.startswith("/thread?") and "a=" in one]
+        (older,) = [one for one in links((await client.get(first)).text) if "before=" in one]
+        text = (await client.get(older)).text
+        check_markup(text)
+        (a,) = [unescape(one) for one in re.findall(r'name="a" value="([^"]*)"', text)]
+        b = next(unescape(one) for one in re.findall(r'name="b" value="([^"]*)"', text) if oldest in one)
+        text = (await client.get(page("diff", a=a, b=b))).text
+    assert newest in text and oldest in text and "changed" in text
+
+
 async def test_a_long_value_comes_in_pages() -> None:
     saver = embedded()
     messages = [AIMessage(f"said-{at}.", id=str(at)) for at in range(120)]
@@ -288,6 +363,44 @@ async def test_a_long_value_comes_in_pages() -> None:
         assert "x" * 9000 in (await client.get(page("value", thread="t", channel="text"))).text
 
 
+async def test_where_values_are_masked_an_error_quotes_none() -> None:
+    client = fakeredis.FakeRedis(version=(7,))
+    await put(Uniform(RedisSaver(client)), config("t"), {"a": SECRET}, metadata={"source": SECRET, "parents": {}})
+    for mask, is_quoted in (([], True), (["*"], False)):
+        async with browser(RedisSaver(client, serde=Quoting()), mask=mask) as pages:
+            for url in ("/checkpoint?thread=t", "/thread?id=t", "/writes?thread=t"):
+                answer = await pages.get(url)
+                assert answer.status_code == 500 and "cannot decode" in answer.text
+                assert ("is that JSON" in answer.text) == is_quoted
+            assert (await pages.get("/")).status_code == 200
+
+
+async def test_under_a_masked_name_no_other_name_is_shown_in_a_diff() -> None:
+    saver, places = embedded(), list[str]()
+    uniform, where = Uniform(saver), config("t")
+    for at, found in enumerate(
+        ({"a": {"password": {}}, "vault": {}}, {"a": {"password": {SECRET: 1}}, "vault": {SECRET: 1}})
+    ):
+        versions = dict.fromkeys(found, f"{at + 1:032}.x")
+        where = await put(uniform, where, found, versions=versions, checkpoint_id=str(at))
+        places.append(urlencode({"thread": "t", "id": str(at)}))
+    async with browser(saver) as client:
+        assert SECRET in (await client.get(page("diff", a=places[0], b=places[1]))).text
+    async with browser(saver, mask=["password", "vault"]) as client:
+        text = (await client.get(page("diff", a=places[0], b=places[1]))).text
+    assert SECRET not in text and '<div class="path">password › …</div>' in text and text.count("masked") >= 2
+
+
+@pytest.mark.parametrize(("mask", "hidden"), [(["args"], "&lt;script&gt;"), (["name"], 'class="key">search<')])
+async def test_calls_of_tools_are_masked_by_the_names_of_their_fields(
+    looked_at: RedisSaver, mask: list[str], hidden: str
+) -> None:
+    async with browser(looked_at) as client:
+        assert hidden in (await client.get(page("checkpoint", thread="waits", ns=""))).text
+    async with browser(looked_at, mask=mask) as client:
+        assert hidden not in (await client.get(page("checkpoint", thread="waits", ns=""))).text
+
+
 @pytest.mark.parametrize("mask", [["password", "TOK*"], ["*"]])
 async def test_what_is_masked_is_on_no_page(looked_at: RedisSaver, mask: list[str]) -> None:
     async with browser(looked_at, mask=mask) as client:
@@ -310,21 +423,34 @@ async def test_hostile_names_and_values_are_shown_as_text_and_lead_back() -> Non
         found = await crawled(client, limit=400)
     for url, text in found.items():
         check_markup(text)
-        assert "<img src=x" not in text and "<script>alert" not in text and ">49" not in text, url
+        assert "<img src=x" not in text and "<script>alert" not in text, url
+        assert str(1234567 * 7654321) not in text, f"{url}: a name was taken for a template"
         assert "\u202e" not in text and "\x1b" not in text
     for view in ("thread", "checkpoint", "value", "channel", "first"):
         assert sum(url.startswith(f"/{view}?") for url in found) >= len(HOSTILE), view
 
 
-async def test_a_damaged_thread_is_named_and_what_was_found_before_is_shown() -> None:
+@pytest.mark.parametrize("tiers", [False, True])
+async def test_damaged_threads_are_named_and_the_others_are_shown(tiers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_list, "MAX_NAMED", 2)
     raw = fakeredis.FakeRedis(version=(7,))
-    saver = RedisSaver(raw)
-    await put(Uniform(saver), config("broken"), {"n": 1})
-    raw.delete(*raw.scan_iter("*:data"))
+    saver: Any = TieredSaver(RedisSaver(raw), InMemorySaver()) if tiers else RedisSaver(raw)
+    broken = ["a <b>", "b", "c\n"]
+    for name in (*broken, *(f"sound-{at}" for at in range(5))):
+        await put(Uniform(saver), config(name), {"n": 1})
+        saver.get_tuple(config(name))  # fills hot
+    raw.delete(*(key for name in broken for key in raw.scan_iter("*:data") if f"{{{name}}}".encode() in key))
     async with browser(saver) as client:
-        listed, shown = await client.get("/"), await client.get(page("thread", id="broken"))
-    assert listed.status_code == 200 and "cannot be read" in listed.text and "{broken}" in listed.text
-    assert shown.status_code == 500 and "{broken}" in shown.text
+        text = (await client.get("/?live=yes")).text
+        check_markup(text)
+        assert set(re.findall(r'href="/thread\?id=([^"]*)"', text)) == {f"sound-{at}" for at in range(5)}
+        assert "3 threads cannot be read, the first 2 of them:" in text and 'hx-trigger="every 5s"' in text
+        named = re.findall(r'<summary><b class="name">(.*?)</b>', text)
+        assert len(named) == 2 and set(named) <= {"a &lt;b&gt;", "b", "&#39;c\\n&#39;"}
+        text = (await client.get("/?prefix=b&sort=name")).text
+        assert "1 thread cannot be read:" in text and '<b class="name">b</b>' in text and "{b}" in text
+        shown = await client.get(page("thread", id="b"))
+    assert shown.status_code == 500 and "{b}" in shown.text
 
 
 async def test_what_is_not_there_or_makes_no_sense_is_said(looked_at: RedisSaver) -> None:
@@ -346,11 +472,102 @@ async def test_what_is_not_there_or_makes_no_sense_is_said(looked_at: RedisSaver
             check_markup(answer.text)
 
 
-async def test_a_server_that_cannot_be_reached_is_said_without_its_password() -> None:
-    saver = RedisSaver(redis.Redis(host="127.0.0.1", port=1, password=SECRET, socket_connect_timeout=1))
+@pytest.mark.parametrize("package", ["redis", "valkey"])
+async def test_a_server_that_cannot_be_reached_is_said_without_its_password(package: str) -> None:
+    client_of: Any = pytest.importorskip(package)
+    made = getattr(client_of, package.capitalize())
+    saver = RedisSaver(made(host="127.0.0.1", port=1, password=SECRET, socket_connect_timeout=1))
     async with browser(saver) as client:
         answer = await client.get("/")
-    assert answer.status_code == 503 and SECRET not in answer.text
+    assert answer.status_code == 503 and SECRET not in answer.text and "ConnectionError" in answer.text
+
+
+async def test_while_postgres_cannot_be_reached_pages_show_what_redis_has(database: str) -> None:
+    said = "The cold tier fails, so this page shows what Redis has"
+    hot = embedded()
+    with PostgresSaver.from_conn_string(database) as cold:
+        tiers = TieredSaver(hot, cold)
+    make_thread(hot, "waits")
+    async with browser(tiers) as client:  # its connection is closed
+        found = await crawled(client, limit=60)
+        assert len(found) > 40 and "waits" in found["/"]
+        assert any("21 degrees" in text for text in found.values())
+        with_notice = {url.partition("?")[0] for url, text in found.items() if said in text}
+        assert {"/", "/thread", "/cost", "/channel", "/writes"} <= with_notice, with_notice
+        assert said in (await client.get(page("checkpoint", thread="waits"))).text, (
+            "its newest checkpoint may be in cold"
+        )
+        for text in found.values():
+            assert ("the connection is closed" in text) == (said in text)
+            check_markup(text)
+        live = (await client.get("/?live=yes")).text
+        assert said in live[live.index('id="found"') : live.index("</section>")], (
+            "or the list that renews itself hides it"
+        )
+
+
+async def test_while_postgres_cannot_be_reached_what_only_it_can_tell_is_an_error(database: str) -> None:
+    hot = embedded()
+    with PostgresSaver.from_conn_string(database) as cold:
+        tiers = TieredSaver(hot, cold)
+    make_thread(hot, "waits")
+    async with browser(tiers) as client:
+        for url in (
+            *(
+                page("thread", id="other"),
+                page("checkpoint", thread="other"),
+                page("checkpoint", thread="waits", id="1"),
+            ),
+            *(page("thread", id="waits", tier="cold"), "/?dirty=yes", "/?dirty=no"),
+        ):
+            answer = await client.get(url)
+            assert answer.status_code == 503 and "the connection is closed" in answer.text, url
+            check_markup(answer.text)
+        assert (await client.get("/?state=none")).status_code == 400
+
+
+async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, flaky = "The cold tier fails, so this page shows what Redis has", FlakySaver(InMemorySaver())
+    hot, cold = fakeredis.FakeRedis(version=(7,)), flaky.wrap()
+    tiers = TieredSaver(RedisSaver(hot), cold)
+    for thread in ("both", "cold"):
+        make_thread(tiers, thread)
+    hot.delete(*[key for key in hot.scan_iter("*{cold}*")])
+    flaky.fail, read = {"list", "get_tuple"}, page("checkpoint", thread="both")
+    monkeypatch.setattr(without_cold, "SLOW", 0.0)
+    async with browser(tiers) as client:
+        assert said in (await client.get(read)).text
+        flaky.calls.clear()
+        assert said in (await client.get(read)).text and not flaky.calls
+        assert (await client.get(page("checkpoint", thread="cold"))).status_code == 503 and flaky.calls
+        flaky.fail = set()
+        assert said in (await client.get(read)).text
+        monkeypatch.setattr(without_cold, "ASK_AGAIN", 0.0)
+        found = (await client.get(read)).text
+        assert said not in found and "21 degrees" in found
+        monkeypatch.undo()
+        assert said not in (await client.get(read)).text, "it is over"
+        flaky.fail = {"list", "get_tuple"}
+        assert said in (await client.get(read)).text
+        flaky.fail = set()
+        assert said not in (await client.get(read)).text, "what failed at once is asked at once"
+
+
+async def test_while_cold_fails_what_redis_does_not_have_is_asked_of_it_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(without_cold, "SLOW", 0.0)
+    flaky, hot = FlakySaver(InMemorySaver()), fakeredis.FakeRedis(version=(7,))
+    tiers = TieredSaver(RedisSaver(hot), flaky.wrap())
+    for thread in ("both", "cold"):
+        make_thread(tiers, thread)
+    hot.delete(*[key for key in hot.scan_iter("*{cold}*")])
+    flaky.fail = {"get_tuple", "list"}
+    async with browser(tiers) as client:
+        assert (await client.get(page("checkpoint", thread="both"))).status_code == 200
+        flaky.fail = set()
+        answer = await client.get(page("checkpoint", thread="cold"))
+        assert answer.status_code == 200 and "21 degrees" in answer.text and "The cold tier fails" not in answer.text
 
 
 async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back() -> None:
@@ -365,6 +582,20 @@ async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back(
         assert "21 degrees" in (await client.get(page("checkpoint", thread="cold"))).text
         assert "the cold tier" in (await client.get(page("thread", id="cold"))).text
     assert len(found) > 50 and sorted(hot.scan_iter()) == keys
+
+
+async def test_over_two_tiers_what_was_deleted_is_not_shown_until_cold_deletes_it() -> None:
+    tiers = TieredSaver(embedded(), InMemorySaver(), mode="write-behind", flusher=False)
+    where = await put(Uniform(tiers), config("t"), {"n": 1})
+    tiers.flush()
+    tiers.delete_thread("t")
+    assert tiers.cold.get_tuple(where), "cold has it still"
+    async with browser(tiers) as client:
+        for url in (
+            page("checkpoint", thread="t"),
+            page("checkpoint", thread="t", ns="", id=where["configurable"]["checkpoint_id"]),
+        ):
+            assert (await client.get(url)).status_code == 404
 
 
 async def test_over_postgres_what_it_alone_has_is_shown(database: str) -> None:
@@ -449,4 +680,4 @@ def leads_to(rows: list[graph.Row], number: int, target: int) -> bool:
 
 
 def entry(ns: str, name: str, parent: str | None, parents: dict[str, str] | None = None) -> Entry:
-    return Entry(ns, name, parent, None, 1, "loop", {}, {}, frozenset(), (), 0, {}, parents or {})
+    return Entry(ns, name, parent, None, 1, "loop", {}, {}, frozenset(), (), {}, parents or {})

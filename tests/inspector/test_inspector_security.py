@@ -13,6 +13,7 @@ from typing import Any
 
 import fakeredis
 import httpx
+import psycopg
 import pytest
 from acl import acl_rule
 from factories import config, put
@@ -22,7 +23,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from servers import Server
 from uniform import Uniform
 
-from redis_saver import AsyncRedisSaver, RedisSaver, inspector
+from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._client.clients import connect
 from redis_saver._inspector.rendering import static_file
 
@@ -63,6 +64,16 @@ async def test_the_token_becomes_a_cookie_and_leaves_the_url(saver: RedisSaver) 
         assert (await client.get("/")).status_code == 200
         answer = await client.get(f"http://localhost//evil.example/x?token={TOKEN}")
         assert answer.headers["location"] == "/evil.example/x"
+
+
+async def test_cookies_of_others_and_tokens_of_any_letters_do_not_lock_out(saver: RedisSaver) -> None:
+    token = 'ключ; "a"'
+    async with browser(saver, token=token, enter=False) as client:
+        answer = await client.get("/", params={"token": token})
+        pair = answer.headers["set-cookie"].partition(";")[0]
+        client.cookies.clear()
+        assert "ключ" not in pair and (await client.get("/")).status_code == 403
+        assert (await client.get("/", headers={"cookie": f'theirs={{"a": [1]}}; =x; {pair}; b@d=1'})).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"])
@@ -146,25 +157,29 @@ async def test_changes_take_a_form_of_this_inspector(saver: RedisSaver) -> None:
         assert (await change(do="pin")).status_code == 404
 
 
-@pytest.mark.parametrize("kind", [RedisSaver, AsyncRedisSaver])
+@pytest.mark.parametrize("kind", [RedisSaver, AsyncRedisSaver, TieredSaver])
 async def test_a_user_who_may_only_read_suffices_and_nothing_is_written(kind: Any) -> None:
-    """With the rule of docs/queries.md; also of a saver whose reads move deadlines."""
+    """With the rule of docs/queries.md; also of a saver whose reads move deadlines, and of threads that are owned."""
     server = Server()
     ttl = {"default_ttl": 60, "refresh_on_read": True}
+    raw = server.client()
+    raw.execute_command(*acl_rule("reader", "docs/queries.md").split())
+    client = connect(f"redis://reader:secret@127.0.0.1:{server.port}", asynchronous=kind is AsyncRedisSaver)
+    saver = TieredSaver(RedisSaver(client, ttl=ttl), InMemorySaver()) if kind is TieredSaver else kind(client, ttl=ttl)
     with RedisSaver.from_conn_string(server.url, ttl=ttl) as made:
         make_thread(made, "waits")
         make_failed(made, "fails")
         talking(made).invoke({"messages": [HumanMessage("hi")]}, config("delta"))
-    raw = server.client()
-    raw.execute_command(*acl_rule("reader", "docs/queries.md").split())
-    raw.config_resetstat()
-    client = connect(f"redis://reader:secret@127.0.0.1:{server.port}", asynchronous=kind is AsyncRedisSaver)
-    async with browser(kind(client, ttl=ttl)) as pages:
-        assert len(await crawled(pages)) > 60
-        assert "has no value here" in (await pages.get("/checkpoint?thread=delta")).text
-    used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
+        with made.own("waits", by="worker 1", lease="1h"):
+            raw.config_resetstat()
+            async with browser(saver) as pages:
+                found = await crawled(pages)
+                assert "has no value here" in (await pages.get("/checkpoint?thread=delta")).text
+                assert (await pages.get("/newer?id=waits&seen=")).status_code == 286
+            used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
     commands = raw.command()
-    assert {"evalsha", "scan", "hmget"} <= used
+    assert len(found) > 60 and "worker 1" in found["/"] and "worker 1" in found["/thread?id=waits"]
+    assert {"evalsha", "scan", "hmget", "get"} <= used
     assert not [name for name in used if "write" in commands[name]["flags"]]
     server.stop()
 
@@ -185,6 +200,30 @@ def test_the_command_prints_a_url_that_leads_to_the_thread() -> None:
             assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "of a field that is no password"
             assert '<span class="masked">masked' in newest
             assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        server.stop()
+
+
+def test_the_command_goes_on_when_postgres_has_closed_its_connections(database: str) -> None:
+    server = Server()
+    make_thread(writer(server.url), "waits")
+    cold = f"{database}?application_name=inspected"
+    command = [sys.executable, "-m", "redis_saver", "inspect", "--redis", server.url, "--postgres", cold]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True) as client, psycopg.connect(database, autocommit=True) as other:
+            for _ in range(2):
+                assert "The cold tier fails" not in client.get(url).text
+                ended = other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inspected'"
+                ).fetchall()
+                assert ended
+                answer = client.get(url)  # it may be the one that finds out
+                assert answer.status_code == 200 and "waits" in answer.text
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130

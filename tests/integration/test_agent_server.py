@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -86,34 +87,39 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver._context.require_encryption
 
 
-@pytest.mark.parametrize("where", ["run_id", "metadata", "configurable"])
+@pytest.mark.parametrize("where", ["run_id", "metadata", "configurable", "attempts of one run"])
 async def test_a_run_that_another_one_followed_writes_no_more(environment: pytest.MonkeyPatch, where: str) -> None:
     environment.setenv("REDIS_SAVER_OWNERSHIP", "run")
     entered, go_on = asyncio.Event(), asyncio.Event()
+    run, attempts = str(uuid4()), itertools.count(1)
 
     async def node(state: dict[str, int]) -> dict[str, int]:
-        if state["n"] == 1:
+        if not entered.is_set():
             entered.set()
             await go_on.wait()
         return {"n": state["n"] + 1}
 
-    def given(run: UUID) -> Any:
+    def given() -> Any:
         config: dict[str, Any] = {"configurable": {"thread_id": "thread"}}
         if where == "run_id":
-            return {**config, "run_id": run}
-        return {**config, where: {**config.get(where, {}), "run_id": str(run)}}
+            return {**config, "run_id": uuid4()}
+        if where == "attempts of one run":  # by one process, as they may come back to it
+            return {**config, "metadata": {"run_id": run, "run_attempt": next(attempts)}}
+        return {**config, where: {**config.get(where, {}), "run_id": str(uuid4())}}
 
     async with checkpointer() as saver:
         builder = StateGraph(TypedDict("State", {"n": int}))  # type: ignore[misc]
         builder.add_node("node", node).set_entry_point("node")
         graph = builder.compile(checkpointer=saver)
-        first = asyncio.create_task(graph.ainvoke({"n": 1}, given(uuid4())))
+        first = asyncio.create_task(graph.ainvoke({"n": 1}, given()))
         await entered.wait()
-        assert await graph.ainvoke({"n": 5}, given(uuid4())) == {"n": 6}
+        goes_on = where == "attempts of one run"  # LangGraph goes on from what the run has, whatever the input is
+        made = await graph.ainvoke({"n": 5}, given())
+        assert made == {"n": 2 if goes_on else 6}
         go_on.set()
         with pytest.raises(NotOwner, match="run .* owns the thread since"):
             await first
-        assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == {"n": 6}
+        assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == made
         await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # no run's
 
 
@@ -403,6 +409,17 @@ async def test_turns_and_history(app: App) -> None:
     middle = await app.client.threads.get_state(thread, checkpoint=history[3]["checkpoint"])
     assert contents(middle["values"]) == ["one", "echo: one", "two", "echo: two"]
     assert len(app.keys(thread)) == 2
+
+
+@needs_agent_server
+async def test_the_inspector_beside_the_servers_own_routes(app: App) -> None:
+    """By `http.app` in `langgraph.json`."""
+    thread = await app.thread("one")
+    async with httpx.AsyncClient(base_url=app.server.url, follow_redirects=True, trust_env=False) as client:
+        assert (await client.get("/inspect/")).status_code == 403
+        shown = await client.get("/inspect/thread", params={"id": thread, "token": "a-token"})
+        assert shown.status_code == 200 and f'href="/inspect/checkpoint?thread={thread}"' in shown.text
+        assert "echo: one" in (await client.get("/inspect/checkpoint", params={"thread": thread})).text
 
 
 @needs_agent_server

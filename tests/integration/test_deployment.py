@@ -1,4 +1,4 @@
-"""The recipes of docs/deployment.md, run as they stand there: real servers and workers, asked by many users at once, and ended as an operator does."""
+"""The recipes of docs/deployment.md and docs/workers.md, run as they stand there: real servers and workers, asked by many users at once, and ended as an operator does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from servers import free_port, url_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "deployment.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("deployment.md", "workers.md"))
 PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 COMMANDS = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -73,7 +73,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def flags_and_arguments(command: str) -> list[str]:
     """What `python -X dev` runs for a command of the page."""
-    assert command in COMMANDS, f"{command!r} is not in docs/deployment.md"
+    assert command in COMMANDS, f"{command!r} is on no page"
     program, *arguments = shlex.split(command)
     return arguments if program == "python" else ["-m", program, *arguments]
 

@@ -13,13 +13,16 @@ import pytest
 import redis
 from factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.memory import InMemoryStore
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tiering import flushed_until
 from uniform import Target, Uniform
+from values import Quoting
 from wrappers import Around, Meanwhile
 
 from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
@@ -238,6 +241,37 @@ async def test_what_hot_repairs_is_logged_and_counted(
     assert both.saver.stats().repairs == 1
     (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered"]
     assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
+
+
+async def test_what_cannot_be_decoded_is_logged_without_it(
+    target_name: str, caplog: pytest.LogCaptureFixture, unthrottled: None
+) -> None:
+    client, cold = connect("memory://", asynchronous=False), InMemorySaver()
+    where = await put(Uniform(TieredSaver(RedisSaver(client), cold)), config("t"), {"a": "hunter2"})
+    tiers = TieredSaver(RedisSaver(client, serde=Quoting()), cold)
+    for _ in range(2):  # fills hot, and reads it
+        found = tiers.get_tuple(where)
+        assert found and found.checkpoint["channel_values"] == {"a": "hunter2"}
+    assert "was damaged in hot" in caplog.text and "(ValueError)" in caplog.text and "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_what_cold_refuses_is_logged_without_what_was_to_be_stored(
+    target: Target, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Postgres' errors cite it in their details."""
+    with PostgresSaver.from_conn_string(database) as cold:
+        saver = target.uniform()
+        tiers = Uniform(TieredSaver(saver.saver, cold, mode="write-behind", flusher=False))
+        good = await put(tiers, config("t"), {"n": 1})
+        metadata = {"source": "loop", "step": 1, "parents": {}, "user": "hunter2", "score": float("nan")}
+        refused = await put(tiers, good, {"n": 2}, metadata=metadata)
+        await put(tiers, refused, {"n": 3})  # a claim that ends early leaves one to take beside that which is refused
+        await flushed_until(tiers, lambda _: "cold does not take" in caplog.text)
+        assert tiers.saver.stats().last_error == "InvalidTextRepresentation: invalid input syntax for type json"
+        tiers.saver.delete_thread("t")
+        tiers.saver.flush()
+    assert "cold does not take a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
 
 
 async def test_what_the_hot_store_repairs_is_logged(

@@ -13,6 +13,7 @@ import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.types import Interrupt, Send
+from langgraph.types import Command, Interrupt, Send
 from servers import Server, free_port, modules_server, url_of
 
 from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main
-from redis_saver._migrate import foreign_values
+from redis_saver._migrate import foreign, foreign_values
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.redis_documents import RedisDocuments
 from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
@@ -39,7 +40,7 @@ from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer, same
 from redis_saver.migrate import amigrate, migrate, opened
 
-DOCUMENTS = ["redis-0.4.1", "redis-0.5.2", "redis-prefixes-0.5.2", "ashallow-0.4.1", "shallow-0.5.2"]
+DOCUMENTS = ["redis-0.3.6", "redis-0.4.1", "redis-0.5.2", "redis-prefixes-0.5.2", "ashallow-0.4.1", "shallow-0.5.2"]
 VALKEY = "valkey-1.2.6"
 CHECKPOINTS = {name: 5 if "shallow" in name else 20 for name in [*DOCUMENTS, VALKEY]}
 
@@ -102,7 +103,34 @@ def test_threads_go_on(name: str, new: RedisSaver, plain: Server) -> None:
     assert chat and [one.type for one in chat.checkpoint["channel_values"]["messages"]] == ["human", "ai", "tool", "ai"]
     assert chat.metadata["step"] == 2
     assert (chat.parent_config is None) == ("shallow" in name)
-    foreign_agents.go_on(new, lines="0.4" not in name)
+    foreign_agents.go_on(new, lines=not any(release in name for release in ("0.3", "0.4")))
+
+
+def test_threads_of_the_first_releases(new: RedisSaver, plain: Server) -> None:
+    """0.1 keeps JSON as it is, and interrupts without a mark. Objects in these are dicts."""
+    with target(plain.url) as here:
+        assert migrate(documents(DumpDriver("redis-0.1.2.jsonl")), here, sample=100).compared == 20
+        waiting = foreign_agents.nested(new).get_state(of("user-nested"), subgraphs=True)
+        assert [task.value for task in waiting.interrupts] == ["first?"]
+        assert foreign_agents.nested(new).invoke(Command(resume="one"), of("user-nested"))["__interrupt__"]
+        foreign_agents.chat_goes_on(new)
+        foreign_agents.nested_goes_on(new)
+        foreign_agents.sends_go_on(new)
+
+
+@pytest.mark.parametrize("named", ["00000000-0000-0000-0000-000000000000", "1f1e88bd-0000-0000-0000-000000000000"])
+def test_a_thread_of_the_very_first_releases_is_refused(named: str) -> None:
+    """0.0 names the parent in place of the checkpoint, which for the first one is none."""
+    driver = DumpDriver("redis-0.1.2.jsonl")
+    document = driver.document(some_key(driver, "checkpoint:user-chat:"))
+    names = {"checkpoint_id": named, "parent_checkpoint_id": named}
+    driver.put(f"checkpoint:user-chat:__empty__:{named}", {**document, **names})
+    report = migrate(documents(driver), InMemorySaver())
+    assert report.moved == 3 and len(report.failed) == 1
+    assert (
+        "thread 'user-chat': old" in report.failed[0]
+        and "documents of langgraph-checkpoint-redis 0.0" in report.failed[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["redis-0.5.2", VALKEY])
@@ -333,6 +361,40 @@ def test_what_is_gone_meanwhile_is_left_out(new: RedisSaver, plain: Server) -> N
             assert (report.moved, report.failed, report.checkpoints) == (4, [], 19)
 
 
+class Reply(bytes):
+    """A reply with values in it. How many of them are in memory is counted."""
+
+    alive = most = 0
+
+    def __init__(self, _: bytes) -> None:
+        super().__init__()
+        Reply.alive += 1
+        Reply.most = max(Reply.most, Reply.alive)
+
+    def __del__(self) -> None:
+        Reply.alive -= 1
+
+
+class CountedDriver(DumpDriver):
+    def _answer(self, command: Any, key: Any, *rest: Any) -> Any:
+        found = super()._answer(command, key, *rest)
+        return Reply(found) if found and command in ("GET", "JSON.GET") and not rest else found
+
+
+@pytest.mark.parametrize("name", ["redis-0.5.2", VALKEY])
+def test_the_outline_of_a_long_thread_keeps_no_values(name: str) -> None:
+    driver = CountedDriver(f"{name}.jsonl")
+    source = strings(driver) if name == VALKEY else documents(driver)
+    of_writes = "writes:{user-nested}::" if name == VALKEY else "checkpoint_write:user-nested:__empty__:"
+    waiting = some_key(driver, of_writes, "" if name == VALKEY else ":-3")[len(of_writes) :].partition(":")[0]
+    for stored in [each for each in driver.stored.values() if waiting in each.key and isinstance(each.value, str)]:
+        for number in range(100):
+            key, value = (one.replace(waiting, f"{waiting[:-4]}{number:04x}") for one in (stored.key, stored.value))
+            driver.stored[key.encode()] = foreign_data.Stored(key, stored.type, value)
+    outline = source.outline("user-nested")
+    assert sum(bool(entry.tasks) for entry in outline.values()) > 100 and Reply.most <= foreign.VALUES_PER_BATCH
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -375,6 +437,27 @@ def test_names_that_are_longer_than_the_beginning() -> None:
         )
         source = strings(driver)
         assert thread in source.threads() and source.outline(thread).keys() == {("a:b|c", "c1")}
+
+
+@pytest.mark.parametrize(
+    "beginning", [rb'{"thread_id":"\q",', b'{"thread_id":"\xff",', b'{"thread_id":"x", "a":', b"[" * 9000]
+)
+def test_another_programs_text_stops_no_migration(beginning: bytes, new: RedisSaver, plain: Server) -> None:
+    """Whose key looks like that of a checkpoint."""
+    with plain.client() as client:
+        foreign_data.fill(client, f"{VALKEY}.jsonl")
+        client.set("checkpoint:{x}:a:b", beginning + b'"checkpoint_id":"b","parent_checkpoint_id":null,"type":"x"}')
+    with opened(f"langgraph-checkpoint-aws:{plain.url}", target=False) as source:
+        assert migrate(source, new).moved == 4
+
+
+def test_a_prefix_may_be_empty() -> None:
+    driver = DumpDriver("redis-0.5.2.jsonl")
+    for key in [key for key in driver.stored if key.startswith(b"checkpoint:")]:
+        driver.stored[key.removeprefix(b"checkpoint")] = driver.stored.pop(key)
+    source, back = documents(driver, ""), InMemorySaver()
+    assert migrate(source, back, sample=100).compared == 20
+    foreign_agents.go_on(back)
 
 
 def test_the_parent_is_known_where_both_savers_stored_a_checkpoint() -> None:
@@ -427,6 +510,14 @@ def test_nothing_to_move_where_there_is_something_is_an_error(new: RedisSaver, p
         migrate(documents(DumpDriver("redis-prefixes-0.5.2.jsonl"), "checkpoint"), back)
 
 
+def test_a_user_who_may_not_look_at_others_keys_finds_nothing(new: RedisSaver, plain: Server) -> None:
+    with plain.client() as client:
+        client.set("checkpoint:{x}", 1)
+        client.execute_command("ACL", "SETUSER", "own", "reset", "on", ">word", "~langgraph:*", "+@all")
+    with opened(f"redis://own:word@127.0.0.1:{plain.port}", target=False) as source:
+        assert migrate(source, InMemorySaver()).threads == 0
+
+
 def test_the_command_says_so_too(
     new: RedisSaver, plain: Server, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
@@ -469,7 +560,7 @@ def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plai
     assert (report.total, report.moved, report.failed) == (2, 1, ["thread 'nobody': old has no such thread"])
     assert list(back.storage) == ["user-chat"]
     assert migrate(back, new, threads=[]).total == 0
-    assert main(["migrate", plain.url, f"{plain.url}/1", "--thread", "nobody"]) == 1
+    assert main(["migrate", "--thread", "nobody", plain.url, f"{plain.url}/1"]) == 1
     assert "1 failed" in (said := capsys.readouterr()).out and f"{plain.url} has no such thread" in said.err
     with pytest.raises(TypeError, match="threads='user-chat': write a list"):
         migrate(source, back, threads="user-chat")
@@ -534,6 +625,8 @@ def test_objects_are_what_they_were() -> None:
     assert loaded(lc(2, "builtins", "set", args=[["a", 1]])) == {"a", 1}
     assert loaded(lc(2, "builtins", "set", kwargs={"__set_items__": ["a"]})) == {"a"}
     assert loaded(lc(2, "uuid", "UUID", args=["0" * 32])).int == 0
+    made = lc(2, "datetime", "datetime", method="fromisoformat", args=["2026-01-02T03:04:05"])
+    assert loaded(made) == datetime(2026, 1, 2, 3, 4, 5)
     assert loaded({"__bytes__": "AP8="}) == b"\x00\xff"
     assert loaded(None) is None and loaded([None, 1.0, True]) == [None, 1.0, True]
     message = lc(
@@ -560,6 +653,8 @@ def test_objects_are_what_they_were() -> None:
         lc(1, "os", "system", kwargs={}),
         lc(1, "langchain", "schema", "messages", "HumanMessage", kwargs={"nothing": 1}),
         lc(2, "foreign_agents", "Order", args=[1], kwargs={"number": 1}),
+        lc(2, "datetime", "datetime", method="fromisoformat", args=[]),
+        lc(2, "datetime", "datetime", method="combine", args=[1, 2]),
         {"lc": 2, "type": "constructor", "id": "Order"},
         {"lc": 1, "type": "secret", "id": ["PATH"]},
         {"lc": 1, "type": "not_implemented", "id": ["a", "b"], "repr": "x"},

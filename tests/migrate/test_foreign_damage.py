@@ -75,3 +75,34 @@ def test_any_damage_is_named(seed: int) -> None:
             continue
         assert report.moved + report.unchanged + len(report.failed) == report.total, (seed, report)
         assert not report.conflicts
+
+
+def test_a_checkpoint_that_has_another_id_in_itself_is_not_moved() -> None:
+    """It would arrive under that, as one that the source lacks."""
+    driver = DumpDriver()
+    driver.stored = dict(FILES["redis-0.5.2"])
+    key = next(key for key, each in driver.stored.items() if key.startswith(b"checkpoint:user-nested:"))
+    document = json.loads(driver.stored[key].value)
+    document["checkpoint"]["id"] = "x"
+    driver.stored[key] = driver.stored[key]._replace(value=json.dumps(document))
+    target = InMemorySaver(serde=OpaqueSerializer())
+    report = migrate(RedisDocuments(driver, OpaqueSerializer(), "old", None), target)  # type: ignore[arg-type]
+    (failed,) = report.failed
+    assert failed.startswith("thread 'user-nested': checkpoint '1f1e87a3") and "it has the id 'x' in itself" in failed
+    assert not report.conflicts
+    assert "x" not in {found.checkpoint["id"] for found in target.list(None)}
+
+
+@pytest.mark.parametrize("name", ["redis-0.5.2", "valkey-1.2.6"])
+def test_a_parent_that_is_no_text_is_damage(name: str) -> None:
+    driver = DumpDriver()
+    driver.stored = dict(FILES[name])
+    key = next(key for key in driver.stored if key.startswith(b"checkpoint:") and b"user-nested" in key)
+    document = {**json.loads(driver.stored[key].value), "parent_checkpoint_id": -1}
+    driver.stored[key] = driver.stored[key]._replace(value=json.dumps(document))
+    kind = ValkeyStrings if name.startswith("valkey") else RedisDocuments
+    source = kind(driver, OpaqueSerializer(), "old", None)  # type: ignore[arg-type]
+    report = migrate(source, InMemorySaver(serde=OpaqueSerializer()))
+    (failed,) = report.failed
+    assert "thread 'user-nested'" in failed and "the parent of checkpoint '1f1e87a" in failed and "is -1" in failed
+    assert not report.conflicts

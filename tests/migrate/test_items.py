@@ -707,6 +707,7 @@ def test_items_without_an_order_of_their_own_come_in_pages(
         (("export", "memory://x", "{file}", "--store"), "an embedded server"),
         (("export", "{ours}", "{file}", "--store", "--namespace", "a.b"), "has a period"),
         (("export", "{ours}", "{file}", "--store", "--namespace", ""), "is empty"),
+        (("export", "{ours}", "{file}", "--store", "--namespace", "a", "--namespace", "b"), "give --namespace once"),
         (("export", "{empty}", "{file}", "--store"), "no table of LangGraph's PostgresStore"),
         (("export", "postgresql://user:secret@127.0.0.1:1/x", "{file}", "--store"), "127.0.0.1"),
         (("export", "redis://:secret@127.0.0.1:1", "{file}", "--store"), "127.0.0.1"),

@@ -212,6 +212,10 @@ class Machine(RuleBasedStateMachine):
         gone = {one for one in present if one[0] in chosen and one not in kept}
         assert would.checkpoints == len(gone)
         self.forget(gone.__contains__)
+        for thread in chosen:
+            for by_ns in self.model.storage.get(thread, {}).values():
+                for which, (made, metadata, parent) in by_ns.items():
+                    by_ns[which] = (made, metadata, parent if parent in by_ns else None)
         for thread, ns, which in list(
             self.model.writes
         ):  # writes of checkpoints that are not there, older than the newest

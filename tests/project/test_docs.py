@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import programs
 import psycopg
 import pytest
 from servers import Server
@@ -18,8 +19,8 @@ from servers import Server
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
-ELSEWHERE = {"docs/deployment.md"}
-"""Its programs are run by `tests/integration/test_deployment.py`."""
+ELSEWHERE = {"docs/deployment.md", "docs/workers.md"}
+"""Their programs are run by `tests/integration/test_deployment.py`."""
 COMMANDS_OF_THE_README = 2
 """They set up an environment, so they are run by whoever checks a clean clone: `.ci/run` runs the tests', `tests/cli/test_demo.py` what the other one starts."""
 SHOWN = ("ACL SETUSER ", "redis-cli ", "   ")
@@ -76,14 +77,21 @@ def test_the_readme_is_read_in_ten_minutes() -> None:
     assert len([block for block in blocks(ROOT / "README.md") if not block.language]) == COMMANDS_OF_THE_README
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-def environment(database: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+def environment(server: Server, database: str) -> dict[str, str]:
     with psycopg.connect(database, autocommit=True) as connection:
         for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
             connection.execute(f"DELETE FROM {table}")
-    server = Server()
+    server.client().flushall()
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    yield {
+    return {
         **os.environ,
         "REDIS_URL": server.url,
         "POSTGRES_URL": database,
@@ -91,23 +99,18 @@ def environment(database: str, tmp_path: Path) -> Iterator[dict[str, str]]:
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "error::RuntimeWarning",
     }
-    server.stop()
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in ELSEWHERE])
 def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     """Those of a page go on where the ones before ended; commands of the shell come behind the programs in Python."""
     page = blocks(BY_NAME[name])
-    programs = [block.text for block in page if block.language == "python"]
-    if programs:
-        (tmp_path / "page.py").write_text("\n".join(programs))
-        run([sys.executable, "page.py"], environment, tmp_path)
-        if name == "README.md":  # also as it is pasted, without any server
-            run(
-                [sys.executable, "page.py"],
-                {key: value for key, value in environment.items() if key != "REDIS_URL"},
-                tmp_path,
-            )
+    if in_python := [block.text for block in page if block.language == "python"]:
+        (tmp_path / "page.py").write_text("\n".join(in_python))
+        check(programs.run("page.py", environment=environment, folder=tmp_path))
+        if name == "README.md":  # also as it is pasted, without any server and with all that it imports
+            without = {key: value for key, value in environment.items() if key != "REDIS_URL"}
+            run([sys.executable, "page.py"], without, tmp_path)
     for block in page:
         if block.language == "sh":
             run(["bash", "-euo", "pipefail", "-c", block.text], environment, tmp_path)
@@ -127,5 +130,9 @@ def run(command: list[str], environment: dict[str, str], folder: Path) -> None:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
+    check(done)
+
+
+def check(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr

@@ -63,8 +63,8 @@ VALUES = {
     "VersionInfo": {
         "version", "checkpoint_ns", "checkpoint_id", "created_at", "step", "source", "bytes", "shared_bytes", "new_bytes", "writes",
     },
-    "ChannelValue": {"thread_id", "checkpoint_id", "updated_at", "version", "bytes", "value"},
-    "CheckpointDiff": {"thread_id", "checkpoint_ns", "before", "after", "channels"},
+    "ChannelValue": {"thread_id", "checkpoint_id", "updated_at", "version", "bytes", "value", "stored"},
+    "CheckpointDiff": {"thread_id", "checkpoint_ns", "before", "after", "channels", "not_compared"},
     "ChannelDiff": {"channel", "kind", "changes"},
     "Change": {"kind", "path", "before", "after"},
 }  # fmt: skip

@@ -51,6 +51,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("order", list(itertools.product([None, "zstd"], repeat=3)))
 async def test_savers_with_and_without_on_one_thread(target: Target, order: Any) -> None:
     told = TaskInfo(target)

@@ -6,13 +6,11 @@ import json
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +23,35 @@ import zstandard
 from factories import checkpoint, config
 from hostile import (
     ALLOWED,
-    Endless,
+    OF_STORED_BYTES,
+    PREFIX,
+    SECONDS,
+    WHERE,
     attempt,
     changed_bytes,
     changed_reply,
+    furnish,
     noted,
     sealed,
+    watched,
 )
-from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from servers import url_of
 from uniform import Target, Uniform
 
-from redis_saver import EncodeError, KeyConflict, LimitExceeded, Limits, RedisSaver, ThreadDamaged, TieredSaver
+from redis_saver import (
+    DecodeError,
+    EncodeError,
+    KeyConflict,
+    LimitExceeded,
+    Limits,
+    RedisSaver,
+    ThreadDamaged,
+    TieredSaver,
+)
 from redis_saver._common import names
-from redis_saver._checkpoint import delta
+from redis_saver._checkpoint import delta, writing
 from redis_saver.errors import FileDamaged
 from redis_saver._common.limits import Allowance
 from redis_saver._migrate.dumpfile import FIRST_LINE
@@ -58,9 +68,6 @@ from redis_saver._tiered.flush import run as flushing
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""
-SECONDS = 10
-"""A call that takes longer hangs."""
-PREFIX = "hostile"
 KEY = b"0123456789abcdef"
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -77,47 +84,6 @@ def options(kind: str) -> dict[str, Any]:
     return found
 
 
-def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
-    """A thread with all there can be: chunks of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
-    found: list[dict[str, Any]] = []
-    chat: list[Any] = []
-    for step in range(length):
-        chat += [
-            HumanMessage(f"question {step} " + "x" * 700, id=f"h{step}"),
-            AIMessage(f"answer {step}", id=f"a{step}"),
-        ]
-        values: dict[str, Any] = {
-            "messages": chat * 3,
-            "texts": [f"{number:0100}" for number in range(60 + step)],
-            "table": {f"key {number}": "v" * 100 for number in range(40)},
-            "long": "words and more words " * 120,
-            "n": step,
-        }
-        if step % 2 == 0:
-            values["delta"] = _DeltaSnapshot([f"item {number}" * 30 for number in range(20)])
-        versions = {
-            **{name: f"{step + 1:032}.0123456789" for name in values},
-            "delta": f"{step + 1:032}.0123456789",
-            "f": 1.5,
-            "i": 7,
-        }
-        made = checkpoint(values, versions, f"c{step:06}")
-        where = config(thread, "", f"c{step - 1:06}" if step else None)
-        metadata = {"source": "loop", "step": step, "parents": {}, "run_id": f"run {step}"}
-        found.append(saver.put(where, made, metadata, versions))
-        saver.put_writes(found[-1], [("delta", ["written"]), ("n", step), ("n", "x" * 2000)], f"task {step}", "path")
-        saver.put_writes(found[-1], [("__interrupt__", "why"), ("__error__", "no")], f"task {step}")
-    inner = checkpoint({"n": 1, "texts": values["texts"]}, {"n": "1", "texts": "1"}, "c000007")
-    saver.put(
-        config(thread, "inner:1"),
-        inner,
-        {"source": "loop", "step": 0, "parents": {"": "c000001"}},
-        {"n": "1", "texts": "1"},
-    )
-    return found
-
-
-WHERE = config("thread")
 CALLS: dict[str, Callable[[Any], Any]] = {
     "get_tuple": lambda saver: saver.get_tuple(WHERE),
     "get_tuple, twice": lambda saver: (saver.get_tuple(config("thread", "", "c000001")), saver.get_tuple(WHERE)),
@@ -132,6 +98,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "audit": lambda saver: (list(saver.writes("thread")), list(saver.channel_history("thread", "texts"))),
     "latest_values": lambda saver: list(saver.latest_values("texts", thread_ids=["thread", "other"])),
     "diff": lambda saver: saver.diff("thread", "c000001"),
+    "check": lambda saver: saver.check("thread"),
+    "expiry": lambda saver: (saver.set_thread_ttl("thread", "1h"), saver.pin("thread"), saver.get_thread_ttl("thread")),
+    "put_writes": lambda saver: saver.put_writes(
+        config("thread", "", "c000002"), [("n", 1), ("__error__", "no")], "task 7"
+    ),
     "put": lambda saver: saver.put(
         config("thread", "", "c000002"),
         checkpoint({"n": 5, "texts": ["t" * 100] * 50}, checkpoint_id="c000009"),
@@ -158,24 +129,9 @@ SOUND = (
     "audit",
     "latest_values",
     "diff",
+    "check",
 )
 """Calls that ask for the same each time."""
-
-
-@contextmanager
-def watched(seconds: int) -> Iterator[None]:
-    """Raise `Endless` in what takes longer."""
-
-    def ring(*_: object) -> None:
-        raise Endless
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # -- whole replies, changed
@@ -212,10 +168,7 @@ def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, i
         client = replays[of]
         saver = RedisSaver(client, **options(of[0]))
         for _ in range(20):
-            # What a command answers by itself, such as SCAN, is no stored bytes.
-            which = chance.choice(
-                [at for at, (args, _) in enumerate(client.notes) if args[0] in ("EVALSHA", "ZRANGEBYLEX")]
-            )
+            which = chance.choice([at for at, (args, _) in enumerate(client.notes) if args[0] in OF_STORED_BYTES])
             reply = changed_reply(chance, client.notes[which][1])
             client.begin(which, reply)
             number += 1
@@ -871,6 +824,15 @@ def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
     behind = TieredSaver(target.uniform(limits=LIMITS).saver, cold, mode="write-behind", flusher=False)
     with pytest.raises(LimitExceeded):
         behind.put(stored, made, {}, {"a": "1"})
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+def test_a_put_that_is_asked_for_a_value_that_it_has_not(target: Target) -> None:
+    made = checkpoint({"a": 1}, {"a": "1", "b": "1"})
+    operation = writing.put(target.uniform().saver._context, config(), made, {}, made["channel_versions"])
+    next(operation)
+    with pytest.raises(DecodeError, match="put lacks of thread 'thread'"):
+        operation.send([2])
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])

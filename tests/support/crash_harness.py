@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import programs
 import psycopg
 from crash_workers import TTL, pool, quick, value
 from factories import config
@@ -274,9 +274,9 @@ class Worker:
         paths = [str(here), str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.errors = Path(folder, f"errors{number}")
         with self.journal.open("wb") as out, self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(here / "crash_workers.py")], stdin=subprocess.PIPE, stdout=out, stderr=errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
+            self.process = programs.Program(
+                str(here / "crash_workers.py"), given=subprocess.PIPE, out=out, err=errors,
+                environment={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, folder=Path(folder),
             )  # fmt: skip
         self.world: World | None = None
         self.kind = ""

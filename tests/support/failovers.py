@@ -39,7 +39,7 @@ from redis_saver._common.names import Keyspace
 KINDS = [f"{kind}-{program}" for kind in ("sentinel", "cluster") for program in PROGRAMS]
 MODES = ("plain", "through", "behind")
 OS_THREADS, TASKS = 8, 50
-PAUSE = 0.02
+PAUSE = 0.1
 """Seconds that a worker rests between two calls: all of them, and what moves the slots, share one interpreter lock."""
 ALLOWED = (redis.ConnectionError, redis.TimeoutError, RedisSaverError)
 LOSING = {"kill", "pause", "planned by sentinels", "coordinated", "forced"}

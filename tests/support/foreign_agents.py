@@ -17,6 +17,8 @@ from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+LEFT_OUT: set[str] = set()
+"""What a release cannot keep: "raw", bytes in a state with messages (0.1 to 0.3); "answers", a run that goes on behind an `interrupt()` (0.1)."""
 HOSTILE = "a:{b}:c_ü*[%"
 THREADS = [HOSTILE, "user-chat", "user-nested", "user-sends"]
 
@@ -57,7 +59,7 @@ def chat(saver: Any) -> Any:
 
     def tool(state: Chat) -> dict[str, Any]:
         number = len(state["messages"])
-        return {
+        update: dict[str, Any] = {
             "messages": [
                 ToolMessage(f"found {number}", tool_call_id=f"call-{number - 1}", id=f"tool-{number}"),
                 AIMessage([{"type": "text", "text": "You said ä"}], id=f"said-{number}"),
@@ -68,6 +70,7 @@ def chat(saver: Any) -> Any:
             "raw": b"\x00\x80\xff",
             "facts": {"none": None, "float": 1.5, "whole": 1.0, "big": 2**53 + 1, "deep": [{"x": [True, "\u2028"]}]},
         }
+        return {name: value for name, value in update.items() if name not in LEFT_OUT}
 
     graph = StateGraph(Chat).add_node("bot", bot).add_node("tool", tool)
     return graph.add_edge(START, "bot").add_edge("bot", "tool").compile(checkpointer=saver)
@@ -114,7 +117,8 @@ def steps() -> Iterator[tuple[Any, Any, Any]]:
         for turn in range(turns):
             yield chat, {"messages": [HumanMessage(f"hello {turn}", id=f"human-{turn}")]}, of(thread)
     yield nested, {"answers": ["start"]}, of("user-nested")
-    yield nested, Command(resume="one"), of("user-nested")
+    if "answers" not in LEFT_OUT:
+        yield nested, Command(resume="one"), of("user-nested")
     yield sends, {"items": ["go"]}, of("user-sends")
 
 
@@ -132,6 +136,17 @@ async def alive(saver: Any) -> None:
 
 def go_on(saver: Any, *, lines: bool = True) -> None:
     """The threads go on as if nothing had happened. Without `lines`: dataclasses within others had become dicts."""
+    chat_goes_on(saver, lines=lines)
+    waiting = nested(saver).get_state(of("user-nested"), subgraphs=True)
+    assert [task.value for task in waiting.interrupts] == [{"question": "second?"}]
+    assert waiting.tasks[0].state.values == {"answers": ["start", "before"]}
+    nested_goes_on(saver)
+    waiting = sends(saver).get_state(of("user-sends"))
+    assert [task.value for task in waiting.interrupts] == [Order(7)] and len(waiting.tasks) == 3
+    sends_go_on(saver)
+
+
+def chat_goes_on(saver: Any, *, lines: bool = True) -> None:
     said = chat(saver).invoke({"messages": [HumanMessage("again", id="human-2")]}, of("user-chat"))
     assert [message.id for message in said["messages"][-4:]] == ["human-2", "ai-9", "tool-10", "said-10"]
     orders = [Order(2 + 4 * turn, [Line("x", 2 + 4 * turn)]) for turn in range(3)]
@@ -139,17 +154,14 @@ def go_on(saver: Any, *, lines: bool = True) -> None:
         orders[:2] = [Order(order.number, [{"sku": "x", "count": order.number}]) for order in orders[:2]]  # type: ignore[list-item]
     assert said["orders"] == orders
     assert said["facts"]["big"] == 2**53 + 1 and said["raw"] == b"\x00\x80\xff" and said["seen"] == {"n10"}
-    waiting = nested(saver).get_state(of("user-nested"), subgraphs=True)
-    assert [task.value for task in waiting.interrupts] == [{"question": "second?"}]
-    assert waiting.tasks[0].state.values == {"answers": ["start", "before"]}
-    assert nested(saver).invoke(Command(resume="two"), of("user-nested"))["answers"] == [
-        "start",
-        "start",
-        "before",
-        "one",
-        "two",
-    ]
-    waiting = sends(saver).get_state(of("user-sends"))
-    assert [task.value for task in waiting.interrupts] == [Order(7)] and len(waiting.tasks) == 3
-    done = sends(saver).invoke(Command(resume="yes"), of("user-sends"))
-    assert done["items"] == ["go", "plan", "done 0", "asked yes", "done 2"]
+
+
+def nested_goes_on(saver: Any) -> None:
+    """The second question is answered."""
+    said = nested(saver).invoke(Command(resume="two"), of("user-nested"))
+    assert said["answers"] == ["start", "start", "before", "one", "two"]
+
+
+def sends_go_on(saver: Any) -> None:
+    said = sends(saver).invoke(Command(resume="yes"), of("user-sends"))
+    assert said["items"] == ["go", "plan", "done 0", "asked yes", "done 2"]

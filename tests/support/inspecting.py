@@ -23,7 +23,7 @@ SECRET = "hunter2"
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "\"'><script>alert(2)</script>",
-    "{{ 7 * 7 }}{% raw %}",
+    "{{ 1234567 * 7654321 }}{% raw %}",
     "line\nbreak\r\n\x1b[31m",
     "a/../b?c=d&e#f%00%",
     "\u202egnp.exe",
@@ -35,7 +35,9 @@ TAGS = {
     *(
         "html head meta title link script body a header span nav form input main footer h1 h2 h3 p b label select option".split()
     ),
-    *("button section div table thead tbody tr th td dl dt dd ol li details summary svg line circle rect".split()),
+    *(
+        "button section div table thead tbody tfoot tr th td dl dt dd ol li details summary svg line circle rect".split()
+    ),
 }
 
 

@@ -120,7 +120,7 @@ def unguarded(uniform: Uniform) -> None:
     def around(request: Any) -> Any:
         script = getattr(request, "script", None)
         if script in plain:
-            request = type(request)(plain[script], request.keys[:-1], request.arguments[:-4])
+            request = type(request)(plain[script], request.keys[:-1], request.arguments[:-1])
         return (yield request)
 
     Around(uniform.saver, around)

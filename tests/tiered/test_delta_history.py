@@ -229,6 +229,7 @@ async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tie
         assert await talk.history() == found
 
 
+@pytest.mark.by_turns
 @MODES
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from counting import load_scripts
 from factories import checkpoint, config, ids
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -58,9 +59,7 @@ class Queue:
 
     def __init__(self, tiers: Tiers, proxy: Proxy) -> None:
         self.tiers, self.proxy = tiers, proxy
-        for script in (*vars(scripts).values(), *scripts.GUARDED_TIERED.values()):
-            if isinstance(script, scripts.Script):
-                tiers.target.raw.script_load(script.text)
+        load_scripts(tiers.target.raw)
 
     async def uniform(self, **settings: Any) -> Uniform:
         target = self.tiers.target
@@ -160,8 +159,8 @@ USED = {
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
     put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
 }  # fmt: skip
-# Those that delete a thread remove the key of its owner, too.
-USED.update({name: scripts.GUARDED_TIERED[USED[name]] for name in ("PUT_TOMBSTONE", "ERASE")})
+# Who deletes a thread removes the key of its owner, too.
+USED["PUT_TOMBSTONE"] = scripts.GUARDED_TIERED[scripts.PUT_TOMBSTONE]
 
 
 REPLY, REQUEST = "reply lost", "request lost"
@@ -560,6 +559,31 @@ async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -
 
 
 # -- every error is raised in the operation
+
+
+@pytest.mark.parametrize("flavour", ["async"], indirect=True)
+async def test_a_drain_that_is_cancelled_claims_nothing_more(tiers: Tiers) -> None:
+    flaky, begun, go_on = FlakySaver(await tiers.cold()), asyncio.Event(), asyncio.Event()
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, flush_workers=1)
+    for thread in ("one", "two", "three"):
+        await uniform.get_tuple(config(thread))
+        await uniform.put(config(thread), *following(1))
+
+    async def hang() -> None:
+        begun.set()
+        await go_on.wait()
+
+    flaky.before["put"] = hang
+    drain = asyncio.create_task(uniform.flush())
+    await begun.wait()
+    drain.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drain
+    go_on.set()
+    at_work = [one for one in asyncio.all_tasks() if "_bring_all" in getattr(one.get_coro(), "__qualname__", "")]
+    await asyncio.gather(*at_work)
+    assert len([key for key in tiers.target.keys() if key.endswith(b":dirty")]) == 2
+    await drained(uniform)
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError, psycopg.OperationalError, ZeroDivisionError])

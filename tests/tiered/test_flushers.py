@@ -84,7 +84,7 @@ async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name
     class Hangs(InMemorySaver):
         def put(self, where: Any, *args: Any) -> Any:
             if where["configurable"]["thread_id"] == "stuck":
-                let_go.wait(30)
+                let_go.wait(120)
             return super().put(where, *args)
 
     saver, cold = plain_saver(cold=Hangs(), flush_interval=0.05)
@@ -95,7 +95,7 @@ async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name
     assert cold.get_tuple(config("stuck")) is None
     began = time.monotonic()
     assert saver.close(timeout=0.2) == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     let_go.set()
 
 

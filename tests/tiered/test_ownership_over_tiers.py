@@ -9,7 +9,7 @@ import pytest
 from factories import checkpoint, config, ids
 from tiering import BEHIND, Tiers, drained, keys_of
 from uniform import Uniform
-from wrappers import Meanwhile, script_of
+from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
@@ -89,14 +89,21 @@ async def test_the_token_goes_no_further_than_hot(tiers: Tiers, mode: dict[str, 
 
 
 @modes
-async def test_what_hot_forgot_is_owned_all_the_same(tiers: Tiers, mode: dict[str, Any]) -> None:
+@pytest.mark.parametrize("is_owner_known", [True, False])
+async def test_what_hot_forgot_is_owned_all_the_same(tiers: Tiers, mode: dict[str, Any], is_owner_known: bool) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     async with Owning(one) as old:
         first = await put(one, old, 1)
         if mode:
             await drained(one)
         tiers.evict()
+        if not is_owner_known:
+            tiers.target.raw.delete(Keyspace(tiers.target.prefix).owner_key("thread"))
+            with pytest.raises(NotOwner, match="nobody owns the thread by this token any more"):
+                await put(one, old, 2, first)
         async with Owning(other, on_busy="take") as new:
+            tokens = [given["configurable"]["thread_owner"] for given in (old, new)]
+            assert int(tokens[0].split("-")[0]) < int(tokens[1].split("-")[0])
             assert (await other.get_tuple(config())).checkpoint["id"] == first
             with pytest.raises(NotOwner):
                 await put(one, old, 2, first)
@@ -122,6 +129,40 @@ async def test_deletions(tiers: Tiers, mode: dict[str, Any]) -> None:
         assert not tiers.target.raw.exists(owner)
         with pytest.raises(NotOwner, match="nobody owns"):
             await put(one, given, 2)
+
+
+@modes
+async def test_a_copy_onto_the_thread_ends_the_ownership(tiers: Tiers, mode: dict[str, Any]) -> None:
+    one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
+    await one.put(config("another"), checkpoint({"n": 1}), {}, {"n": "1"})
+    async with Owning(one) as given:
+        await put(one, given, 1)
+        await other.copy_thread("another", "thread")
+        with pytest.raises(NotOwner, match="nobody owns"):
+            await put(one, given, 2)
+
+
+@pytest.mark.parametrize("flavour", ["async"])  # both flavours delete by the same operation
+async def test_a_deletion_ends_the_ownership_when_it_begins(tiers: Tiers) -> None:
+    """What the owner before writes meanwhile would outlive it; and who takes the thread meanwhile waits, and keeps it."""
+    one, other = await tiers.uniform(), await tiers.uniform()
+    async with Owning(one) as old:
+        await put(one, old, 1)
+        took: list[asyncio.Task[Any]] = []
+        next_one = Owning(await tiers.uniform())
+
+        async def meanwhile() -> None:
+            with pytest.raises(NotOwner, match="nobody owns"):
+                await put(one, old, 2)
+            took.append(asyncio.create_task(next_one.__aenter__()))
+            while not tiers.target.raw.exists(Keyspace(tiers.target.prefix).owner_key("thread")):
+                await asyncio.sleep(0.01)
+
+        Meanwhile(other.saver.hot, lambda request: meanwhile if script_of(request) is scripts.ERASE else None)
+        await other.delete_thread("thread")
+        last = await put(one, await took[0], 3)
+        await next_one.__aexit__(None, None, None)
+    assert await in_cold(tiers) == [last]
 
 
 @pytest.mark.parametrize(
@@ -184,5 +225,30 @@ async def test_two_runs_do_not_fork_a_thread(tiers: Tiers, mode: dict[str, Any])
         await uniform.put(other.config, late, {"source": "loop", "step": 2}, {"n": "1"})
     if mode:
         await drained(uniform)
+    assert await in_cold(tiers) == [second["id"], first]
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+
+
+async def test_a_writer_does_not_wait_for_its_own_intent(tiers: Tiers) -> None:
+    """The reply to the request that began it was lost, so the client sends the request again."""
+    hot = tiers.target.uniform(on_fork="raise").saver
+    made = await tiers.uniform()
+    uniform = Uniform(type(made.saver)(hot, made.saver.cold))
+    first = await put(uniform, None, 1)
+    found = await uniform.get_tuple(config())
+    replies = []
+
+    def twice(request: Any) -> Any:
+        reply = yield request
+        if script_of(request) is scripts.BEGIN_INTENT:
+            again = yield request
+            assert again == reply
+            replies.append(reply)
+        return reply
+
+    Around(hot, twice)
+    second = checkpoint({"n": 2})
+    await uniform.put(found.config, second, {"source": "loop", "step": 2}, {"n": "1"})
+    assert len(replies) == 1
     assert await in_cold(tiers) == [second["id"], first]
     assert not tiers.target.raw.exists(keys_of(tiers).intents)

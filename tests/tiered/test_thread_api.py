@@ -14,8 +14,10 @@ from langgraph.graph import START, StateGraph
 from tiering import BEHIND, Tiers, drained, keys_of, written
 from typing_extensions import TypedDict
 from uniform import Uniform
+from wrappers import Meanwhile, script_of
 
 from redis_saver import Pruned, ThreadNotFound
+from redis_saver._engine import scripts
 from redis_saver._tiered import postgres as statements
 
 HOUR = timedelta(hours=1)
@@ -51,6 +53,43 @@ async def test_where_threads_are(tiers: Tiers) -> None:
     await behind.delete_thread("hot")
     assert await behind.get_thread("hot") is None, "cold has it still, and is to delete it"
     assert set(await where(behind)) == {"both", "cold"}
+
+
+async def test_a_thread_without_a_name_that_only_cold_has(tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    for thread in ("", "named"):
+        await written(uniform, thread)
+        tiers.evict(thread=thread)
+    assert await where(uniform) == {"": ("cold", 0), "named": ("cold", 0)}
+
+
+# PostgresSaver cannot read a channel or a task with a backslash, and cannot hold a NUL or half of a pair of surrogates.
+NAMES = ["", "*", "{", "}", "a}b{c", "%", "%7D", "%s", "[a-z]", "a", "\n", "\1", "é", "'", ":data", "x" * 300]
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+@pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
+async def test_hostile_names_are_just_names_in_both(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform, made = await tiers.uniform(**mode), dict[str, Any]()
+    for number, name in enumerate(NAMES):
+        made[name] = await put(uniform, config(name, name), {name or "-": number})
+        await uniform.put_writes(made[name], [(name or "-", -number)], name)
+    if mode:
+        await drained(uniform)
+    assert await where(uniform) == dict.fromkeys(NAMES, ("both", 0))
+    for number, name in enumerate(NAMES):
+        tiers.evict(thread=name)
+        for _ in range(2):  # from cold, then from hot
+            found = await uniform.get_tuple(config(name, name))
+            assert found.config == made[name]
+            assert found.checkpoint["channel_values"] == {name or "-": number}
+            assert found.pending_writes == [(name, name or "-", -number)]
+        await uniform.delete_thread(name)
+        assert set(await where(uniform)) == set(NAMES[number + 1 :])
+    if mode:
+        await drained(uniform)
+    assert [key for key in tiers.target.keys() if tiers.target.raw.ttl(key) < 0] == []
+    assert await (await tiers.cold_uniform()).list(None) == []
 
 
 async def test_threads_of_two_tiers_are_filtered_by_what_both_have(tiers: Tiers) -> None:
@@ -182,6 +221,22 @@ async def test_prune(tiers: Tiers, settings: Any) -> None:
     assert await uniform.get_tuple(config()) is None
 
 
+async def test_prune_forgets_a_parent_that_went_with_its_run_before(tiers: Tiers) -> None:
+    """As `PostgresSaver.prune` does."""
+    uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
+    for thread in ("ours", "theirs"):
+        gone = await put(uniform, config(thread), {"n": 1}, versions={"n": "1"}, metadata={"run_id": "gone"})
+        await put(uniform, gone, {"n": 2}, versions={"n": "2"})
+    await uniform.delete_for_runs(["gone"])
+    assert (await uniform.prune(["ours"])).checkpoints == 0
+    await cold.prune(["theirs"])
+    for saver in (uniform, cold):
+        (ours,) = await saver.list(config("ours"))
+        assert ours.parent_config is None
+    (theirs,) = await cold.list(config("theirs"))
+    assert theirs.parent_config is None
+
+
 async def test_what_is_behind_is_brought_to_cold_before_it_is_pruned(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
     made = await chain(uniform, "thread", 5)
@@ -240,3 +295,15 @@ async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tier
         else graph.get_state(config("delta", None))
     )
     assert state.values["log"] == ["a", "b"] * 3
+
+
+async def test_a_thread_that_is_written_to_hot_alone_while_its_ttl_is_set(tiers: Tiers) -> None:
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    acts = [lambda: written(other)]
+    Meanwhile(
+        uniform.saver.hot,
+        lambda _: None,
+        lambda request: acts.pop() if acts and script_of(request) is scripts.SET_TTL else None,
+    )
+    await uniform.set_thread_ttl("thread", HOUR)
+    assert not acts and await where(uniform) == {"thread": ("hot", 6)}

@@ -54,6 +54,7 @@ from redis_saver import (
 from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
+from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
 from redis_saver._tiered.flush import queue as flush_queue
 from redis_saver._tiered.flush import run as flushing
@@ -687,6 +688,22 @@ async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
     assert len(await cold.list(config("another"))) == 3
 
 
+@pytest.mark.parametrize(
+    "stored", [pack([b"mrgpack"]) + b"\xc0", pack([b"msgpack"]) + b"\xd4\xff\x01"], ids=["type", "extension"]
+)
+async def test_what_cold_could_not_read_is_not_brought_there(tiers: Tiers, stored: bytes) -> None:
+    """A value whose type was damaged in hot, or that cannot be packed again."""
+    uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    made = checkpoint({"a": ["text"]}, {"a": "1"})
+    await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
+    data = keys_of(tiers).data_key
+    (field,) = [field for field in tiers.target.raw.hkeys(data) if field.startswith(b"b")]
+    tiers.target.raw.hset(data, field, stored)
+    assert await flushed_until(uniform, lambda _: uniform.saver.stats().last_error) == 1
+    assert "DecodeError" in uniform.saver.stats().last_error
+    assert await cold.list(config()) == []
+
+
 class Own(pydantic.BaseModel):
     """A class that a strict serializer does not build unless it is told of it."""
 
@@ -946,7 +963,7 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
     flaky.before, left = Slow(), 72
     while left == 72:  # the time may be up before it begins
         left = await asyncio.wait_for(
-            uniform.flush(timeout=0.5), 8
+            uniform.flush(timeout=0.5), 60
         )  # a claim at one of them takes a second, all take eleven
     assert left > 0
     flaky.before = {}

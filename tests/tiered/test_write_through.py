@@ -307,6 +307,7 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         "evicted intents",
     ],
 )
+@pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
 async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> None:

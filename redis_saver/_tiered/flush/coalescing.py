@@ -6,15 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from redis_saver._checkpoint import reading
+from redis_saver._checkpoint import delta, reading
 from redis_saver._common import config, names
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.records import Record
 from redis_saver._tiered.requests import HotFailed, Tiered
 from redis_saver.errors import RedisSaverError
-
-_DELTA = "counters_since_delta_snapshot"
-"""A key that LangGraph puts into the metadata of a checkpoint whose `DeltaChannel`s are rebuilt from writes to its ancestors."""
 
 
 class Plan(NamedTuple):
@@ -54,4 +51,4 @@ def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[
         raise
     except RedisSaverError:  # the flusher reports it when it reads the record
         return True
-    return found is None or _DELTA in found.metadata
+    return found is None or delta.COUNTERS in found.metadata

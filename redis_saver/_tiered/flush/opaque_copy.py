@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from redis_saver._common.display import shown
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
@@ -22,6 +23,18 @@ from redis_saver._storage.opaque import OpaqueSerializer
 CACHE_BYTES = 16_000_000
 """Bytes of the flusher's own chunk cache."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
+_KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
+"""The types that LangGraph's serializer writes, or wrote once."""
+
+
+class _CarryingSerializer(OpaqueSerializer):
+    """An `OpaqueSerializer` that takes no type that cold's serializer does not know: cold would keep what it cannot read."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, _ = data
+        if "+" not in kind and kind not in _KINDS:
+            raise ValueError(f"it has the type {shown(kind)}, which LangGraph's serializer does not know")
+        return super().loads_typed(data)
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
@@ -31,7 +44,7 @@ def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, 
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
         cold = copy.copy(cold)
         cold.serde = OpaqueSerializer()
-        hot = hot._replace(serde=OpaqueSerializer())
+        hot = hot._replace(serde=_CarryingSerializer())
     return hot, cold
 
 

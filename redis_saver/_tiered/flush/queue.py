@@ -10,17 +10,19 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from redis_saver._common import forks, names
-from redis_saver._common.display import error_text, shown
+from redis_saver._common.display import shown
+from redis_saver._common.logs import log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._tiered.context import MAX_NOTED, ColdHistory, Tiers
 from redis_saver._tiered.requests import Attempt, Tiered
 from redis_saver._tiered.stats import Stats
-from redis_saver.errors import BacklogFull
+from redis_saver.errors import BacklogFull, decoding
 
 SCAN_INTERVAL = 5.0
 """Seconds between two scans of all keys, over all processes. If a scan takes long, the pause is twenty times as long."""
@@ -129,7 +131,7 @@ class FlushQueue:
                 _LOG.warning(
                     "cold does not take a record of thread %s, which is tried again: %s",
                     shown(thread),
-                    error_text(failed),
+                    log_text(failed),
                 )
             if acked and self._outages >= _OUTAGE:
                 _LOG.warning("the flusher brings threads to cold again")
@@ -138,7 +140,7 @@ class FlushQueue:
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", error_text(failed))
+                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", log_text(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
@@ -234,9 +236,9 @@ def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
     for first in range(0, len(found), THREADS_PER_BATCH):
         keys_of = [keyspace.tier_keys(thread) for thread in found[first : first + THREADS_PER_BATCH]]
         for of_thread in (yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in keys_of])):
-            records += of_thread[0]
-            oldest = max(oldest, of_thread[1])
-            aside += of_thread[2]
+            with decoding("how much of a thread cold lacks"):
+                count, age, refused = map(index, of_thread)
+            records, oldest, aside = records + count, max(oldest, age), aside + refused
     text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
     yield Call(scripts.PUBLISH, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
     tiers.counts.learn(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -68,27 +69,30 @@ def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush all of a thread.
+    """Flush all of a thread. It goes on as long as cold catches up: while fewer records are left than ever before.
 
     Raises:
         Exception: What cold raised.
         ThreadBusy: Others flushed or wrote the thread all the time.
     """
-    deadline = None
+    deadline, fewest = until_busy(), math.inf
     while True:
         done = yield from flush(tiers, thread, at_once=True)
-        if done is None:
-            now = time.monotonic()
-            deadline = deadline or now + 2 * FLUSH_LEASE / 1000
-            if now >= deadline:
-                raise busy(thread)
-            yield Sleep(0.02)
-            continue
-        if done.failed:
+        if done and done.failed:
             raise done.failed[0]
-        if done.left == 0:
+        if done and done.left == 0:
             return
-        deadline = None
+        if done and done.left < fewest:
+            deadline, fewest = until_busy(), done.left
+        elif time.monotonic() >= deadline:
+            raise busy(thread)
+        if done is None:
+            yield Sleep(0.02)
+
+
+def until_busy() -> float:
+    """When who begins to wait for others to leave a thread alone raises `busy`: in as long as two claims last."""
+    return time.monotonic() + 2 * FLUSH_LEASE / 1000
 
 
 def busy(thread: str) -> ThreadBusy:
@@ -101,19 +105,21 @@ def busy(thread: str) -> ThreadBusy:
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Flush what cold takes of a thread. Returns whether cold has all now.
 
-    Records that cold refuses stay in hot, and so does a thread that others flush all the time.
+    Records that cold refuses stay in hot, and so does a thread that others flush or write all the time.
     """
-    deadline = time.monotonic() + 2 * FLUSH_LEASE / 1000
+    deadline, fewest = until_busy(), math.inf
     while True:
         done = yield from flush(tiers, thread, at_once=True)
-        if done is None:
-            if time.monotonic() >= deadline:
-                return False
-            yield Sleep(0.02)
-        elif not done.left:
+        if done and not done.left:
             return True
-        elif not done.brought + done.coalesced:
+        if done and not done.brought + done.coalesced:
             return False
+        if done and done.left < fewest:
+            deadline, fewest = until_busy(), done.left
+        elif time.monotonic() >= deadline:
+            return False
+        if done is None:
+            yield Sleep(0.02)
 
 
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
@@ -148,6 +154,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
         return None
     with decoding("what cold does not have of thread {!r}", claim.thread):
         bases, there, unacked, *raw = claimed
+        there = index(there)
         if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
             raise TypeError("a record without a name, a time and a number of tries")
         claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
@@ -167,6 +174,8 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
         left = yield ack
     except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was acked, and that is not known, all of this claim is done again
         left = yield ack
+    with decoding("how much cold lacks of thread {!r}", claim.thread):
+        left = index(left)
     if left == AckReply.FENCED:
         _LOG.warning(
             "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
@@ -368,12 +377,13 @@ class _Claim:
         )
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
-        special = [
-            codec.load_write(hot, write, place, allowance)[1:]
-            for record in records
-            if record
-            for write in codec.decode_writes((names.component(""), record), place)
-        ]
+        with decoding("pending writes of {}", place):
+            special = [
+                codec.load_write(hot, write, place, allowance)[1:]
+                for record in records
+                if record
+                for write in codec.decode_writes((names.component(""), record), place)
+            ]
         if not special:
             return list(given)
         by_index = {write.idx: one for write, one in zip(writes, given, strict=True)}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_saver._client import loops
 from redis_saver._common import forks
-from redis_saver._common.display import error_text
+from redis_saver._common.logs import log_text
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush.queue import Backlog, FlushQueue, scan, scan_in_turn
@@ -49,7 +49,7 @@ def _after_claim(
     """Note the result of a claim of a thread. Returns how many records are done: flushed or coalesced."""
     failed = error or (done.failed[0] if done and done.failed else None)
     if failed:
-        tiers.counts.last_error = error_text(failed)
+        tiers.counts.last_error = log_text(failed)
     acked = done.brought + done.coalesced if done else 0
     if queue:  # a saver without a queue flushes what others left, when it is asked to
         queue.after_claim(thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused))
@@ -70,7 +70,7 @@ class _Scans:
         """
         self._failed = self._failed + 1 if error else 0
         if error:
-            self._tiers.counts.last_error = error_text(error)
+            self._tiers.counts.last_error = log_text(error)
             if self._failed == _SCANS or not self._left():
                 raise error
         return bool(error)
@@ -167,7 +167,7 @@ class Flusher:
                 with capturing() as captured:
                     queue.found(driver_over(saver).run(scan_in_turn(tiers_of(saver))))
                 if captured.error:
-                    tiers_of(saver).counts.last_error = error_text(captured.error)
+                    tiers_of(saver).counts.last_error = log_text(captured.error)
             thread, pause = queue.due(), queue.flush_interval / _STEPS
             if thread is not None:
                 self._bring(saver, thread)
@@ -290,7 +290,7 @@ class AsyncFlusher:
                 with capturing() as captured:
                     queue.found(await driver_over(saver).arun(scan_in_turn(tiers_of(saver))))
                 if captured.error:
-                    tiers_of(saver).counts.last_error = error_text(captured.error)
+                    tiers_of(saver).counts.last_error = log_text(captured.error)
             thread, pause = queue.due(), queue.flush_interval / _STEPS
             if thread is not None:
                 await self._bring(saver, thread)
@@ -329,7 +329,10 @@ class AsyncFlusher:
                 brought.append(await self._bring(saver, thread, at_once=True, seconds=left()))
 
         workers = [asyncio.ensure_future(work()) for _ in range(min(self._workers, len(threads)))]
-        await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
+        try:
+            await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
+        finally:
+            threads.clear()  # where the caller is cancelled, what is under way ends by itself, and nothing more is claimed
         return sum(brought)
 
 

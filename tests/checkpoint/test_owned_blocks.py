@@ -1,0 +1,339 @@
+"""The block of `own`: what it leaves behind however it ends, or if it does not begin; and blocks inside of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+import redis
+from factories import checkpoint, config, ids
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile, ran, script_of
+
+from redis_saver._checkpoint import ownership
+from redis_saver._common.names import Keyspace
+from redis_saver._engine import scripts
+from redis_saver.errors import DecodeError, NotOwner
+
+THREAD = "thread"
+
+
+async def begin(uniform: Uniform, stack: AsyncExitStack, **options: Any) -> Any:
+    """A block, which ends with the stack."""
+    owned = uniform.saver.own(THREAD, **options)
+    return await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
+
+
+async def put(uniform: Uniform, given: Any = None, **metadata: Any) -> str:
+    made = checkpoint({"n": 1})
+    token = {key: one for key, one in (given or {}).get("configurable", {}).items() if key == "thread_owner"}
+    await uniform.put({"configurable": {**config()["configurable"], **token}}, made, metadata, {"n": "1"})
+    return str(made["id"])
+
+
+def key(target: Target) -> bytes:
+    return Keyspace(target.prefix).owner_key(THREAD)
+
+
+async def given_back(target: Target) -> None:
+    """Wait until nobody owns the thread; no lease is as short as that."""
+    end = time.monotonic() + 30
+    while target.raw.exists(key(target)):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def test_a_block_that_lost_the_thread_to_one_inside_stays_refused(target: Target) -> None:
+    uniform = target.uniform()
+    async with AsyncExitStack() as outer:
+        await begin(uniform, outer)
+        await put(uniform)
+        async with AsyncExitStack() as inner:
+            await begin(uniform, inner, on_busy="take")
+            await uniform.prune([THREAD])  # as the inner one
+        with pytest.raises(NotOwner):
+            await uniform.delete_thread(THREAD)
+    await uniform.delete_thread(THREAD)  # behind both
+
+
+async def test_blocks_that_end_in_another_order(target: Target) -> None:
+    uniform = target.uniform(ownership="required")
+    async with AsyncExitStack() as second:
+        async with AsyncExitStack() as first:
+            await begin(uniform, first)
+            await begin(uniform, second, on_busy="take")
+        await uniform.delete_thread(THREAD)  # as the second one
+    await put(uniform)
+    assert not target.raw.exists(key(target))
+
+
+async def test_a_take_whose_reply_is_lost_for_good_is_given_back(target: Target) -> None:
+    uniform, lost = target.uniform(), []
+
+    def losing(request: Any) -> Generator[Any, Any, Any]:
+        reply = yield request
+        if script_of(request) is scripts.TAKE_OWNERSHIP:
+            lost.append(reply)
+            raise redis.ConnectionError("the reply is lost")
+        return reply
+
+    Around(uniform.saver, losing)
+    with pytest.raises(redis.ConnectionError):
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack, lease="1d")
+    assert lost
+    await given_back(target)
+
+
+async def test_a_rollback_that_fails_gives_the_thread_back(target: Target) -> None:
+    uniform, other = target.uniform(), target.uniform()
+
+    def failing(request: Any) -> Generator[Any, Any, Any]:
+        if script_of(request) is scripts.LIST_REFERENCES:
+            raise redis.ConnectionError("the server is gone")
+        return (yield request)
+
+    Around(other.saver, failing)
+    async with AsyncExitStack() as stack:
+        old = await begin(uniform, stack, run_id="a run", lease="1d")
+        await put(uniform, old, run_id="a run")
+        with pytest.raises(redis.ConnectionError):
+            await begin(other, stack, on_busy="rollback", lease="1d")
+        await given_back(target)
+        with pytest.raises(NotOwner):
+            await put(uniform, old)
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_who_is_cancelled_while_it_takes_a_thread_gives_it_back(target: Target) -> None:
+    uniform, taken = target.uniform(), asyncio.Event()
+
+    async def stuck() -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    Meanwhile(
+        uniform.saver,
+        lambda _: None,
+        lambda request: stuck if script_of(request) is scripts.TAKE_OWNERSHIP else None,
+    )
+
+    async def enter() -> None:
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack, lease="1d")
+
+    task = asyncio.create_task(enter())
+    await taken.wait()
+    assert target.raw.exists(key(target))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await given_back(target)
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_block_in_a_cancelled_scope_gives_the_thread_back(target: Target) -> None:
+    """There, as in a streaming response whose client is gone, each `await` of the block's end is cancelled, too."""
+    uniform = target.uniform()
+    with anyio.CancelScope() as scope:
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack, lease="1d")
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    await given_back(target)
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+async def test_a_block_whose_last_request_is_lost_ends_without_an_error(
+    target: Target, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    uniform = target.uniform()
+    caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
+
+    def losing(request: Any) -> Generator[Any, Any, Any]:
+        if script_of(request) is scripts.RELEASE_OWNERSHIP:
+            if lost == "reply":
+                yield request
+            raise redis.ConnectionError("lost")
+        return (yield request)
+
+    Around(uniform.saver, losing)
+    async with AsyncExitStack() as stack:
+        await put(uniform, await begin(uniform, stack))
+    assert "was not given back, or it is not known; its lease runs out: ConnectionError: lost" in caplog.text
+    assert target.raw.exists(key(target)) == (lost == "request")
+    target.raw.unlink(key(target))
+
+
+async def test_the_error_of_a_block_is_not_lost_if_the_thread_cannot_be_given_back(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    uniform = target.uniform()
+    caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
+    with pytest.raises(LookupError):
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack)
+            target.raw.unlink(key(target))
+            target.raw.rpush(key(target), "of another program")
+            raise LookupError
+    assert "was not given back" in caplog.text
+    target.raw.unlink(key(target))
+
+
+# -- renewals
+
+
+async def renewed(target: Target, since: bytes) -> bytes:
+    """Wait until the lease lasts longer than it did; until when it lasts then."""
+    end = time.monotonic() + 30
+    while (until := target.raw.get(key(target)).split(b" ")[1]) == since:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+    return bytes(until)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_the_lease_is_renewed_until_somebody_takes_the_thread(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    uniform, failures = target.uniform(), 1
+    caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
+
+    def failing(request: Any) -> Generator[Any, Any, Any]:
+        nonlocal failures
+        if script_of(request) is scripts.RENEW_OWNERSHIP and failures:
+            failures -= 1
+            raise redis.ConnectionError("gone for a while")
+        return (yield request)
+
+    Around(uniform.saver, failing)
+    owned = uniform.saver.own(THREAD, lease="1s")
+    async with AsyncExitStack() as stack:
+        given = await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
+        until = await renewed(target, target.raw.get(key(target)).split(b" ")[1])
+        await renewed(target, until)
+        assert "was not renewed: ConnectionError: gone for a while" in caplog.text
+        assert not owned.is_lost
+        await begin(target.uniform(), stack, on_busy="take")
+        end = time.monotonic() + 30
+        while not owned.is_lost:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+        assert "was taken or deleted by somebody else" in caplog.text
+        with pytest.raises(NotOwner):
+            await put(uniform, given)
+
+
+@pytest.mark.parametrize("target_name", ["redis"])
+async def test_a_renewal_that_is_not_answered_is_not_waited_for(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a partition, through a client without a timeout."""
+    uniform, answered, hangs = target.uniform(), threading.Event(), 1
+    caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
+
+    async def hang() -> None:
+        await asyncio.to_thread(answered.wait)
+
+    def before(request: Any) -> Any:
+        nonlocal hangs
+        if script_of(request) is not scripts.RENEW_OWNERSHIP or not hangs:
+            return None
+        hangs -= 1
+        return hang
+
+    Meanwhile(uniform.saver, before)
+    try:
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack, lease="1s")
+            await renewed(target, target.raw.get(key(target)).split(b" ")[1])
+    finally:
+        answered.set()
+    assert "was not renewed: no answer in 666ms" in caplog.text
+
+
+# -- damage
+
+DAMAGED = [None, 1, b"x", [], [1], [2, b"1-ab 2 3 - - x"], [1, b"1-ab 2 3 - - of somebody else"], [0, b"1-ab 2 3 - - x"],
+           [0, b"1-ab 2 3 - - x", b"1"], [0, b"1-ab 2 3 - - \xff", 1], [1, None]]  # fmt: skip
+
+
+@pytest.mark.parametrize("target_name", ["fakeredis"])
+@pytest.mark.parametrize("reply", DAMAGED, ids=str)
+async def test_a_damaged_reply_to_a_take_is_damage(target: Target, reply: Any) -> None:
+    uniform = target.uniform()
+
+    def damaging(request: Any) -> Generator[Any, Any, Any]:
+        found = yield request
+        return reply if script_of(request) is scripts.TAKE_OWNERSHIP else found
+
+    Around(uniform.saver, damaging)
+    with pytest.raises(DecodeError, match="who owns thread"):
+        async with AsyncExitStack() as stack:
+            await begin(uniform, stack, lease="1d")
+    await given_back(target)
+
+
+@pytest.mark.parametrize("target_name", ["fakeredis"])
+@pytest.mark.parametrize("reply", [None, b"1", 2, [1]], ids=str)
+async def test_a_damaged_reply_to_a_renewal_is_damage(target: Target, reply: Any) -> None:
+    uniform = target.uniform()
+
+    def damaging(_: Any) -> Generator[Any, Any, Any]:
+        return reply
+        yield
+
+    Around(uniform.saver, damaging)
+    rules = uniform.saver._rules
+    for operation in (ownership.renew(rules, THREAD, "1-ab", 1), ownership.release(rules, THREAD, "ab")):
+        with pytest.raises(DecodeError, match="who owns thread"):
+            await ran(uniform, operation)
+
+
+@pytest.mark.parametrize("run", ["-", "?", "a b", "\0\ud800", "-1"])
+async def test_a_run_of_any_name_is_rolled_back(target: Target, run: str) -> None:
+    uniform, other = target.uniform(), target.uniform()
+    before = await put(uniform)
+    async with AsyncExitStack() as stack:
+        old = await begin(uniform, stack, run_id=run)
+        assert (await uniform.get_thread(THREAD)).owner.run_id == run
+        await put(uniform, old, run_id=run)
+        await begin(other, stack, on_busy="rollback")
+        assert ids(await other.list(config())) == [before]
+
+
+@pytest.mark.parametrize("by", ["@user_script: 1: -READONLY x", "WRONGTYPE x", "DAMAGED x", "\r\n-ERR {} %s"])
+async def test_an_owner_that_calls_itself_like_an_error(target: Target, by: str) -> None:
+    uniform = target.uniform()
+    async with AsyncExitStack() as stack:
+        old = await begin(uniform, stack, by=by)
+        new = await begin(target.uniform(), stack, by=by, on_busy="take")
+        with pytest.raises(NotOwner) as caught:
+            await put(uniform, old)
+        assert str(caught.value).isprintable()
+        await put(uniform, new)
+
+
+async def test_an_owner_always_has_a_name(target: Target) -> None:
+    uniform = target.uniform()
+    async with AsyncExitStack() as stack:
+        await begin(uniform, stack, by="")
+        await put(uniform)
+        assert "process" in (await uniform.get_thread(THREAD)).owner.by
+
+
+async def test_an_epoch_that_is_no_time_is_not_gone_on_from(target: Target) -> None:
+    uniform = target.uniform()
+    target.raw.set(key(target), b"9999999999999999-%016x 1 1 - - somebody" % 1)
+    async with AsyncExitStack() as stack:
+        given = await begin(uniform, stack)
+        assert int(given["configurable"]["thread_owner"].split("-")[0]) < 2**53
+        await put(uniform, given)

@@ -1,0 +1,37 @@
+"""Where a checkpoint differs from what its target has of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import checkpoint
+
+from redis_saver._migrate.diff import difference
+from redis_saver._migrate.records import Record
+
+
+class AsGiven:
+    def as_stored(self, metadata: Any) -> Any:
+        return metadata
+
+
+def record(values: dict[Any, Any], parent: str | None = None, **fields: Any) -> Record:
+    made: Any = {**checkpoint(values, {}, "1"), **fields}
+    return Record(("", "1"), parent, made, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "found", "said"),
+    [
+        (record({"n": 1}), record({"n": 1}), ""),
+        (record({"": 1}), record({"": 2}), "the value of channel ''"),
+        (record({"": 1}), record({}), "the value of channel ''"),
+        (record({7: 1, "a": 1}), record({"a": 1}), "the value of channel '7'"),
+        (record({"n": 1}, v=4), record({"n": 1}, v=5), "the field 'v'"),
+        (record({"n": 1}, "0"), record({"n": 1}), "its parent is '0', and None there"),
+    ],
+)
+def test_what_differs_is_named(one: Record, found: Record, said: str) -> None:
+    """Whatever its name is: a damaged checkpoint may have others than texts."""
+    assert difference(AsGiven(), one, found) == said

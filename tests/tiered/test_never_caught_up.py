@@ -1,0 +1,86 @@
+"""Who flushes a thread that others write faster than cold takes it: it ends with an error, and goes on as long as cold catches up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from langgraph.checkpoint.memory import InMemorySaver
+
+from redis_saver import RedisSaver, ThreadBusy, TieredSaver
+from redis_saver._common.config import Address
+from redis_saver._engine.replies import FillLeaseReply, IntentReply
+from redis_saver._tiered import intents, reading
+from redis_saver._tiered.flush import run as flushing
+
+MAX_REQUESTS = 1000
+
+
+@pytest.fixture
+def tiers() -> Any:
+    return TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), flusher=False)._context
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that a test moves."""
+    moved = SimpleNamespace(now=1000.0, time=lambda: 0.0)
+    moved.monotonic = lambda: moved.now
+    for module in (flushing, intents, reading):
+        monkeypatch.setattr(module, "time", moved)
+    return moved
+
+
+def flushes(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, seconds: float, left: Iterator[int]) -> None:
+    """Each flush takes so long, and leaves so many records."""
+
+    def flush(*_: Any, **__: Any) -> Generator[Any, Any, flushing.Flushed]:
+        clock.now += seconds
+        yield None
+        return flushing.Flushed(next(left), 5, 0, ())
+
+    monkeypatch.setattr(flushing, "flush", flush)
+
+
+def run(operation: Generator[Any, Any, Any], reply: Any) -> Any:
+    """Run an operation to which each request gets the same reply."""
+    next(operation)
+    with pytest.raises(StopIteration) as ended:
+        for _ in range(MAX_REQUESTS):
+            operation.send(reply)
+    return ended.value.value
+
+
+def test_a_flush_ends_that_never_catches_up(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes(monkeypatch, clock, 1, iter([7] * MAX_REQUESTS))
+    with pytest.raises(ThreadBusy, match="thread 't'"):
+        run(flushing.flush_now(tiers, "t"), None)
+    assert run(flushing.flush_what_goes(tiers, "t"), None) is False
+
+
+def test_a_long_flush_goes_on_while_it_catches_up(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes(monkeypatch, clock, 70, iter([400, 350, 300, 20, 0] * 2))
+    assert run(flushing.flush_now(tiers, "t"), None) is None
+    assert run(flushing.flush_what_goes(tiers, "t"), None) is True
+    assert clock.now == 1700
+
+
+ASKING: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "reader": (lambda tiers: reading._fetch(tiers, Address("t", "", None), {}), FillLeaseReply.BEHIND),
+    "writer": (lambda tiers: intents.begin_intent(tiers, "t", b"r"), (IntentReply.BEHIND, 0, 0)),
+    "writer of an old thread": (lambda tiers: intents.begin_intent(tiers, "t", b"r"), (IntentReply.UNNOTED, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_who_asks_again_after_each_flush_ends(
+    tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each flush brings all there is, and each time others have written again."""
+    flushes(monkeypatch, clock, 1, iter([0] * MAX_REQUESTS))
+    operation, reply = ASKING[name]
+    with pytest.raises(ThreadBusy, match="thread 't'"):
+        run(operation(tiers), reply)

@@ -1,0 +1,163 @@
+"""What one of the tiers cannot do or cannot have: it is said before anything is changed, or the other one has it alone, and no write intent is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import checkpoint, config, ids, put
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from tiering import BEHIND, Tiers, keys_of, two_runs, written
+from uniform import Uniform
+from wrappers import Around, asked, script_of
+
+from redis_saver import ThreadBusy
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Scan
+from redis_saver._tiered import threads
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+modes = pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
+
+
+class Odd:
+    """Something that is stored as a pickle, and not otherwise."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Odd)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_cold_saver_that_cannot_delete_by_run(tiers: Tiers) -> None:
+    """It says so, and hot is believed on."""
+    uniform = await tiers.uniform(cold=InMemorySaver())
+    await two_runs(uniform)
+    with pytest.raises(NotImplementedError):
+        await uniform.delete_for_runs(["run-1"])
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+    assert len(await uniform.list(config())) == 2
+    with pytest.raises(NotImplementedError):
+        await _rolled_back(uniform)
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+    await uniform.get_tuple(config())
+    assert uniform.saver.stats().hits == 1
+
+
+async def _rolled_back(uniform: Uniform) -> None:
+    """Take the thread from a run that owns it, and remove what that wrote."""
+    own = uniform.saver.own
+    if uniform.native_async:
+        async with own("thread", run_id="run-2"):
+            async with own("thread", on_busy="rollback"):
+                raise AssertionError
+    with own("thread", run_id="run-2"), own("thread", on_busy="rollback"):
+        raise AssertionError
+
+
+async def test_a_cold_saver_that_cannot_delete(tiers: Tiers) -> None:
+    class Kept(InMemorySaver):
+        def delete_thread(self, thread_id: str) -> None:
+            raise NotImplementedError
+
+        async def adelete_thread(self, thread_id: str) -> None:
+            raise NotImplementedError
+
+    uniform = await tiers.uniform(cold=Kept())
+    await two_runs(uniform)
+    for call in (uniform.delete_thread("thread"), uniform.copy_thread("thread", "copy")):
+        with pytest.raises(NotImplementedError):
+            await call
+    assert [key for key in tiers.target.keys() if key.endswith(b":intents")] == []
+    assert len(await uniform.list(config())) == 2
+
+
+async def test_many_threads_are_asked_for_runs_at_once(tiers: Tiers) -> None:
+    uniform, sent = await tiers.uniform(cold=InMemorySaver()), list[Any]()
+    for number in range(20):
+        await put(tiers.target.uniform(), config(f"t{number}"), {"n": number})
+
+    def noted(request: Any) -> Any:
+        sent.append(request)
+        return (yield request)
+
+    Around(uniform.saver.hot, noted)
+    with pytest.raises(NotImplementedError):
+        await uniform.delete_for_runs(["nobody"])
+    looks = sum(isinstance(request, Scan) for request in sent)
+    assert len(sent) <= 2 * looks + 1  # are the indexes there? then who has the run
+
+
+async def test_who_is_cancelled_while_it_says_which_threads_it_changes(tiers: Tiers) -> None:
+    """Nothing can be asked for any more. The next write of this process ends what is left, and so does the next try."""
+    uniform = await tiers.uniform()
+    last = {thread: (await written(uniform, thread))[-1] for thread in ("a", "b", "c")}
+    for thread, where in last.items():
+        one = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
+        last[thread] = await uniform.put(where, one, {"run_id": "run"}, one["channel_versions"])
+    operation, begun, reply = threads.delete_for_runs(uniform.saver._context, ["run"]), 0, None
+    while begun < 2:
+        request = operation.send(reply)
+        reply = await asked(uniform, request)
+        begun += script_of(request) is scripts.BEGIN_INTENT
+    assert script_of(operation.send(reply)) is scripts.BEGIN_INTENT  # of the third, which is not sent
+    operation.close()
+    intents = [keys_of(tiers, thread).intents for thread in last]
+    assert [tiers.target.raw.zcard(key) for key in intents] == [1, 1, 0]
+    await uniform.put_writes(last["a"], [("n", 1)], "task")
+    assert [tiers.target.raw.zcard(key) for key in intents] == [0, 1, 0]
+    await uniform.delete_for_runs(["run"])
+    assert [tiers.target.raw.zcard(key) for key in intents] == [0, 0, 0]
+    assert [len(await uniform.list(config(thread))) for thread in last] == [3, 3, 3]
+
+
+WRONG: dict[str, Any] = {
+    "a TTL": lambda uniform, one: uniform.put(config(thread_ttl="soon"), one, {}, {"n": "1"}),
+    "a history": lambda uniform, one: uniform.put(config(thread_history=0), one, {}, {"n": "1"}),
+    "a TTL with writes": lambda uniform, _: uniform.put_writes(
+        config(checkpoint_id="1", thread_ttl="soon"), [("n", 1)], "task"
+    ),
+    "a history with writes": lambda uniform, _: uniform.put_writes(
+        config(checkpoint_id="1", thread_history=0), [("n", 1)], "task"
+    ),
+    "writes of no checkpoint": lambda uniform, _: uniform.put_writes(config(), [("n", 1)], "task"),
+}
+
+
+@modes
+@pytest.mark.parametrize("what", WRONG)
+async def test_what_makes_no_sense_is_refused_before_either_is_written(
+    tiers: Tiers, mode: dict[str, Any], what: str
+) -> None:
+    uniform, cold = await tiers.uniform(**mode), await tiers.cold_uniform()
+    with pytest.raises((TypeError, ValueError), match="thread_ttl|thread_history|checkpoint_id"):
+        await WRONG[what](uniform, checkpoint({"n": 1}))
+    assert tiers.target.keys() == []
+    assert await cold.list(config()) == []
+
+
+@modes
+async def test_no_writes_are_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
+    uniform = await tiers.uniform(**mode)
+    await uniform.put_writes(config(checkpoint_id="1"), [], "task")
+    assert tiers.target.keys() == []
+
+
+async def test_what_hots_serializer_does_not_know_is_in_cold_alone(tiers: Tiers) -> None:
+    cold = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+    uniform = await tiers.uniform(cold=cold)
+    await uniform.get_tuple(config())
+    first = await uniform.put(config(), one := checkpoint({"n": 1}, {"n": "1"}), {}, one["channel_versions"])
+    second = await uniform.put(first, one := checkpoint({"n": Odd()}, {"n": "2"}), {}, one["channel_versions"])
+    await uniform.put_writes(second, [("n", Odd())], "task")
+    for _ in range(2):
+        found = await uniform.get_tuple(config())
+        assert found.checkpoint["channel_values"] == {"n": Odd()}
+        assert found.pending_writes == [("task", "n", Odd())]
+    with pytest.raises(ThreadBusy, match="'thread' is in cold alone.*cannot have a value"):
+        await uniform.pin("thread")
+    assert await tiers.target.uniform().get_tuple(config()) is None
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+    await uniform.put(second, one := checkpoint({"n": 3}, {"n": "3"}), {}, one["channel_versions"])
+    assert ids(await uniform.list(config()))[0] == (await uniform.get_tuple(config())).checkpoint["id"]
