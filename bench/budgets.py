@@ -15,6 +15,7 @@ from bench.contestants import (
     RAW_CALLS,
     THROUGH,
 )
+from bench.options import COUNTING
 from bench.workloads.capacity import CALLERS, PROCESSES
 from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 from bench.workloads.reads import THREADS
@@ -76,6 +77,8 @@ def judge(rows: Rows) -> list[Budget]:
     budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
     judge_delta(rows, budget)
     judge_tiers(rows, budget)
+    measured = ours(rows, "median", workload="overheads", option=COUNTING, metric="turn: work, x without")
+    budget("counting, work of a turn: x without", measured, 1.01)
     return budgets
 
 

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from bench import results, table
+from bench import pages, results, table
 from bench.contestants import OPENERS, Setting, open_all
 from bench.measuring import Run
 from bench.store import LANGGRAPH_REDIS, STORES, opening
@@ -55,9 +55,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--postgres-url", help="a Postgres that nobody else uses; else one is started")
     parser.add_argument("--name", help="name of the result's file; by default date and time")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
-    commands = parser.add_subparsers(dest="command", metavar="plot | profile")
+    commands = parser.add_subparsers(dest="command", metavar="plot | pages | profile")
     plot = commands.add_parser("plot", help="draw the plots of a result again")
     plot.add_argument("file", type=Path)
+    written = commands.add_parser("pages", help="write the tables of README.md and docs/ with the figures of a result")
+    written.add_argument("file", type=Path)
     profile = commands.add_parser("profile", help="where the time of our chat turn goes")
     profile.add_argument("--messages", type=int, default=100)
     profile.add_argument("--async", action="store_true", dest="asynchronous")
@@ -135,6 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(f"[bold]{'stores':12}[/] {', '.join(STORES)}")
     elif given.command == "plot":
         draw(results.load(given.file), given, console)
+    elif given.command == "pages":
+        for page in pages.write(results.load(given.file)):
+            console.print(f"written: {page}")
     elif given.command == "profile":
         from bench import profiling
 

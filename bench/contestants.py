@@ -188,10 +188,16 @@ def open_langgraph_redis(setting: Setting) -> Contestant:
 
     url = setting.redis_with_modules()
     client, aclient, disconnect = _redis_clients(setting, url, redis)
-    saver, asaver = RedisSaver(redis_client=client), AsyncRedisSaver(redis_client=aclient)
-    saver.setup()
+
+    def another() -> Any:
+        made = RedisSaver(redis_client=client)
+        made.setup()
+        return made
+
+    asaver = AsyncRedisSaver(redis_client=aclient)
     setting.wait(asaver.asetup())
-    return Contestant("langgraph-checkpoint-redis", saver, asaver, _said(url), RedisMeter(url, disconnect))
+    said, meter = f"{_said(url)} with RediSearch and RedisJSON", RedisMeter(url, disconnect)
+    return Contestant("langgraph-checkpoint-redis", another(), asaver, said, meter, another=another)
 
 
 def open_tiered(setting: Setting, name: str = THROUGH) -> Contestant:

@@ -112,6 +112,16 @@ class Run:
         reason = f"{type(error).__name__}: {error}"[:300]
         self.failures.append({"workload": what, "saver": name, "reason": reason})
 
+    @contextmanager
+    def judging(self, contestant: Contestant) -> Iterator[None]:
+        """A context that looks at what a contestant did. If that is wrong, nothing counts that was measured of it in this workload."""
+        try:
+            yield
+        except WrongResult:
+            for key in [key for key in self._samples if key[1] == contestant.name]:
+                del self._samples[key]
+            raise
+
     def readmit(self) -> None:
         """Let those go on who have failed: what comes next is another thing."""
         self._out.clear()

@@ -13,6 +13,9 @@ import redis
 
 from bench.servers import Unavailable
 
+SCRIPTS = ("evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro")
+"""The commands that run scripts."""
+
 
 class Traffic(NamedTuple):
     """Bytes the server received and sent, and its calls and microseconds by command (those of scripts too)."""
@@ -65,6 +68,11 @@ class RedisMeter:
         sent = second.sent - first.sent - 2 * second.own[0]
         received = second.received - first.received - first.own[1] - second.own[1]
         return Traffic(max(0, sent), max(0, received), commands, (0, 0))
+
+    def in_scripts(self) -> int:
+        """Microseconds of all scripts so far, by the server's count."""
+        stats = self.client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in SCRIPTS)
 
     def memory(self) -> int:
         return int(self.client.info("memory")["used_memory"])

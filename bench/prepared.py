@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from langgraph.checkpoint.base import empty_checkpoint
@@ -27,6 +28,12 @@ class Recording:
             graph.update_state(config, update, as_node=node)
         self.puts = recorder.puts
         self.contestant = contestant
+
+    def of(self, contestant: Contestant) -> Recording:
+        """The same, to be put by another saver that makes channel versions as this one does."""
+        other = copy(self)
+        other.contestant = contestant
+        return other
 
     def play(self) -> Prepared:
         """Put the checkpoints into a new thread."""

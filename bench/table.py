@@ -51,15 +51,17 @@ def show(result: Result, console: Console) -> None:
 def show_workload(rows: list[dict[str, Any]], savers: list[str], workload: str, console: Console) -> None:
     bases = ("of_memory", "of_raw_calls", "of_ours")
     base = next((each for each in bases if any(row[each] is not None for row in rows)), bases[0])
-    shown = Table(title=f"{workload}: medians, and in brackets the ratio to {BASES[base]}", title_justify="left")
-    shown.add_column("", min_width=30)
     measured = {row["saver"] for row in rows}
     savers = [saver for saver in savers if saver in measured]
+    is_alone = len(savers) == 1
+    brackets = "" if is_alone else f", and in brackets the ratio to {BASES[base]}"
+    shown = Table(title=f"{workload}: medians{brackets}", title_justify="left")
+    shown.add_column("", min_width=30)
     for saver in savers:
         shown.add_column(saver, justify="right", no_wrap=True)
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
-        bracket = "" if row[base] is None else f" ({row[base]:.2f})"
+        bracket = "" if is_alone or row[base] is None else f" ({row[base]:.2f})"
         line = f"{row['metric']}, {row['unit']}: {case_of(row)}"
         lines.setdefault(line, {})[row["saver"]] = number(row["median"]) + bracket
     for line, cells in lines.items():

@@ -15,6 +15,7 @@ from bench.workloads import (
     files,
     growth,
     operations,
+    overheads,
     reads,
     store,
     store_vectors,
@@ -37,6 +38,7 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
         growth,
         tiers,
         reads,
+        overheads,
         store,
         store_vectors,
     )

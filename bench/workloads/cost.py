@@ -7,13 +7,12 @@ from bench import graphs
 from bench.contestants import Contestant
 from bench.history import following
 from bench.measuring import Run
-from bench.meters import RedisMeter, Traffic
+from bench.meters import SCRIPTS, RedisMeter, Traffic
 from bench.prepared import Prepared, chat_recording, check_chat
 
 MESSAGES = 100
 WINDOW = 10
 WATCHED = 2
-SCRIPTS = ("evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro")
 
 
 @dataclass
@@ -56,7 +55,8 @@ def run(run: Run) -> None:
 
     def close(contestant: Contestant, _: int) -> None:
         account, meter = accounts[contestant.name], contestant.meter
-        check_chat(account.prepared.stored(), MESSAGES + 4 * turns)
+        with run.judging(contestant):
+            check_chat(account.prepared.stored(), MESSAGES + 4 * turns)
         if isinstance(meter, RedisMeter):
             report(run, contestant.name, account, meter, case)
 

@@ -57,7 +57,8 @@ def run(run: Run) -> None:
                 session.traffic.append(meter.between(before, meter.traffic()))
 
     def close(contestant: Contestant, _: int) -> None:
-        check(sessions[contestant.name])
+        with run.judging(contestant):
+            check(sessions[contestant.name])
         report(run, contestant, sessions[contestant.name])
 
     run.rotate("deep-agent: preparing", 1, prepare)

@@ -77,7 +77,8 @@ def measure(run: Run, length: int, turns: int) -> None:
     def close(contestant: Contestant, _: int) -> None:
         for channel in CHANNELS:
             chat = chats[contestant.name, channel]
-            check_chat(chat.graph.get_state(chat.config).values, length + NEW * turns)
+            with run.judging(contestant):
+                check_chat(chat.graph.get_state(chat.config).values, length + NEW * turns)
             if chat.traffic:
                 report(run, contestant, case(channel), chat.traffic)
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bench import pages, results
+from bench.contestants import Contestant
+from bench.measuring import Run, WrongResult
+from bench.noop import NothingSaver
 
 PLOTS = {"chat.svg", "throughput.svg", "memory.svg"}
 ROOT = Path(__file__).parents[2]
@@ -45,6 +53,11 @@ if find_spec("deepagents"):
     OF_SERVED["deep-agent"] = {
         "sent on average", "received on average", "bytes both ways, second half: x first half", "worst turn, both ways",
     }  # fmt: skip
+OVERHEADS = {
+    f"{what}: {rest}"
+    for what in ("turn", "put", "put_writes")
+    for rest in ("work", "work, x without", "time, x without")
+}
 STORES = {"redis_saver", "memory", "tiered"}
 LANGGRAPH_REDIS = "langgraph.store.redis"
 OF_STORES = {
@@ -106,6 +119,8 @@ def check_rows(found: dict[str, Any]) -> None:
     for metric, savers in OF_TIERS.items():
         assert seen.pop(("tiers", metric)) == savers, metric
     assert seen.pop(("reads", "get_tuple")) == {"redis_saver", "TieredSaver", "TieredSaver behind"}
+    for metric in OVERHEADS:
+        assert seen.pop(("overheads", metric)) == {"redis_saver"}, metric
     for metric in OF_STORES:
         assert seen.pop(("store", metric)) == STORES, metric
     for metric in ("20: numpy's product", "20: the nearest 10", "20: the nearest 10, filter, of a third"):
@@ -122,15 +137,49 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["machine"].keys() == {"cpu", "cores", "memory_gib", "os", "native", "python"}
     assert found["servers"]["redis_saver"].startswith(("Redis ", "Valkey "))
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
-    assert len(found["budgets"]) == 36
+    assert len(found["budgets"]) == 37
     measured = [budget for budget in found["budgets"] if budget["met"] is not None]
-    assert len(measured) == 15  # the others take more than the smallest run has
+    assert len(measured) == 16  # the others take more than the smallest run has
     for budget in found["budgets"]:
         assert budget["budget"] in said
     assert found["not_run"].keys() == {"langgraph-checkpoint-redis", LANGGRAPH_REDIS, f"{LANGGRAPH_REDIS} with vectors"}
     for name, reason in found["not_run"].items():
         assert reason.startswith("ConnectionError") or find_spec("redisvl") is None
         assert f"{name} did not run" in said
+
+
+def test_the_pages_have_the_published_figures() -> None:
+    """`python -m bench pages bench/results/latest.json` writes them."""
+    published = results.load(results.FOLDER / "latest.json")
+    for page in pages.PAGES:
+        assert pages.rendered(page.read_text(), published) == page.read_text(), page
+    tables = [name for page in pages.PAGES for name in re.findall("<!-- bench: (?!end)(.*) -->", page.read_text())]
+    assert sorted(tables) == sorted(pages.TABLES)
+
+
+def test_each_table_is_written_where_it_was_measured() -> None:
+    """A table has what was measured; one without rows stays as it is."""
+    fields = {
+        "workload": "overheads",
+        "saver": "redis_saver",
+        "option": "own(thread)",
+        "metric": "put: work, x without",
+    }
+    result = {"rows": [{**fields, "median": 1.0304}]}
+    page = "<!-- bench: overheads -->\nold\n<!-- bench: end -->\n<!-- bench: cost -->\nold\n<!-- bench: end -->\n"
+    said = pages.rendered(page, result)
+    assert "| own(thread) | | 1.03 | |\n" in said and said.endswith("<!-- bench: cost -->\nold\n<!-- bench: end -->\n")
+
+
+def test_what_was_measured_of_a_wrong_result_does_not_count() -> None:
+    run, one = Run([], asyncio.new_event_loop()), Contestant("one", NothingSaver(), NothingSaver())
+    run.sample(one, {}, "turn", "ms", 1)
+    run.sample("other", {}, "turn", "ms", 2)
+    with pytest.raises(WrongResult), run.judging(one):
+        raise WrongResult
+    run.loop.close()
+    run.finish("delta")
+    assert [row["saver"] for row in run.rows] == ["other"]
 
 
 def test_profile() -> None:

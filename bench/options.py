@@ -1,0 +1,90 @@
+"""Savers with one option each, for `bench.workloads.overheads`: what an option costs is measured against a saver without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from redis_saver import RedisSaver, telemetry
+from redis_saver._engine.stats import Counting, Traffic
+
+Make = Callable[[Any], RedisSaver]
+"""Makes a saver over a client."""
+
+
+class Option(NamedTuple):
+    """Two savers to compare."""
+
+    with_it: Make
+    without: Make = RedisSaver
+    owns: bool = False
+    """Whether the first one owns its threads."""
+    turns: int = 300
+    """How many pairs of turns are compared: what costs next to nothing takes more."""
+
+
+class NoCounting(Counting):
+    """Counts no calls."""
+
+    def call(self, operation: Generator[Any, Any, Any], name: str = "") -> Any:
+        return operation
+
+    stream = call
+
+
+class NoTraffic(Traffic):
+    """Counts nothing that is sent."""
+
+    def sending(self, arguments: Any) -> None: ...
+
+    sending_together = sending
+
+    def receive(self, reply: Any) -> Any:
+        return reply
+
+
+def uncounted(client: Any) -> RedisSaver:
+    saver: Any = RedisSaver(client)
+    saver._counting, saver._driver.traffic = NoCounting(), NoTraffic()
+    return saver  # type: ignore[no-any-return]
+
+
+def exporting(client: Any, *, spans: bool) -> RedisSaver:
+    """To OpenTelemetry's SDK, which keeps metrics in memory and spans nowhere."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+
+    saver = RedisSaver(client)
+    provider = TracerProvider() if spans else None
+    telemetry.instrument(saver, MeterProvider([InMemoryMetricReader()]), tracer_provider=provider)
+    return saver
+
+
+def logging_slow_calls(client: Any) -> RedisSaver:
+    saver = RedisSaver(client)
+    telemetry.log_slow_calls(saver, 60)
+    return saver
+
+
+def encrypted(client: Any) -> RedisSaver:
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+    return RedisSaver(client, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
+
+
+NOTHING, COUNTING = "nothing", "counting (always on)"
+"""Nothing: both are the same, which shows how exact the others are."""
+OPTIONS: dict[str, Option] = {
+    NOTHING: Option(RedisSaver, turns=1000),
+    COUNTING: Option(RedisSaver, uncounted, turns=1000),
+    "exporting metrics": Option(lambda client: exporting(client, spans=False)),
+    "exporting metrics and spans": Option(lambda client: exporting(client, spans=True)),
+    "log of slow calls": Option(logging_slow_calls),
+    'ttl="7d"': Option(lambda client: RedisSaver(client, ttl="7d")),
+    'history={"keep_last": 10}': Option(lambda client: RedisSaver(client, history={"keep_last": 10})),
+    'on_fork="raise"': Option(lambda client: RedisSaver(client, on_fork="raise")),
+    "own(thread)": Option(RedisSaver, owns=True),
+    'compression="zstd"': Option(lambda client: RedisSaver(client, compression="zstd")),
+    "EncryptedSerializer": Option(encrypted),
+}
