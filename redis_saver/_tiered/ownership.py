@@ -6,6 +6,8 @@ import time
 
 from redis_saver._checkpoint import guards, ownership
 from redis_saver._checkpoint.ownership import Record, Terms
+from redis_saver._common import config
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Command, Operation, Sleep
 from redis_saver._tiered import context
@@ -58,7 +60,21 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
 
 
 def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
-    """Remove what a run has written to a thread, in cold; hot gives it up."""
+    """Remove what a run has written to a thread, in cold; hot gives it up. Other threads that the run wrote stay, and so do copies.
+
+    Raises:
+        NotImplementedError: Cold cannot delete by run, or only in all threads, and the run is in others, too. Nothing was removed.
+    """
+    if tiers.cold_is_postgres:
+        removal = ColdCall("delete_runs_of_thread", (thread, [run_id]))
+    else:
+        removal = ColdCall("delete_for_runs", ([run_id],))
+        found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
+        if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
+            raise NotImplementedError(
+                f"run {shown(run_id)} also wrote thread {shown(others[0])}, or that is a copy, and this cold saver removes a run from all threads at once. "
+                "Nothing was removed. With LangGraph's PostgresSaver as cold only the thread that is taken changes; with this one write on_busy='take'"
+            )
     intent = yield from begin_intent(tiers, thread, ALL, need="all")
-    yield from change_cold(tiers, {thread: intent}, ColdCall("delete_for_runs", ([run_id],)))
+    yield from change_cold(tiers, {thread: intent}, removal)
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))

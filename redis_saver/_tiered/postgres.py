@@ -27,7 +27,7 @@ _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _DELETE_RUNS = (
     "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns "
     "AND w.checkpoint_id = c.checkpoint_id AND c.metadata ->> 'run_id' = ANY(%s)",
-    "DELETE FROM checkpoints WHERE metadata ->> 'run_id' = ANY(%s)",
+    "DELETE FROM checkpoints AS c WHERE c.metadata ->> 'run_id' = ANY(%s)",
 )
 
 _NAMES = """
@@ -98,6 +98,12 @@ def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
     """Delete the checkpoints of some runs, with their writes. A `PostgresSaver` cannot do that itself."""
     for statement in _DELETE_RUNS:
         yield statement, (list(run_ids),)
+
+
+def delete_runs_of_thread(thread_id: str, run_ids: Sequence[str]) -> Statements[None]:
+    """Delete what some runs wrote to a thread, and nothing of other threads."""
+    for statement in _DELETE_RUNS:
+        yield f"{statement} AND c.thread_id = %s", (list(run_ids), thread_id)
 
 
 def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
@@ -210,6 +216,7 @@ def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
 _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     "count_thread": count_thread,
     "delete_for_runs": delete_for_runs,
+    "delete_runs_of_thread": delete_runs_of_thread,
     "describe_threads": describe_threads,
     "prune_thread": prune_thread,
     "thread_names": thread_names,

@@ -213,6 +213,45 @@ async def test_rollback_over_two_tiers(tiers: Tiers) -> None:
 
 
 @modes
+async def test_a_rollback_leaves_other_threads_as_they_are(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """A copy, and a thread that the same run wrote."""
+    one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
+    first = await put(one, None, 1)
+    async with Owning(one, run_id="a run") as old:
+        await put(one, old, 2, first, run_id="a run")
+        await one.copy_thread("thread", "copy")
+        await one.put(config("called"), checkpoint({"n": 1}), {"source": "loop", "step": 0, "run_id": "a run"}, {})
+        async with Owning(other, on_busy="rollback"):
+            assert ids(await other.list(config())) == [first]
+    if mode:
+        await drained(other)
+    for uniform in (other, await tiers.cold_uniform()):
+        assert [len(await uniform.list(config(thread))) for thread in ("thread", "copy", "called")] == [1, 2, 1]
+    for thread in ("copy", "called"):
+        await other.get_tuple(config(thread))
+        assert (await other.check(thread)).sound
+
+
+@modes
+async def test_a_rollback_that_would_change_other_threads_is_refused(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """A cold saver that is not Postgres removes a run from all threads, or from none."""
+    cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
+    one = await tiers.uniform(cold=cold.saver, **mode)
+    async with Owning(one, run_id="a run") as old:
+        first = await put(one, old, 1, run_id="a run")
+        async with Owning(one, on_busy="rollback", run_id="a run") as old:
+            assert await one.list(config()) == []
+            first = await put(one, old, 2, run_id="a run")
+            await one.copy_thread("thread", "copy")
+            with pytest.raises(NotImplementedError, match="run 'a run' also wrote thread 'copy'.*Nothing was removed"):
+                await Owning(one, on_busy="rollback").__aenter__()
+    if mode:
+        await drained(one)
+    assert [ids(await cold.list(config(thread))) for thread in ("thread", "copy")] == [[first]] * 2
+    assert not tiers.target.raw.exists(keys_of(tiers).intents)
+
+
+@modes
 async def test_two_runs_do_not_fork_a_thread(tiers: Tiers, mode: dict[str, Any]) -> None:
     hot = tiers.target.uniform(on_fork="raise").saver
     made = await tiers.uniform()
