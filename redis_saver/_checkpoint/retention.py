@@ -30,7 +30,10 @@ class Retention(NamedTuple):
             by_namespace[ns].append(checkpoint_id)
         keep = {(ns, one) for ns, ids in by_namespace.items() for one in sorted(ids)[-self.keep_last :]}
         if self.older_than is not None:
-            horizon = datetime.now(timezone.utc) - self.older_than
+            try:
+                horizon = datetime.now(timezone.utc) - self.older_than
+            except OverflowError:  # before the year 1, of which there is nothing
+                return set(written)
             for key, time in written.items():
                 moment = times.moment(time)
                 if moment is None or moment >= horizon:  # a checkpoint without a time is kept

@@ -121,13 +121,19 @@ def duration(text: str | timedelta) -> timedelta:
         raise typer.BadParameter(str(error).removeprefix("--ttl=")) from error
 
 
+_DIGITS = 9
+
+
 def count(what: str, least: int) -> Callable[[str | int], int]:
     """What reads a number of something, of at least so many."""
 
     def read(text: str | int) -> int:
-        if not str(text).isdigit() or int(text) < least:
-            raise typer.BadParameter(f"{printable(repr(text))} is no number of {what}: write {least} or more.")
-        return int(text)
+        digits = str(text)
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS and int(digits) >= least):
+            raise typer.BadParameter(
+                f"{printable(repr(text))} is no number of {what}: write {least} to {10**_DIGITS - 1:,}."
+            )
+        return int(digits)
 
     return read
 

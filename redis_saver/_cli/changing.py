@@ -221,12 +221,13 @@ def _prune(
     def prune(thread: str) -> None:
         if threads:  # of all threads, some may expire meanwhile
             savers.thread(thread)
-        savers.refuse_cold_backed(thread, "pruned")
         removed.append(savers.saver.prune([thread], **settings))
 
     with opened_savers(url, prefix, postgres, readable=False) as savers:
-        names = threads or _names(savers, thread_prefix or "")
-        failed = [thread for thread in dict.fromkeys(names) if not _attempt(thread, prune, "pruned")]
+        names = list(dict.fromkeys(threads or _names(savers, thread_prefix or "")))
+        for thread in names:
+            savers.refuse_cold_backed(thread, "pruned")
+        failed = [thread for thread in names if not _attempt(thread, prune, "pruned")]
     total, pruned = Pruned(), sum(one.checkpoints > 0 for one in removed)
     for one in removed:
         total = added(total, one)

@@ -57,16 +57,19 @@ def _check(
             saver, failures = TieredSaver(hot, cold.saver), cold.failures
         wanted = endpoint.threads() if every else threads or ()
         try:
-            return _tell((_report(saver, thread) for thread in wanted), every=every, as_json=as_json)
+            reports = (_report(saver, thread, named=not every) for thread in wanted)
+            return _tell(filter(None, reports), every=every, as_json=as_json)
         except failures as error:
             raise cold_failed(error) from error
 
 
-def _report(saver: Any, thread: str) -> CheckReport:
-    """The report on a thread. If the thread cannot be checked, a report with the reason."""
+def _report(saver: Any, thread: str, *, named: bool) -> CheckReport | None:
+    """The report on a thread. If the thread cannot be checked, a report with the reason. None: nobody named it, and it is gone by now."""
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
     except ThreadNotFound:
+        if not named:
+            return None
         remedy = "see whether its name and --prefix are right"
         what = "it is not there: it was never written, was deleted, or has expired"
         return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", what, remedy),))

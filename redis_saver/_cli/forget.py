@@ -219,16 +219,23 @@ def _of_namespace(store: Any, labels: tuple[str, ...], delete: Callable[[tuple[s
 def _count(parts: Sequence[_Part]) -> int:
     """Say what would be deleted."""
     told: Counter[str] = Counter()
+    code = 0
     for part in parts:
         try:
             count: int | None = part.count()
         except (ThreadDamaged, StoreDamaged):
             count = None
+        except EndpointError:
+            raise
+        except RedisSaverError as error:
+            sys.stderr.write(f"cannot be deleted: {part.name}: {printable(str(error))}\n")
+            code = 1
+            continue
         _add(told, part, count)
         said = f"damaged, so its {part.unit} cannot be counted" if count is None else f"{count:,} {part.unit}"
         sys.stdout.write(f"{part.name}: {said}\n")
     sys.stdout.write(f"Nothing was deleted. --yes deletes {_sums(told)}\n")
-    return 0
+    return code
 
 
 def _delete(parts: Sequence[_Part]) -> int:

@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.types import RESUME
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
-from servers import Server
+from servers import Server, url_of
 from sharing import fields_of, key_of
 from tiering import FlakySaver, Tiers
 from typing_extensions import TypedDict
@@ -633,6 +633,25 @@ async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -
     one, other = map(json.loads, out)
     assert one["thread_id"] == "thread" and not one["sound"] and one["findings"][0]["severity"] == "error"
     assert "is not there" in other["findings"][0]["what"]
+
+
+async def test_a_thread_that_ends_before_its_turn(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Of all threads it is left out; one that was named is not there."""
+    where, check = ("--redis", url_of("redis"), "--prefix", "check-ends"), RedisSaver.check
+
+    def after_its_end(saver: RedisSaver, thread: str) -> Any:
+        if thread == "gone":
+            saver.delete_thread(thread)
+        return check(saver, thread)
+
+    with RedisSaver.from_conn_string(url_of("redis"), prefix="check-ends") as saver:
+        monkeypatch.setattr(RedisSaver, "check", after_its_end)
+        for words, code, said in ((["--all"], 0, "1 threads: 1 sound, 0 not"), (["gone", "t"], 1, "'t': sound")):
+            for thread in ("gone", "t"):
+                await put(Uniform(saver), config(thread), {"n": 1})
+            found = ran(capsys, *where, *words)
+            assert found[0] == code and found[1][-1].startswith(said), found
+        saver.delete_thread("t")
 
 
 def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

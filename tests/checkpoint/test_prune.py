@@ -77,6 +77,7 @@ async def test_older_than(saver: Uniform) -> None:
         made = checkpoint({"n": days}, {"n": str(days)}, f"{100 - days:03}")
         made["ts"] = (now - timedelta(days=days)).isoformat()
         await saver.put(config("t"), made, {}, made["channel_versions"])
+    assert (await saver.prune(["t"], older_than="999999999d")).checkpoints == 0  # before there were years
     assert (await saver.prune(["t"], older_than=timedelta(days=7), keep_last=4)).checkpoints == 1
     assert (await saver.prune(["t"], older_than=timedelta(days=7))).checkpoints == 2
     assert [one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t"))] == [1, 5]

@@ -381,6 +381,16 @@ def test_what_a_cold_tier_would_undo_is_refused(place: Place, words: tuple[str, 
     assert {info.thread_id for info in place.saver.threads()} == {"a", "b"}
 
 
+@pytest.mark.parametrize("words", [("b", "a"), ("--all",)])
+def test_nothing_is_pruned_where_a_cold_tier_would_undo_some_of_it(place: Place, words: tuple[str, ...]) -> None:
+    for name in ("a", "b", "c"):
+        place.put(name, 1, n=1)
+        place.put(name, 2, 1, n=2)
+    _raw(place).hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
+    assert "Nothing was pruned" in place.refused("prune", *words, "--yes")
+    assert [place.saver.get_thread(name).checkpoints for name in "abc"] == [2, 2, 2]
+
+
 def test_two_tiers(place: Place, database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
         for name in {one.config["configurable"]["thread_id"] for one in cold.list(None)}:  # other tests use it, too
@@ -576,7 +586,9 @@ def test_help_and_the_page_name_every_option(name: str, capsys: pytest.CaptureFi
         ([], "Missing command"),
         (["thread"], "No such command 'thread'"),
         (["threads", "--state", "waiting"], "'active', 'interrupted', 'failed'"),
-        (["threads", "--limit", "0"], "write 1 or more"),
+        (["threads", "--limit", "0"], "write 1 to 999,999,999"),
+        (["tree", "a", "--limit", "9" * 20], "write 1 to 999,999,999"),
+        (["tree", "a", "--limit", "²"], "write 1 to 999,999,999"),
         (["threads", "--updated-after", "soon"], "soon is no time"),
         (["threads", "--expires-within", "soon"], "write a duration"),
         (["show"], "THREAD"),

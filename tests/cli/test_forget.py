@@ -203,6 +203,10 @@ async def test_what_cannot_be_deleted_is_named_and_all_else_goes(
     data = place.saver._context.keyspace.keys("user-1:a").data_key
     kept = raw.hget(items, "@state"), raw.hgetall(data)[b"@format"] if b"@format" in raw.hgetall(data) else None
     raw.hset(items, "@state", b"9" + kept[0][1:])
+    assert place.forget(*MINE) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("cannot be deleted: namespace ('memories', 'user-1')") and said.err.count("\n") == 1
+    assert said.out.count("thread 'user-1") == 3 and "Nothing was deleted" in said.out
     assert place.forget(*MINE, "--yes") == 1
     said = capsys.readouterr()
     assert said.err.count("not deleted: ") == 1 and "namespace ('memories', 'user-1')" in said.err
