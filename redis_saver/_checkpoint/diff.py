@@ -6,6 +6,7 @@ deeply as a value is nested, and would have to be taught messages, which are mos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -162,6 +163,7 @@ class _Comparison:
 
     def _add(self, path: tuple[Step, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]) -> None:
         """Compare by key: what was there first, and then what came."""
+        old, new = ({_NAN if _is_nan(key) else key: each for key, each in one.items()} for one in (old, new))
         keys = dict.fromkeys((*old, *new))
         self._left += [((*path, key), old.get(key, _GONE), new.get(key, _GONE)) for key in reversed(keys)]
 
@@ -193,6 +195,12 @@ class _Gone:
 
 
 _GONE = _Gone()
+_NAN = math.nan
+"""What stands for each NaN among keys and elements: to Python no two of them are one."""
+
+
+def _is_nan(key: object) -> bool:
+    return isinstance(key, float) and math.isnan(key)
 
 
 def _fields(message: BaseMessage) -> Mapping[str, Any]:

@@ -16,10 +16,21 @@ class Refused(ValueError):
     """A page was asked for something that makes no sense. The message says what to write."""
 
 
+def pairs(query: str) -> list[tuple[str, str]]:
+    """The arguments of a URL. Names may hold any character, lone surrogates too.
+
+    Raises:
+        Refused: It is not UTF-8.
+    """
+    try:
+        return parse_qsl(query, keep_blank_values=True, errors="surrogatepass")
+    except UnicodeDecodeError as error:
+        raise Refused("the arguments in the URL are not UTF-8") from error
+
+
 def asked(request: Request) -> dict[str, str]:
-    """The arguments of a URL. Names may hold any character, lone surrogates too."""
-    query = request.scope["query_string"].decode("latin-1")
-    return dict(parse_qsl(query, keep_blank_values=True, errors="surrogatepass"))
+    """`pairs` of a request."""
+    return dict(pairs(request.scope["query_string"].decode("latin-1")))
 
 
 def query_of(arguments: Mapping[str, Any]) -> str:
@@ -71,7 +82,7 @@ def read_address(text: str) -> Address:
     Raises:
         Refused: It names none.
     """
-    found = dict(parse_qsl(text, keep_blank_values=True, errors="surrogatepass"))
+    found = dict(pairs(text))
     if not {"thread", "id"} <= found.keys():
         raise Refused("this page needs checkpoints in a= and b=, as the links of a thread's tree have them")
     return Address(found["thread"], found.get("ns", ""), found["id"])

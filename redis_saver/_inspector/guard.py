@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redis_saver._inspector.arguments import Refused, pairs
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "token"  # noqa: S105 - the name of an argument
@@ -59,7 +61,16 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        answer = self._refused_host(headers) or self._refused_origin(scope, headers) or self._entrance(scope, headers)
+        try:
+            query = pairs(scope["query_string"].decode("latin-1"))
+        except Refused as error:
+            answer: Response | None = PlainTextResponse(f"{error}.", 400)
+        else:
+            answer = (
+                self._refused_host(headers)
+                or self._refused_origin(scope, headers)
+                or self._entrance(scope, headers, query)
+            )
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _refused_host(self, headers: Headers) -> Response | None:
@@ -75,16 +86,15 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return None
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        is_ours = origin is None or urlsplit(origin).netloc == headers.get("host")
+        is_ours = origin is None or _host_of(origin) == headers.get("host")
         return (
             None if is_ours and site in ("same-origin", "none") else PlainTextResponse("Not from a page of ours.", 403)
         )
 
-    def _entrance(self, scope: Scope, headers: Headers) -> Response | None:
+    def _entrance(self, scope: Scope, headers: Headers, query: list[tuple[str, str]]) -> Response | None:
         """Take the token: from the URL, which leads on to the same one without it, and with a cookie; then from the cookie."""
         if not self._token:
             return None
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogatepass")
         given = next((value for name, value in query if name == TOKEN), None)
         if given is not None and self._is_token(given) and scope["method"] in ("GET", "HEAD"):
             return self._led_on(scope, [pair for pair in query if pair[0] != TOKEN])
@@ -112,6 +122,14 @@ class Guard:
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+
+
+def _host_of(origin: str) -> str | None:
+    """The host and port in an Origin header; None where it is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def form_token(token: str) -> str:

@@ -42,6 +42,7 @@ CASES: list[tuple[str, Any, Any, list[tuple[Any, ...]]]] = [
     ("types", 1, True, [("changed", (), 1, True)]),
     ("int and float", 1, 1.0, [("changed", (), 1, 1.0)]),
     ("nan", float("nan"), float("nan"), []),
+    ("nan in a set, and as a key", [{float("nan")}, {float("nan"): 1}], [{float("nan")}, {float("nan"): 1}], []),
     ("None is a value", None, 0, [("changed", (), None, 0)]),
     (
         "dicts",

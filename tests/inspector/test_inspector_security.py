@@ -66,6 +66,16 @@ async def test_the_token_becomes_a_cookie_and_leaves_the_url(saver: RedisSaver) 
         assert answer.headers["location"] == "/evil.example/x"
 
 
+async def test_what_is_no_url_is_refused(saver: RedisSaver) -> None:
+    for enter in (False, True):
+        async with browser(saver, enter=enter, allow_changes=True) as client:
+            for url in ("/?x=%ff", "/?prefix=%ed%00", "/thread?id=%ff", "/diff?a=%25ff&b=%25ff"):
+                answer = await client.get(url)
+                assert answer.status_code == (400 if enter or "25" not in url else 403), url
+            assert (await client.post("/change?id=%ff", data={})).status_code == 400
+            assert (await client.post("/change?id=t", headers={"origin": "http://["}, data={})).status_code == 403
+
+
 async def test_cookies_of_others_and_tokens_of_any_letters_do_not_lock_out(saver: RedisSaver) -> None:
     token = 'ключ; "a"'
     async with browser(saver, token=token, enter=False) as client:
