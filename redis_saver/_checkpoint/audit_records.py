@@ -62,7 +62,7 @@ class VersionInfo:
     shared_bytes: int
     """How many of those are in chunks that the version before it has, too, so that they are stored once."""
     writes: tuple[WriteInfo, ...]
-    """The writes that it was made of. Empty: the parent of the checkpoint is gone, and the writes with it; or nobody wrote, and the channel was emptied."""
+    """The writes that it was made of. Empty: the checkpoint has no parent, or that is gone, and the writes with it; or nobody wrote, and the channel was emptied."""
 
     @property
     def new_bytes(self) -> int:

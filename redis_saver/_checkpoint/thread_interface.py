@@ -172,7 +172,7 @@ class ThreadInterface(Generic[InfoT]):
                 process was stopped, or could not reach the server) may go on as long as nobody took the thread, for a day.
             on_busy: What happens if somebody else owns the thread, and its lease lasts. `"raise"` a `NotOwner`; `"wait"` until it is given back or the
                 lease runs out; `"take"` the thread: what the other one still writes is refused; or `"rollback"`: take it, and remove the
-                checkpoints of the other one's `run_id`, if it had one.
+                checkpoints of the other one's `run_id`, if it had one. Other threads stay as they are.
             wait: How long to wait at the most, with `"wait"`. Then it raises `NotOwner`. None: as long as it takes.
             by: Who the owner is, for people: errors, logs and `threads()` show it. Default: the host and the process.
             run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
