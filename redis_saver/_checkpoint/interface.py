@@ -272,7 +272,8 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
-        What `copy_thread` made stays: a copy is not the work of its source's runs. (Over two tiers it goes, too: cold knows runs by metadata alone.) A checkpoint that stays may name a parent that is gone.
+        What `copy_thread` made stays: a copy is not the work of its source's runs. Over two tiers it goes, too, as cold knows runs by their
+        metadata alone. A checkpoint that stays may name a parent that is gone.
 
         Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
         index over threads in different cluster slots; then, in the threads that have the runs, their links are read and some hundred names removed a step.
@@ -294,9 +295,10 @@ class Interface(ChecksKeywords, ThreadInterface[InfoT], BaseCheckpointSaver[str]
 
         What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
         that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
-        the target instead. Metadata keep their `run_id`, but `delete_for_runs` of a run that wrote the source
-        does not reach into copies; over two tiers it does, as cold knows runs by metadata alone. The target gets the saver's TTL; a TTL or pin of the source's own is not copied. If somebody else owns the
-        target (`own`), its next write raises `NotOwner`; with `ownership="required"`, the copy does. A source that does not exist, or is the target itself, changes nothing.
+        the target instead. Metadata keep their `run_id`; `delete_for_runs` says what it does to copies. The target gets the
+        saver's TTL; a TTL or pin of the source's own is not copied. If somebody else owns the target (`own`), its next write
+        raises `NotOwner`; with `ownership="required"`, the copy does. A source that does not exist, or is the target itself,
+        changes nothing.
         Over two tiers cold gets the copy checkpoint by checkpoint: one that fails there leaves a part of it as the target. Run it again.
 
         Checkpoints that are put while the copy is made may be in it or not, but never in part.

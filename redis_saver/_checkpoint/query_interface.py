@@ -23,8 +23,8 @@ class QueryInterface(Interface[ThreadInfo]):
         """Which task of which node wrote which channel, and how large: those that began from the newest checkpoint first.
 
         What pending writes say is known. Where they are gone (pruned, or run with `durability="exit"`), a write is inferred from the channel's
-        version, and the node from `versions_seen`: `WriteInfo` says which is which. Of a checkpoint without a parent (pruned, or the first one with
-        `durability="exit"` or of `update_state`) nobody knows what changed, so it has none.
+        version, and the node from `versions_seen`: `WriteInfo` says which is which. What led to a checkpoint without
+        a parent (it was pruned, or the thread began with `durability="exit"` or `update_state`) is not known, and left out.
 
         Cost: a round trip for 50 checkpoints. Headers are sent, no values. In memory are a page, and for each branch of the history a header.
 

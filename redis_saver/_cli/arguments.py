@@ -122,6 +122,7 @@ def duration(text: str | timedelta) -> timedelta:
 
 
 _DIGITS = 9
+"""A number on the command line has no more: nobody has so many threads or checkpoints, and some of what counts to it takes none beyond 64 bits."""
 
 
 def count(what: str, least: int) -> Callable[[str | int], int]:

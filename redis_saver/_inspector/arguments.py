@@ -29,7 +29,7 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def asked(request: Request) -> dict[str, str]:
-    """`pairs` of a request."""
+    """The arguments of a request's URL, by name: of two with one name the last."""
     return dict(pairs(request.scope["query_string"].decode("latin-1")))
 
 

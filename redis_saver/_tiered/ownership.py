@@ -72,8 +72,8 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
         found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
         if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
             raise NotImplementedError(
-                f"run {shown(run_id)} also wrote thread {shown(others[0])}, or that is a copy, and this cold saver removes a run from all threads at once. "
-                "Nothing was removed. With LangGraph's PostgresSaver as cold only the thread that is taken changes; with this one write on_busy='take'"
+                f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a copy), and this cold saver can only "
+                "remove a run from all threads at once. Nothing was removed. Write on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
             )
     intent = yield from begin_intent(tiers, thread, ALL, need="all")
     yield from change_cold(tiers, {thread: intent}, removal)
