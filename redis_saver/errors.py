@@ -24,7 +24,7 @@
     │   └── FileDamaged          a file that export wrote was cut off, or its bytes were changed  (also a ValueError)
     ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
     ├── ItemMigrationError       an item of a store cannot be stored as it is
-    ├── CalledOnEventLoop        a synchronous call would block its own event loop                (also a RuntimeError)
+    ├── CalledOnEventLoop        a synchronous call would block its own event loop  (also an asyncio.InvalidStateError and a RuntimeError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
 
@@ -35,6 +35,7 @@ Arguments that make no sense raise the built-in `ValueError` or `TypeError`, bef
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -213,7 +214,7 @@ class ItemMigrationError(RedisSaverError):
     """The target of a migration cannot store an item of a store as it is. Other items are moved all the same."""
 
 
-class CalledOnEventLoop(RedisSaverError, RuntimeError):
+class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError):
     """A synchronous method was called on an OS thread whose event loop it would block."""
 
 

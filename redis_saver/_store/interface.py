@@ -20,6 +20,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
+from redis_saver._common.display import shown
 from redis_saver._common.keywords import ChecksKeywords
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.runner import Driver
@@ -107,7 +108,7 @@ class Interface(ChecksKeywords, BaseStore):
         self,
         namespace: tuple[str, ...],
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, Any] | None,
         index: Literal[False] | list[str] | None = None,
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
@@ -118,7 +119,7 @@ class Interface(ChecksKeywords, BaseStore):
         Args:
             namespace: Its namespace.
             key: Its key.
-            value: A dict whose keys are strings, of values that the serializer knows.
+            value: A dict with string keys and values that the serializer knows. None deletes the item.
             index: What of it is embedded: None: the `fields` of the store's `index`; False: nothing; or a list of paths. Not used by a store without `index`.
             ttl: Minutes after which it expires; None: never. Not given: as the store's `ttl` says.
             if_version: Store it only if the item has this `version`; 0: only if there is no such item. None: in any case.
@@ -134,7 +135,7 @@ class Interface(ChecksKeywords, BaseStore):
         self,
         namespace: tuple[str, ...],
         key: str,
-        value: Mapping[str, Any],
+        value: Mapping[str, Any] | None,
         index: Literal[False] | list[str] | None = None,
         *,
         ttl: float | NotProvided | None = NOT_PROVIDED,
@@ -154,8 +155,10 @@ class Interface(ChecksKeywords, BaseStore):
         if_version: int | None,
         texts: Texts,
     ) -> Operation[None]:
-        if value is None:
-            raise TypeError("value=None: the value of an item is a dict; to delete the item there is delete()")
+        if value is None and if_version is not None:
+            raise TypeError(
+                f"if_version={shown(if_version)}: value=None deletes the item whatever its version is; leave if_version out"
+            )
         op = PutOp(namespace, str(key), value, index, self._ttl(ttl))
         return operations.put_one(self._context, op, if_version, texts)
 

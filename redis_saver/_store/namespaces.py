@@ -32,7 +32,8 @@ def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[li
         configs.number("max_depth", op.max_depth, 1, whole=True)
     conditions = tuple(op.match_conditions or ())
     for condition in conditions:
-        check_labels(condition.path, condition.match_type)
+        path = tuple(condition.path) if isinstance(condition.path, str) else condition.path  # as LangGraph's stores do
+        check_labels(path, condition.match_type)
         if condition.match_type not in ("prefix", "suffix"):
             raise ValueError(f"match_type={shown(condition.match_type)}: write 'prefix' or 'suffix'")
     return _list_namespaces(context, op, conditions)

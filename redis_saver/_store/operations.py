@@ -129,7 +129,9 @@ class _Batch:
             fields.setdefault(place.field(self._context.places.key(op.key)), []).append((position, op))
         elif isinstance(op, PutOp):
             partition, field, write = _as_write(self._context, op)
-            self._puts.setdefault(partition, {})[field] = write
+            writes = self._puts.setdefault(partition, {})
+            writes.pop(field, None)  # the last put of an item gives it its place in the order
+            writes[field] = write
         elif isinstance(op, SearchOp):
             self._searches.append(self._into(position, searching.search(self._context, op, self._texts)))
             if len(op.namespace_prefix) < PARTITION_LABELS:

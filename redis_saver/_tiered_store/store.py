@@ -119,7 +119,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         Args:
             namespace: Its namespace.
             key: Its key.
-            value: What cold can store.
+            value: A value that cold can store. None deletes the item.
             index: As cold takes it.
             ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
 

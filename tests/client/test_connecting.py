@@ -253,6 +253,7 @@ async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: 
         ):
             with pytest.raises(CalledOnEventLoop, match="ainvoke"):
                 call()
+    assert issubclass(CalledOnEventLoop, asyncio.InvalidStateError), "the error that LangGraph's async savers raise"
 
 
 def test_the_async_saver_works_without_any_loop(prefix: str) -> None:

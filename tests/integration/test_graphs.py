@@ -152,12 +152,12 @@ def seen(state: StateSnapshot) -> dict[str, Any]:
         "next": state.next,
         "metadata": {key: value for key, value in (state.metadata or {}).items() if key != "parents"},
         "namespaces": len((state.metadata or {}).get("parents", {})),
-        "interrupts": [one.value for one in state.interrupts],
+        "interrupts": [(waiting.value, waiting.response_schema) for waiting in state.interrupts],
         "tasks": [
             (
                 one.name,
                 one.error,
-                [waiting.value for waiting in one.interrupts],
+                [(waiting.value, waiting.response_schema) for waiting in one.interrupts],
                 one.result,
                 seen(one.state) if isinstance(one.state, StateSnapshot) else one.state is not None,
             )
@@ -327,7 +327,7 @@ async def interrupted_twice(run: Run) -> Any:
 
     def ask(state: Any) -> Any:
         entered["ask"] += 1
-        first = interrupt("first?")
+        first = interrupt("first?", response_schema={"type": "string"})
         return {"log": [first, interrupt(f"second, after {first}?")]}
 
     builder = steps("before")
@@ -948,7 +948,7 @@ async def test_prune_of_an_interrupted_thread(play: Any, at: Any) -> None:
             before = seen(await chat.state())
             removed += (await run.uniform.prune([thread])).checkpoints
             assert seen(await chat.state()) == before
-            assert before["interrupts"] == ["go on?"]
+            assert before["interrupts"] == [("go on?", None)]
             result = await run.chat(builder, thread, run.make()).invoke(Command(resume="yes"))
             assert ran == {"one": turn + 1, "two": turn + 1}
         assert result["log"] == [word for turn in range(3) for word in (f"in {turn}", "yes", "one", "two")]

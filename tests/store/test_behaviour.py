@@ -289,6 +289,22 @@ async def test_a_batch_of_many_partitions_and_items(store: Uniform, target: Targ
     check_sound(target)
 
 
+async def test_a_put_of_none_deletes(store: Uniform, target: Target) -> None:
+    await store.put(NS, "k", {"n": 1})
+    with pytest.raises(TypeError, match="if_version=1: value=None deletes"):
+        await store.put(NS, "k", None, if_version=1)
+    assert await store.get(NS, "k")
+    await store.put(NS, "k", None)
+    await store.put(NS, "k", None)
+    assert await store.get(NS, "k") is None
+    check_sound(target)
+
+
+async def test_a_batch_lists_an_item_by_its_last_put(store: Uniform) -> None:
+    await store.batch([PutOp(NS, "k1", {"n": 1}), PutOp(NS, "k2", {"n": 2}), PutOp(NS, "k1", {"n": 3})])
+    assert [(item.key, item.value["n"]) for item in await store.search(NS)] == [("k1", 3), ("k2", 2)]
+
+
 async def test_a_batch_that_makes_no_sense_sends_nothing(store: Uniform, target: Target) -> None:
     good = PutOp(NS, "k", {"n": 1})
     mistakes: list[tuple[Any, type[Exception]]] = [
@@ -342,6 +358,8 @@ async def test_list_namespaces(store: Uniform) -> None:
     assert await store.list_namespaces(prefix=("a", "*", "f")) == [("a", "b", "f"), ("a", "c", "f")]
     assert await store.list_namespaces(prefix=("*", "a"), suffix=("*", "f")) == [("b", "a", "f")]
     assert await store.list_namespaces(prefix=("a",), suffix=("a",)) == [("a",)]
+    by_text = ListNamespacesOp((MatchCondition("suffix", "af"),))  # type: ignore[arg-type]
+    assert await store.batch([by_text]) == [[("b", "a", "f")]], "LangGraph's stores take a str as its characters"
     assert await store.list_namespaces(max_depth=1) == [("a",), ("b",)]
     assert await store.list_namespaces(limit=2, offset=1) == sorted(names)[1:3]
     assert await store.list_namespaces(prefix=("x",)) == []
