@@ -1,9 +1,10 @@
--- Reads one channel of the newest checkpoint of a namespace, and nothing of the others.
+-- Reads one channel of a checkpoint.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] channel    the channel, escaped
+-- ARGV[3] id         the checkpoint's id, escaped; '' for the newest of the namespace
 --
 -- Returns {id, header, version, value, chunks}: the beginning of the header up to its time; a value as get answers it; chunks a
 -- flat list of (field, bytes). Where the channel has a version and no value: all of the header, '' and {}. nil where there is no
@@ -16,17 +17,17 @@
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
-local ns, channel = ARGV[1], ARGV[2]
+local ns, channel, id = ARGV[1], ARGV[2], ARGV[3]
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-local id = meta and newest_id(index, ns)
-if not id then return false end
+if meta and id == '' then id = newest_id(index, ns) end
+if not meta or not id then return false end
 
 local header
 header, problem = read_header(index, data, ns, id)
 if problem then return problem end
-if not header then return gone(data, 'c' .. ns .. id) end
+if not header then return false end
 local of = links(header)
 local names
 names, problem = names_in(data, of.names)

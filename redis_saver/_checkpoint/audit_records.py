@@ -27,7 +27,7 @@ class WriteInfo:
     task_id: str | None
     """The task, by its pending write. None: no pending write says so. That the channel was written is inferred from its version."""
     node: str | None
-    """The node whose task it was, by the task's path. None: the path does not say (a `Send`), or there is no task."""
+    """The node whose task it was, by the task's path, or by the `Send` that started it. None: neither says so, or there is no task."""
     candidates: tuple[str, ...]
     """Where `node` is None: the nodes that ran in that superstep, inferred from `versions_seen`. One of them wrote, if not the caller."""
     bytes: int | None
@@ -119,3 +119,5 @@ class Entry(NamedTuple):
     """How large values are, by channel, where that was asked for."""
     parents: Mapping[str, str] = {}
     """The checkpoints of the namespaces around its own that it belongs to, by namespace."""
+    sends: Sequence[str] = ()
+    """The nodes of the `Send`s that the next superstep runs, in their order; read only if the checkpoint has writes of such tasks."""

@@ -1,9 +1,15 @@
-"""Who wrote what: the writes of a thread, and the versions of a channel. Values are measured where they are stored, and not read."""
+"""Who wrote what: the writes of a thread, and the versions of a channel.
+
+Values are measured where they are stored, and not read, except `Send`s, which name the nodes of their tasks.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.types import TASKS, SendProtocol
 
 from redis_saver._checkpoint.audit_records import (
     Entry,
@@ -18,6 +24,7 @@ from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._common import names, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
+from redis_saver._common.limits import Allowance
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._storage import chunks as chunked
@@ -33,10 +40,16 @@ _NOTHING, _EVERYTHING = b"", b"*"
 """Which channels are measured. (The name of one ends with NUL.)"""
 _EVERY = Query(None, None, None, None)
 _PULLED = "~__pregel_pull, "
-"""What the path of a task begins with that a channel triggered; its node follows. That of a `Send` does not name its node."""
+"""What the path of a task begins with that a channel triggered; its node follows."""
+_PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
+"""The path of a task that a `Send` started: the position of the `Send` in the channel `TASKS`, which names the node."""
+_SENDS_PER_BATCH = 10
+"""Number of values of `TASKS` to read in one round trip. One may hold a state for each of its `Send`s."""
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of what a caller wrote: `Command(resume=...)`, `Command(update=...)`."""
 _START = "__start__"
+_LOOP = "loop"
+"""The source of a checkpoint that a superstep made."""
 _FIRST_STEP = -1
 """The step of the checkpoint with which a thread, or the call of a subgraph, begins."""
 
@@ -108,10 +121,51 @@ def _walk(
         if answer is None:  # also of a thread that was deleted meanwhile: what waits is not known to be a beginning
             return
         following, entries = _page(context, thread, answer, upper)
-        families = list(waiting.families(entries))
+        families = list(waiting.families((yield from _with_sends(context, thread, entries))))
         yield Page([one for family in families for one in describe(family)])
         upper = b"(" + following
     yield Page([one for family in waiting.rest() for one in describe(family)])
+
+
+def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Operation[list[Entry]]:
+    """Add the nodes of their `Send`s to the checkpoints that have writes of such tasks."""
+    found, keys = list(entries), context.keyspace.keys(thread)
+    pushing = [at for at, entry in enumerate(found) if any(_PUSHED.match(write.path) for write in entry.writes)]
+    for first in range(0, len(pushing), _SENDS_PER_BATCH):
+        some = pushing[first : first + _SENDS_PER_BATCH]
+        asked = [(names.component(found[at].ns), names.component(TASKS), names.component(found[at].id)) for at in some]
+        answers = yield Batch([Call(scripts.GET_CHANNEL, keys, arguments) for arguments in asked])
+        for at, answer in zip(some, answers, strict=True):
+            found[at] = found[at]._replace(sends=_nodes(context, thread, found[at], answer))
+    return found
+
+
+def _nodes(context: Context, thread: str, entry: Entry, answer: Sequence[Any] | None) -> Sequence[str]:
+    """The nodes of the `Send`s in a value of `TASKS`; none if the checkpoint was removed meanwhile."""
+    if answer is None:
+        return ()
+    address = Address(thread, entry.ns, entry.id)
+    with decoding("the sends of {}", address):
+        _, _, _, stored, flat = answer
+        if not stored:
+            return ()
+        chunks = codec.as_chunks(context, flat, thread)
+        return nodes_of(codec.decode_value(context, stored, chunks, TASKS, address, Allowance(context.limits, address)))
+
+
+def nodes_of(value: object) -> Sequence[str]:
+    """The nodes that a value of `TASKS` starts tasks of."""
+    sends = value if isinstance(value, list) else ()
+    return tuple(str(send.node) if isinstance(send, SendProtocol) else "" for send in sends)
+
+
+def _node(parent: Entry, write: WriteHead) -> str | None:
+    """The node whose task wrote, if the task's path or its `Send` names it."""
+    if write.path.startswith(_PULLED):
+        return write.path.removeprefix(_PULLED)
+    pushed = _PUSHED.match(write.path)
+    position = int(pushed[1]) if pushed else len(parent.sends)
+    return parent.sends[position] or None if position < len(parent.sends) else None
 
 
 class _Waiting:
@@ -214,7 +268,7 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
         having = [
             one for one in family.children if one.versions.get(write.channel) != parent.versions.get(write.channel)
         ]
-        node = write.path.removeprefix(_PULLED) if write.path.startswith(_PULLED) else None
+        node = _node(parent, write)
         is_of_caller = write.task_id == _NO_TASK
         yield WriteInfo(
             channel=write.channel,
@@ -256,9 +310,11 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
 
 
 def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
-    """The nodes that ran between a checkpoint and others, by what they have seen."""
+    """The nodes that ran between a checkpoint and others: those that have seen something new, and those of its `Send`s."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
+    if parent and any(child.source == _LOOP for child in children):
+        ran.update(node for node in parent.sends if node)
     return tuple(sorted(node for node in ran if node == _START or not node.startswith("__")))
 
 

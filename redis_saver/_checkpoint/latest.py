@@ -51,7 +51,7 @@ def latest_values(
     context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
 ) -> Stream[ChannelValue]:
     """A channel's newest values, of some threads in their order, or of all with a prefix in no order."""
-    arguments, size = (names.component(ns), names.component(channel)), FIRST_BATCH
+    arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
     pump = Pump(scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:
         if not isinstance(step, Page):

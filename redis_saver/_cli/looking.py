@@ -77,7 +77,7 @@ def _writes(
 ) -> int:
     """Show which task of which node wrote which channel, and how large.
 
-    It shows what Redis has, newest first, and reads no values. A node with a question mark is inferred, and so is a write without a task.
+    It shows what Redis has, newest first, and reads no values except Sends. A node with a question mark is inferred, and so is a write without a task.
     """
     with opened_savers(url, prefix) as savers:
         savers.thread(thread)
@@ -128,7 +128,7 @@ def _history(
 ) -> int:
     """Show the versions of a channel: when, by whom, and how many bytes are new or shared with the version before.
 
-    It shows what Redis has, newest first, and reads no values.
+    It shows what Redis has, newest first, and reads no values except Sends.
     """
     with opened_savers(url, prefix) as savers:
         savers.thread(thread)

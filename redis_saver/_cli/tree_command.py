@@ -37,7 +37,7 @@ def _tree(
 ) -> int:
     """Draw the checkpoints of a thread, the oldest first: namespaces, forks, who ran, what waits or failed.
 
-    Of what Redis has; no values are read.
+    It shows what Redis has, and reads no values except Sends.
     """
     with opened_savers(url, prefix) as savers:
         savers.thread(thread)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import auditing, delta, reading, threads
 from redis_saver._checkpoint.audit_records import Entry, Size, VersionInfo, WriteHead, WriteInfo
@@ -197,4 +198,5 @@ def _entry_of(found: CheckpointTuple) -> Entry:
         present=frozenset(found.checkpoint["channel_values"]),
         writes=[WriteHead(task, "", channel, 0) for task, channel, _ in found.pending_writes or ()],
         parents=parents if isinstance(parents, dict) else {},
+        sends=auditing.nodes_of(found.checkpoint["channel_values"].get(TASKS)),
     )

@@ -1,13 +1,16 @@
 """New files with conversations in them. Only their owner may read them, from the first byte on.
 
 A file is written in its folder under a random name, and gets its own name when it is complete and on disk. No file that exists is
-opened, no link is followed, and no permissions are inherited. A process that is killed leaves `.redis-saver-*.part`.
+opened, no link is followed, and no permissions are inherited. A process that is killed leaves `.redis-saver-*.part`, which the
+next new file in that folder removes: a process that lives holds a lock on its own.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkstemp
 from types import TracebackType
@@ -15,6 +18,12 @@ from typing import BinaryIO
 
 from typing_extensions import Self
 
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process leaves stays
+    fcntl = None  # type: ignore[assignment]
+
+_PREFIX, _SUFFIX = ".redis-saver-", ".part"
 _WITHOUT = (errno.EINVAL, errno.ENOTSUP)
 """The errors of file systems that cannot sync a folder."""
 
@@ -29,7 +38,12 @@ class NewFile:
             OSError: The folder is not there, or must not be written to.
         """
         self._path = path
-        descriptor, name = mkstemp(prefix=".redis-saver-", suffix=".part", dir=path.parent)
+        with _locked(path.parent) as can_lock:
+            if can_lock:
+                _remove_abandoned(path.parent)
+            descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
+            if can_lock:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         self._part = Path(name)
         self.file: BinaryIO = os.fdopen(descriptor, "w+b")
 
@@ -63,6 +77,34 @@ class NewFile:
                 self.finish()
         finally:
             self.discard()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder against other new files. False if the system or the file system has no locks."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        can_lock = True
+    except OSError as error:
+        if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
+            raise
+        can_lock = False
+    try:
+        yield can_lock
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove unfinished files whose processes are gone. The caller has locked the folder."""
+    for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(BlockingIOError, FileNotFoundError, PermissionError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def make_empty(path: Path) -> None:

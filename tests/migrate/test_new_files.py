@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
 
 import pytest
 from factories import chain
@@ -182,3 +183,24 @@ def test_all_that_writes_files_is_known() -> None:
     )
     found = {path.name for path in root.rglob("*.py") if opening.search(path.read_text())}
     assert found == {"new_files.py"}
+
+
+def test_what_a_killed_export_leaves_goes_with_the_next_one(source: str, tmp_path: Path) -> None:
+    """Another process's file that is still being written stays."""
+    begin = "import sys; from pathlib import Path; from redis_saver._migrate.new_files import NewFile; "
+    begin += "new = NewFile(Path(sys.argv[1])); print(flush=True); sys.stdin.read(); new.finish()"
+    killed, works = (
+        subprocess.Popen(
+            [sys.executable, "-c", begin, str(tmp_path / name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for name in ("killed", "works")
+    )
+    for process in (killed, works):
+        assert process.stdout and process.stdout.readline()
+    assert len(list(tmp_path.iterdir())) == 2
+    killed.kill()
+    killed.wait()
+    assert write(source, "file", tmp_path / "threads") == 0
+    assert len(list(tmp_path.iterdir())) == 2, "the export and the file that is being written"
+    works.communicate()
+    assert {path.name for path in tmp_path.iterdir()} == {"threads", "works"}
