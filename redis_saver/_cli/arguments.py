@@ -46,6 +46,8 @@ Namespace: TypeAlias = Annotated[
 AnyNamespace: TypeAlias = Annotated[
     str | None, typer.Option("--ns", metavar="NAMESPACE", help="One namespace; empty: the root. Default: all.")
 ]
+AN_ID = "its id, or the beginning or the end of it"
+"""How commands take a checkpoint, for `--help`."""
 LOOKING = (
     "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. With LANGGRAPH_AES_KEY set, values "
     "are decrypted. Objects are made only of classes that LangGraph calls safe."

@@ -11,7 +11,18 @@ from rich.text import Text
 
 from redis_saver._checkpoint.audit_records import WriteInfo
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import LOOKING, AnyNamespace, Json, Limit, Namespace, Postgres, Prefix, Redis, Thread
+from redis_saver._cli.arguments import (
+    AN_ID,
+    LOOKING,
+    AnyNamespace,
+    Json,
+    Limit,
+    Namespace,
+    Postgres,
+    Prefix,
+    Redis,
+    Thread,
+)
 from redis_saver._cli.opening import opened_savers
 from redis_saver._common.config import Address
 from redis_saver._inspector.source import Source
@@ -25,10 +36,8 @@ def add(app: typer.Typer) -> None:
 
 def _diff(
     thread: Thread,
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="The id of a checkpoint.")],
-    after: Annotated[
-        str | None, typer.Argument(metavar="AFTER", help="The id of another one; by default the newest.")
-    ] = None,
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help=f"A checkpoint: {AN_ID}.")],
+    after: Annotated[str | None, typer.Argument(metavar="AFTER", help="Another one; by default the newest.")] = None,
     *,
     ns: Namespace = "",
     url: Redis = None,
@@ -39,7 +48,7 @@ def _diff(
     """Show what is different between two checkpoints: channels, elements of lists and dicts, messages by their ids."""
     with opened_savers(url, prefix, postgres) as savers:
         source = Source(savers.saver)
-        found = source.compare(*(source.get(Address(thread, ns, one)) for one in (before, after)))
+        found = source.compare(*(source.search(Address(thread, ns, name)) for name in (before, after)))
     if as_json:
         screen.emit(found)
         return 0
@@ -103,7 +112,7 @@ def _writes(
         for one in found
     ]
     columns = ("step", "node", "channel", "bytes", "began from", "applied in", "task", "namespace")
-    screen.table(columns, rows, right=("step", "bytes"), whole=("began from", "task"))
+    screen.table(columns, rows, right=("step", "bytes"), ids=("began from", "applied in", "task"))
     return 0
 
 
@@ -155,5 +164,5 @@ def _history(
         for one in found
     ]
     columns = ("checkpoint", "step", "source", "node", "bytes", "new", "shared", "created")
-    screen.table(columns, rows, right=("step", "bytes", "new", "shared"), whole=("checkpoint", "created"))
+    screen.table(columns, rows, right=("step", "bytes", "new", "shared"), ids=("checkpoint",), whole=("created",))
     return 0

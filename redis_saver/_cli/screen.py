@@ -35,7 +35,9 @@ _DEEPEST = 100
 _GAP = 2
 """Blanks between two columns."""
 _NARROWEST = 12
-"""What is left at least of a column that is cut."""
+"""The minimum width of a column that is cut."""
+_ENDING = 8
+"""The minimum number of characters of a shortened id. Commands take such an ending for the id."""
 
 
 def console() -> Console:
@@ -51,27 +53,36 @@ def table(
     rows: Iterable[Sequence[str | Text]],
     *,
     right: Iterable[str] = (),
+    ids: Iterable[str] = (),
     whole: Iterable[str] = (),
     wrapped: bool = False,
 ) -> None:
     """Print a table without lines.
 
-    On a terminal its rows are no wider than that. The widest columns are cut first. What still has no room are the last columns: they are left out, and
-    stderr names them.
+    On a terminal that is too narrow, ids are shortened to their endings, then the widest columns are cut between words. The last columns that still do not fit
+    are left out, and stderr names them.
 
     Args:
-        columns: Their heads.
+        columns: The heads of the columns.
         rows: The cells.
-        right: The columns that are numbers. They are not cut.
-        whole: Others that are not cut, as what is cut is of no use: ids and times.
-        wrapped: Whether the last column goes on in the next line, where it would be cut.
+        right: The columns of numbers, which are never cut.
+        ids: The columns of ids, or of lists of ids that commas separate. They are never cut, only shortened.
+        whole: Other columns that are never cut, such as times.
+        wrapped: True to continue the last column on the next line instead of cutting it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    widths = [max([cell_len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+    widths = _widths(columns, cells)
     numbers, to = set(right), console()
     if to.is_terminal:
-        kept = numbers | set(whole)
-        widths = _fitted(widths, [name in kept for name in columns], to.width)
+        if sum(widths) + _GAP * (len(widths) - 1) > to.width:
+            for at in [at for at, name in enumerate(columns) if name in set(ids)]:
+                _shorten(cells, at)
+        kept = numbers | set(ids) | set(whole)
+        widths = _fitted(_widths(columns, cells), [name in kept for name in columns], to.width)
+        last = len(columns) - 1 if wrapped else len(columns)
+        cells = [
+            [_cut(cell, width) for cell, width in zip(row[:last], widths, strict=False)] + row[last:] for row in cells
+        ]
     to.width = max(to.width, sum(widths) + _GAP * len(widths))
     made = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
     for name, width in zip(columns, widths, strict=False):
@@ -87,6 +98,31 @@ def table(
         sys.stdout.write(text.rstrip() + "\n")
     if left_out := columns[len(widths) :]:
         note(f"the terminal is too narrow for: {', '.join(left_out)}; a wider one shows them, and so does --json")
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    return [max([cell_len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+
+
+def _shorten(cells: Sequence[list[Text]], at: int) -> None:
+    """Replace the ids of a column by their endings, which are long enough to tell them apart."""
+    known = {word for row in cells for word in row[at].plain.split(", ")}
+    length = next(size for size in range(_ENDING, 1000) if len({word[-size:] for word in known}) == len(known))
+    for row in cells:
+        words = row[at].plain.split(", ")
+        row[at] = Text(", ".join(f"…{word[-length:]}" if len(word) > length + 1 else word for word in words))
+
+
+def _cut(cell: Text, width: int) -> Text:
+    """Cut a cell to a width: between two words, if that keeps half of it."""
+    if cell.cell_len <= width:
+        return cell
+    cut = cell.copy()
+    cut.truncate(width - 1)
+    if not cell.plain[len(cut.plain)].isspace() and (end := cut.plain.rfind(" ")) >= width // 2:
+        cut = cut[:end]
+    cut.rstrip()
+    return cut.append("…")
 
 
 def _fitted(widths: Sequence[int], kept: Sequence[bool], room: int) -> list[int]:

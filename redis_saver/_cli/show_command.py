@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import LOOKING, Json, Namespace, Postgres, Prefix, Redis, Thread
+from redis_saver._cli.arguments import AN_ID, LOOKING, Json, Namespace, Postgres, Prefix, Redis, Thread
 from redis_saver._cli.opening import Savers, opened_savers
 from redis_saver._cli.overview import about, state_of
 from redis_saver._common import display, times
@@ -27,7 +27,7 @@ def add(app: typer.Typer) -> None:
 def _show(
     thread: Thread,
     checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help="The id of a checkpoint; by default the newest.")
+        str | None, typer.Argument(metavar="CHECKPOINT", help=f"A checkpoint: {AN_ID}; by default the newest.")
     ] = None,
     *,
     ns: Namespace = "",
@@ -41,11 +41,11 @@ def _show(
     """Show a thread and its newest checkpoint, or another one: its channels, metadata and pending writes."""
     with opened_savers(url, prefix, postgres, readable=not raw) as savers:
         info = savers.thread(thread)
-        found = Source(savers.saver).find(Address(thread, ns, checkpoint))
-        if found is None and (checkpoint or ns):
+        source, address = Source(savers.saver), Address(thread, ns, checkpoint)
+        found = source.search(address) if checkpoint else source.find(address)
+        if found is None and ns:
             namespace = f"namespace {display.shown(ns)} of thread {display.shown(thread)}"
-            where = Address(thread, ns, checkpoint) if checkpoint else namespace
-            raise ThreadNotFound(f"{where} is not there: redis-saver tree names all namespaces and checkpoints")
+            raise ThreadNotFound(f"{namespace} is not there: redis-saver tree names all namespaces and checkpoints")
         shown = _Values(savers, whole=values, raw=raw)
         if as_json:
             screen.emit({**about(info), "checkpoint": found and shown.as_json(found)})

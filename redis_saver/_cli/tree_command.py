@@ -63,7 +63,8 @@ def _tree(
                 ("", "checkpoint", "step", "source", "ran", "pending", "created"),
                 rows,
                 right=("step",),
-                whole=("", "checkpoint", "created"),
+                ids=("checkpoint",),
+                whole=("", "created"),
             )
     if not found:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")

@@ -15,20 +15,23 @@ from redis_saver._checkpoint.diff import CheckpointDiff, compare, differs
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs
-from redis_saver._common import postgres, times
+from redis_saver._common import names, postgres, times
 from redis_saver._common.config import Address
-from redis_saver._common.display import kind_of, shown
-from redis_saver._engine.requests import Page
+from redis_saver._common.display import kind_of, printable, shown
+from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
 from redis_saver._tiered.all_threads import threads_of, tiered_threads
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of, with_own_errors
-from redis_saver.errors import ThreadNotFound
+from redis_saver.errors import EndpointError, ThreadNotFound
 
 MAX_CHANNELS = 200
 """Channels of a checkpoint without a value of which the history is read."""
+
+
+_MAX_LISTED, _MAX_COLD_IDS = 5, 1000
 
 
 class Source:
@@ -148,6 +151,39 @@ class Source:
             raise ThreadNotFound(f"{where} is not there: it was never written, was removed, or has expired")
         return found
 
+    def search(self, address: Address) -> CheckpointTuple:
+        """A checkpoint, as `get`. Its id may be given by its beginning or its end.
+
+        Cost: for such an id one more round trip, which answers all ids of the namespace; if Redis has no such id, a list of the cold saver.
+
+        Raises:
+            EndpointError: Several ids begin or end so.
+            ThreadNotFound: There is no such checkpoint.
+        """
+        if (saved := self.find(address)) is not None:
+            return saved
+        part, matching = (address.checkpoint_id or "").lstrip("…"), list[str]()
+        for ids in (self._ids, self._cold_ids) if part else ():
+            matching = matching or [name for name in ids(address) if name.startswith(part) or name.endswith(part)]
+        if len(matching) > 1:
+            listed = ", ".join(map(printable, matching[:_MAX_LISTED]))
+            more = f" and {len(matching) - _MAX_LISTED:,} more" if len(matching) > _MAX_LISTED else ""
+            raise EndpointError(f"{len(matching):,} checkpoints begin or end with {shown(part)}: {listed}{more}")
+        return self.get(address._replace(checkpoint_id=matching[0]) if matching else address)
+
+    def _ids(self, address: Address) -> list[str]:
+        """The ids of a namespace in Redis."""
+        index, _ = self._context.keyspace.keys(address.thread_id)
+        ns = names.component(address.checkpoint_ns)
+        bounds = b"[c" + ns, b"(c" + ns[:-1] + b"\1"
+        members = driver_of(self._hot).run(_command("ZRANGEBYLEX", index, *bounds))
+        return [names.name_of(member[1 + len(ns) :]) for member in members]
+
+    def _cold_ids(self, address: Address) -> list[str]:
+        """The newest ids of a namespace in the cold saver."""
+        config = configs.to_config(address.thread_id, address.checkpoint_ns, "")
+        return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
+
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
         """What differs between two checkpoints."""
         return compare(self._hot.serde, first, second)
@@ -174,6 +210,10 @@ def _until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Ge
         else:
             with pump:
                 pump.reply = yield step
+
+
+def _command(*arguments: Argument) -> Operation[Any]:
+    return (yield Command(arguments))
 
 
 def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Tiered[Any]:
