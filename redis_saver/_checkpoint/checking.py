@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint.findings import MAX_FINDINGS, RESTORE, Finding, Findings, describe
+from redis_saver._checkpoint.findings import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, describe
 from redis_saver._checkpoint.inventory import Inventory
 from redis_saver._common import names
 from redis_saver._common.display import shown
@@ -122,7 +122,8 @@ def check(
         try:
             before = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict) as error:
-            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), RESTORE),))
+            remedy = FOREIGN if isinstance(error, KeyConflict) else RESTORE
+            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
         if before is None:
             raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
         found = Findings()

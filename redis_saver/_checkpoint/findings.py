@@ -16,6 +16,8 @@ MAX_FINDINGS = 100
 """The most findings of a thread that are listed. Others are only counted."""
 RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
 
+FOREIGN = "find out which program owns that key; then choose another prefix, or remove the key"
+
 
 class Finding(NamedTuple):
     """Something that is wrong with a thread."""

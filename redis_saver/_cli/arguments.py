@@ -12,6 +12,7 @@ from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
 from redis_saver._client import urls
+from redis_saver._common import times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable
 from redis_saver._store.places import check_labels
@@ -79,6 +80,18 @@ class Words(TyperCommand):
         return super().parse_args(ctx, joined)
 
 
+class OneOfTwo(TyperCommand):
+    """A command that refuses both words of an option such as `--pinned/--not-pinned`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Look for both words, then parse as any command."""
+        for parameter in self.params:
+            both = [word for word in (*parameter.opts, *parameter.secondary_opts) if word in args]
+            if parameter.secondary_opts and len(both) > 1:
+                raise typer.BadParameter(f"{' and '.join(both)}: give one of the two.", ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
 def words_of(uses: Iterable[str]) -> list[list[str]]:
     """The words of each use of such an option."""
     return [use.split("\0") for use in uses]
@@ -113,14 +126,22 @@ def postgres_url(url: str | None) -> str | None:
     return url
 
 
-def duration(text: str | timedelta) -> timedelta:
-    """Read a TTL, such as `7d` or `90m`."""
+def duration(text: str | timedelta, argument: str | None = None) -> timedelta:
+    """Read a TTL, such as `7d` or `90m`. A parser of an option needs no `argument`: Typer adds the option's name."""
     if isinstance(text, timedelta):
         return text
     try:
         return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
     except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("--ttl=")) from error
+        raise typer.BadParameter(str(error).removeprefix("--ttl="), param_hint=argument) from error
+
+
+def span(text: str | timedelta) -> timedelta:
+    """Read a duration that is no TTL."""
+    try:
+        return text if isinstance(text, timedelta) else times.parse(text, name="")
+    except ValueError as error:
+        raise typer.BadParameter(str(error).removeprefix("=")) from error
 
 
 _DIGITS = 9

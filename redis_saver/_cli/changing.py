@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -12,10 +13,10 @@ import typer
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, Thread, count, duration
+from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, Thread, count, duration, span
 from redis_saver._cli.opening import Savers, opened_savers
 from redis_saver._cli.overview import about
-from redis_saver._common.display import printable
+from redis_saver._common.display import counted, printable
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, ThreadDamaged, ThreadNotFound
 
 _CODES = (
@@ -57,15 +58,17 @@ def _ttl(
     as_json: Json = False,
 ) -> int:
     """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write."""
-    span = None if ttl is None or ttl == _CLEAR else duration(ttl)
+    own_ttl = None if ttl is None or ttl == _CLEAR else duration(ttl, "DURATION")
     with opened_savers(url, prefix, postgres, readable=False) as savers:
         if ttl is not None:
-            savers.saver.set_thread_ttl(thread, span)
+            savers.saver.set_thread_ttl(thread, own_ttl)
         found = savers.thread(thread)
     if as_json:
         screen.emit({"thread_id": thread, "ttl": found.ttl, "pinned": found.pinned})
     else:
         screen.line(f"{screen.named(thread)} expires: {screen.left(found.ttl, pinned=found.pinned)}")
+    if ttl == _CLEAR and found.ttl is None and not found.pinned:
+        screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
     return 0
 
 
@@ -165,7 +168,7 @@ def _described(savers: Savers, thread: str) -> str:
     elif isinstance(found, RedisSaverError):
         text = printable(str(found))
     else:
-        text = f"{found.checkpoints:,} checkpoints, {found.bytes:,} bytes, updated {screen.ago(found.updated_at)}"
+        text = f"{counted(found.checkpoints, 'checkpoint')}, {counted(found.bytes, 'byte')}, updated {screen.ago(found.updated_at)}"
     return f"{screen.named(thread)}: {text}"
 
 
@@ -202,7 +205,7 @@ def _prune(
         ),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Remove only what is older, such as 30d.")
+        timedelta | None, typer.Option(metavar="DURATION", parser=span, help="Remove only what is older, such as 30d.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it nothing is removed.")] = False,
     url: Redis = None,
@@ -234,7 +237,7 @@ def _prune(
     if as_json:
         screen.emit({**total._asdict(), "threads": pruned, "dry_run": not yes})
     else:
-        what = f"{total.checkpoints:,} checkpoints of {pruned:,} threads, {total.writes:,} pending writes, {total.blobs:,} values, {total.bytes:,} bytes"
+        what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}, {counted(total.writes, 'pending write')}, {counted(total.blobs, 'value')}, {counted(total.bytes, 'byte')}"
         screen.line(f"removed: {what}" if yes else f"Nothing was removed. --yes removes {what}")
     return 1 if failed else 0
 
@@ -268,5 +271,7 @@ def _copy(
     if as_json:
         screen.emit({**about(found), "copied_from": source})
     else:
-        screen.line(f"copied: {screen.named(target)} has {found.checkpoints:,} checkpoints, {found.bytes:,} bytes")
+        screen.line(
+            f"copied: {screen.named(target)} has {counted(found.checkpoints, 'checkpoint')}, {counted(found.bytes, 'byte')}"
+        )
     return 0

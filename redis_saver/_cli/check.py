@@ -14,6 +14,7 @@ from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.findings import Finding
 from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, is_encrypted, postgres_url, redis_url
 from redis_saver._cli.opening import cold_failed
+from redis_saver._common.display import counted
 from redis_saver._migrate.opening import opened
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver.errors import ThreadBusy, ThreadNotFound
@@ -90,16 +91,16 @@ def _tell(reports: Iterable[CheckReport], *, every: bool, as_json: bool) -> int:
         elif report.findings or not every:
             sys.stdout.write("\n".join(_lines(report)) + "\n")
     if every and not as_json:
-        sys.stdout.write(f"{looked_at:,} threads: {looked_at - unsound:,} sound, {unsound:,} not\n")
+        sys.stdout.write(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not\n")
     return 1 if unsound else 0
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
-    compared = f", {report.compared:,} checkpoints compared with cold" if report.compared else ""
-    lacking = f", {report.lacking:,} records still to be brought to cold" if report.lacking else ""
+    compared = f", {counted(report.compared, 'checkpoint')} compared with cold" if report.compared else ""
+    lacking = f", {counted(report.lacking, 'record')} still to be brought to cold" if report.lacking else ""
     yield (
-        f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: {report.checkpoints:,} checkpoints, {report.values:,} values, "
-        f"{report.chunks:,} chunks, {report.writes:,} pending writes, {report.bytes:,} bytes{compared}{lacking}"
+        f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: {counted(report.checkpoints, 'checkpoint')}, {counted(report.values, 'value')}, "
+        f"{counted(report.chunks, 'chunk')}, {counted(report.writes, 'pending write')}, {counted(report.bytes, 'byte')}{compared}{lacking}"
     )
     for finding in report.findings:
         what = " ".join(finding.what.split())

@@ -254,7 +254,7 @@ def _of_threads(counted: Overview, prefix: str) -> Iterator[Finding]:
 
 def _of_owners(counted: Overview) -> Iterator[Finding]:
     if counted.owned:
-        yield Finding("ok", "owners", f"{counted.owned:,} threads are owned")
+        yield Finding("ok", "owners", f"owned: {counted.owned:,}")
     if counted.late:
         yield Finding(
             "info",

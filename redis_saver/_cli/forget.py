@@ -14,7 +14,7 @@ import typer
 
 from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, postgres_url, redis_url, words_of
 from redis_saver._cli.opening import Savers, cold_failed
-from redis_saver._common.display import printable, shown
+from redis_saver._common.display import counted, printable, shown
 from redis_saver._migrate.item_endpoints import OurItems
 from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
@@ -232,7 +232,11 @@ def _count(parts: Sequence[_Part]) -> int:
             code = 1
             continue
         _add(told, part, count)
-        said = f"damaged, so its {part.unit} cannot be counted" if count is None else f"{count:,} {part.unit}"
+        said = (
+            f"damaged, so its {part.unit} cannot be counted"
+            if count is None
+            else counted(count, part.unit.removesuffix("s"))
+        )
         sys.stdout.write(f"{part.name}: {said}\n")
     sys.stdout.write(f"Nothing was deleted. --yes deletes {_sums(told)}\n")
     return code
@@ -272,4 +276,4 @@ def _add(told: Counter[str], part: _Part, count: int | None) -> None:
 
 
 def _sums(told: Counter[str]) -> str:
-    return f"{told['threads']:,} threads with {told['checkpoints']:,} checkpoints, and {told['items']:,} items"
+    return f"{counted(told['threads'], 'thread')} with {counted(told['checkpoints'], 'checkpoint')}, and {counted(told['items'], 'item')}"

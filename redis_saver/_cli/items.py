@@ -8,9 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Protocol
 
+from redis_saver._cli import screen
 from redis_saver._cli.arguments import labels_of
 from redis_saver._cli.show import progress_bar, tell_problems
-from redis_saver._common.display import shown
+from redis_saver._common.display import counted, shown
 from redis_saver._migrate.item_engine import ItemsReport, migrate_items
 from redis_saver._migrate.item_opening import is_file_of_items, opened_store
 
@@ -48,6 +49,9 @@ class Settings(Protocol):
     @property
     def dry_run(self) -> bool: ...
 
+    @property
+    def as_json(self) -> bool: ...
+
 
 def run(given: Settings) -> int:
     """Copy items. Returns the exit code."""
@@ -67,7 +71,10 @@ def run(given: Settings) -> int:
             dry_run=given.dry_run,
             progress=lambda report: show(report.items, None, f"{report.written + report.replaced:,} written"),
         )
-    _tell(report, dry_run=given.dry_run)
+    if given.as_json:
+        screen.emit(report)
+    else:
+        _tell(report, dry_run=given.dry_run)
     if labels and not report.items:
         sys.stderr.write(f"no item's namespace begins with {shown(labels)}\n")
     return 1 if report.conflicts or report.failed else 0
@@ -76,8 +83,8 @@ def run(given: Settings) -> int:
 def _tell(report: ItemsReport, *, dry_run: bool) -> None:
     would = "to be " if dry_run else ""
     sys.stdout.write(
-        f"{report.items:,} items: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, {report.unchanged:,} there already, "
-        f"{report.expired:,} expired, {report.conflicts:,} conflicts, {report.failed:,} failed, {report.seconds:.1f} s\n"
+        f"{counted(report.items, 'item')}: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, {report.unchanged:,} there already, "
+        f"{report.expired:,} expired, {counted(report.conflicts, 'conflict')}, {report.failed:,} failed, {report.seconds:.1f} s\n"
     )
     for kind, count in (("conflict", report.conflicts), ("failed", report.failed)):
         tell_problems([said for said in report.problems if said.startswith(f"{kind}: ")], count, kind)

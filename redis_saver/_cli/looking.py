@@ -26,6 +26,7 @@ from redis_saver._cli.arguments import (
 from redis_saver._cli.opening import opened_savers
 from redis_saver._common.config import Address
 from redis_saver._inspector.source import Source
+from redis_saver.errors import EndpointError
 
 
 def add(app: typer.Typer) -> None:
@@ -98,6 +99,7 @@ def _writes(
         for one in found:
             screen.emit({**screen.plain(one), "inferred": one.inferred})
         return 0
+    in_subgraphs = any(one.checkpoint_ns for one in found)
     rows = [
         [
             "-" if one.step is None else str(one.step),
@@ -107,12 +109,17 @@ def _writes(
             screen.named(one.checkpoint_id),
             ", ".join(map(screen.named, one.applied_in)) or "-",
             screen.named(one.task_id),
-            screen.named(one.checkpoint_ns) if one.checkpoint_ns else "",
+            *([screen.named(one.checkpoint_ns) if one.checkpoint_ns else ""] if in_subgraphs else []),
         ]
         for one in found
     ]
-    columns = ("step", "node", "channel", "bytes", "began from", "applied in", "task", "namespace")
-    screen.table(columns, rows, right=("step", "bytes"), ids=("began from", "applied in", "task"))
+    columns = ("step", "node", "channel", "bytes", "began from", "applied in", "task")
+    screen.table(
+        (*columns, "namespace") if in_subgraphs else columns,
+        rows,
+        right=("step", "bytes"),
+        ids=("began from", "applied in", "task"),
+    )
     return 0
 
 
@@ -143,8 +150,9 @@ def _history(
         savers.thread(thread)
         found = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not found:
-        screen.note(
-            f"channel {screen.named(channel)} has no value in namespace {screen.named(ns)}: show names the channels"
+        raise EndpointError(
+            f"channel {screen.named(channel)} never had a value in {f'namespace {screen.named(ns)}' if ns else 'the root'} of thread "
+            f"{screen.named(thread)}: redis-saver show names the channels"
         )
     if as_json:
         for one in found:

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from redis_saver._cli import items
-from redis_saver._cli.arguments import Words, count, duration, refuse_embedded, words_of
+from redis_saver._cli import items, screen
+from redis_saver._cli.arguments import Json, Words, count, duration, refuse_embedded, words_of
 from redis_saver._cli.show import MAX_PROBLEMS, progress_bar, tell_problems
-from redis_saver._common.display import shown
+from redis_saver._common.display import counted, shown
 from redis_saver._migrate.engine import SAMPLE, Report, migrate
 from redis_saver._migrate.item_opening import STORE_FORMS
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, opened
@@ -41,6 +41,7 @@ class Options:
     ttl: timedelta | None = None
     replace: Literal["older", "all"] | None = None
     dry_run: bool = False
+    as_json: bool = False
 
 
 _Source: TypeAlias = Annotated[
@@ -120,6 +121,7 @@ def _migrate(
     ttl: _Ttl = None,
     replace: _Replace = None,
     dry_run: _DryRun = False,
+    as_json: Json = False,
 ) -> int:
     """Copy threads between savers with all their history, and compare.
 
@@ -127,7 +129,7 @@ def _migrate(
     A thread that differs in the target is left alone and named. With --store: copy the items of a store.
     """
     names = threads, thread_prefix, sample, store, source_prefix, target_prefix, _labels(namespace)
-    return _run(Options(source, target, *names, ttl, replace, dry_run))
+    return _run(Options(source, target, *names, ttl, replace, dry_run, as_json))
 
 
 def _export(
@@ -140,13 +142,14 @@ def _export(
     store: _Store = False,
     source_prefix: _SourcePrefix = None,
     namespace: _Labels = None,
+    as_json: Json = False,
 ) -> int:
     """Write threads with all their history to a file, or with --store the items of a store.
 
     The file appears under its name when it is complete.
     """
     names = threads, thread_prefix, sample, store, source_prefix
-    return _run(Options(source, _file(target), *names, namespace=_labels(namespace)))
+    return _run(Options(source, _file(target), *names, namespace=_labels(namespace), as_json=as_json))
 
 
 def _import(
@@ -161,6 +164,7 @@ def _import(
     ttl: _Ttl = None,
     replace: _Replace = None,
     dry_run: _DryRun = False,
+    as_json: Json = False,
 ) -> int:
     """Read threads, or the items of a store, from a file that export wrote.
 
@@ -169,7 +173,7 @@ def _import(
     given = Options(
         _file(source), target, threads, thread_prefix, sample, target_prefix=target_prefix, namespace=_labels(namespace)
     )
-    return _run(dataclasses.replace(given, ttl=ttl, replace=replace, dry_run=dry_run))
+    return _run(dataclasses.replace(given, ttl=ttl, replace=replace, dry_run=dry_run, as_json=as_json))
 
 
 def _labels(uses: Sequence[str] | None) -> Sequence[str] | None:
@@ -222,7 +226,7 @@ def _move_threads(given: Options) -> int:
     ):
 
         def progress(report: Report) -> None:
-            show(report.threads, report.total, f"{report.checkpoints:,} checkpoints")
+            show(report.threads, report.total, f"{counted(report.checkpoints, 'checkpoint')}")
 
         report = migrate(
             source,
@@ -233,7 +237,10 @@ def _move_threads(given: Options) -> int:
             dry_run=given.dry_run,
             progress=progress,
         )
-    _tell(report, dry_run=given.dry_run)
+    if given.as_json:
+        screen.emit(report)
+    else:
+        _tell(report, dry_run=given.dry_run)
     if given.thread_prefix and not report.total:
         sys.stderr.write(f"no thread's name begins with {shown(given.thread_prefix)}\n")
     return 1 if report.conflicts or report.failed else 0
@@ -242,10 +249,10 @@ def _move_threads(given: Options) -> int:
 def _tell(report: Report, *, dry_run: bool) -> None:
     would = "to be " if dry_run else ""
     lines = [
-        f"{report.threads:,} threads: {report.moved:,} {would}copied, {report.completed:,} {would}completed, {report.unchanged:,} there already, "
-        f"{len(report.conflicts):,} conflicts, {len(report.failed):,} failed",
-        f"{report.checkpoints:,} checkpoints and {report.writes:,} groups of pending writes {would}written, "
-        f"{report.compared:,} checkpoints compared, {report.seconds:.1f} s",
+        f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}completed, {report.unchanged:,} there already, "
+        f"{counted(len(report.conflicts), 'conflict')}, {len(report.failed):,} failed",
+        f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}written, "
+        f"{counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     for kind, found in (("conflict", report.conflicts), ("failed", report.failed)):

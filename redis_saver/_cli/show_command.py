@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint.delta import unstored
@@ -98,7 +99,7 @@ class _Values:
     def show(self, found: CheckpointTuple) -> None:
         """Print channels and pending writes."""
         channels = found.checkpoint["channel_values"]
-        rows = [[screen.named(name), type(value).__name__, self._text(value)] for name, value in channels.items()]
+        rows = [[screen.named(name), type(value).__name__, *self._texts(value)] for name, value in channels.items()]
         screen.line("channels" if rows else "no channel has a value")
         self._print(rows)
         if missing := sorted(unstored(found.metadata)):
@@ -107,7 +108,7 @@ class _Values:
                 f"not shown, as this checkpoint has no snapshot of it: {named}; redis-saver writes tells what was written"
             )
         pending = [
-            [screen.named(task), screen.named(channel), self._text(value)]
+            [screen.named(task), screen.named(channel), *self._texts(value)]
             for task, channel, value in found.pending_writes or ()
         ]
         if pending:
@@ -118,14 +119,20 @@ class _Values:
         if not (self._whole or self._raw):
             screen.table(("", "", ""), rows)
             return
-        for name, kind, text in rows:
-            screen.line(f"{name} ({kind}): {text}")
+        for name, kind, *texts in rows:
+            screen.line(f"{name} ({kind}):" if len(texts) > 1 else f"{name} ({kind}): {texts[0]}")
+            for text in texts if len(texts) > 1 else ():
+                screen.line(f"  {text}")
 
-    def _text(self, value: Any) -> str:
+    def _texts(self, value: Any) -> Sequence[str]:
+        """A value as lines: one line, but a line for each message of a list shown as a whole."""
         if self._raw:
             kind, data = self._serde.dumps_typed(value)
-            return f"{screen.named(kind)} {data!r}"
-        return repr(screen.plain(value)) if self._whole else screen.gist(value)
+            return [f"{screen.named(kind)} {data!r}"]
+        if not self._whole:
+            return [screen.gist(value)]
+        each = value if isinstance(value, list) and any(isinstance(item, BaseMessage) for item in value) else [value]
+        return [repr(screen.plain(item)) for item in each]
 
     def as_json(self, found: CheckpointTuple) -> Any:
         """The checkpoint, for JSON."""

@@ -13,11 +13,11 @@ from rich.text import Text
 from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.threads import ANY, ThreadQuery, ThreadState
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import Json, Postgres, Prefix, Redis, count
+from redis_saver._cli.arguments import Json, OneOfTwo, Postgres, Prefix, Redis, count, span
 from redis_saver._cli.opening import opened_savers
 from redis_saver._cli.overview import OTHER_PREFIX, about, state_of
 from redis_saver._common import times
-from redis_saver._common.display import printable
+from redis_saver._common.display import counted, printable
 from redis_saver._tiered.all_threads import Damaged
 
 Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
@@ -35,7 +35,7 @@ _CODES = "Exit code: 0; 1, some threads are damaged (stderr names them, and the 
 
 def add(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("threads", epilog=_CODES)(_threads)
+    app.command("threads", cls=OneOfTwo, epilog=_CODES)(_threads)
 
 
 def _moment(text: str | datetime) -> datetime:
@@ -49,14 +49,6 @@ def _moment(text: str | datetime) -> datetime:
     if (found := times.moment(text)) is None:
         raise typer.BadParameter(f"{screen.named(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z.")
     return found
-
-
-def _span(text: str | timedelta) -> timedelta:
-    """Read a duration."""
-    try:
-        return text if isinstance(text, timedelta) else times.parse(text, name="")
-    except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("=")) from error
 
 
 def _threads(
@@ -84,7 +76,7 @@ def _threads(
     ] = 0,
     expires_within: Annotated[
         timedelta | None,
-        typer.Option(metavar="DURATION", parser=_span, help="Only threads that expire within this time, such as 1h."),
+        typer.Option(metavar="DURATION", parser=span, help="Only threads that expire within this time, such as 1h."),
     ] = None,
     pinned: Annotated[
         bool | None, typer.Option("--pinned/--not-pinned", help="Only threads that are pinned, or that are not.")
@@ -127,7 +119,7 @@ def _threads(
             else:
                 _show(found, has_cold=savers.has_cold)
                 more = f", {counts.threads - len(found):,} of them not shown" if counts.threads > len(found) else ""
-                screen.note(f"{counts.threads:,} threads, {counts.bytes:,} bytes{more}")
+                screen.note(f"{counted(counts.threads, 'thread')}, {counted(counts.bytes, 'byte')}{more}")
                 if asked == ANY and not counts.threads and not counts.damaged:
                     screen.note(f"none under prefix {screen.named(prefix)}: {OTHER_PREFIX}")
     return 1 if counts.damaged else 0

@@ -17,6 +17,7 @@ from redis_saver._cli import screen
 from redis_saver._cli.arguments import LOOKING, AnyNamespace, Json, Limit, Prefix, Redis, Thread
 from redis_saver._cli.lanes import lanes
 from redis_saver._cli.opening import opened_savers
+from redis_saver._common.display import counted
 
 _MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 
@@ -69,7 +70,7 @@ def _tree(
     if not found:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
     if len(found) == limit:
-        screen.note(f"the newest {limit:,} checkpoints; --limit shows more")
+        screen.note(f"only the newest {counted(limit, 'checkpoint')}; --limit shows more")
     return 0
 
 

@@ -37,6 +37,11 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {printable(str(error))}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 thread`, `2,000 threads`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def kind_of(given: object) -> str:
     """The class of what a caller passed. Its `repr` is not shown: that of a client (redis-py 6), or a URL, has a password in it."""
     module = re.sub(r"^(redis_saver)\._.*", r"\1", type(given).__module__)  # where users find ours

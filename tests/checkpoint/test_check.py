@@ -646,7 +646,7 @@ async def test_a_thread_that_ends_before_its_turn(capsys: pytest.CaptureFixture[
 
     with RedisSaver.from_conn_string(url_of("redis"), prefix="check-ends") as saver:
         monkeypatch.setattr(RedisSaver, "check", after_its_end)
-        for words, code, said in ((["--all"], 0, "1 threads: 1 sound, 0 not"), (["gone", "t"], 1, "'t': sound")):
+        for words, code, said in ((["--all"], 0, "1 thread: 1 sound, 0 not"), (["gone", "t"], 1, "'t': sound")):
             for thread in ("gone", "t"):
                 await put(Uniform(saver), config(thread), {"n": 1})
             found = ran(capsys, *where, *words)

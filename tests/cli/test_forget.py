@@ -128,10 +128,10 @@ async def test_without_yes_nothing_is_deleted_and_all_is_counted(
     said = capsys.readouterr()
     assert said.out.splitlines() == [
         "thread 'user-1*%\\n': 3 checkpoints",
-        "thread 'user-1:a': 1 checkpoints",
+        "thread 'user-1:a': 1 checkpoint",
         "thread 'user-1:b': 2 checkpoints",
         f"namespace ('memories', 'user-1') in {place.url}: 4 items",
-        f"namespace ('notes', 'user-1', 'private') in {place.url}: 1 items",
+        f"namespace ('notes', 'user-1', 'private') in {place.url}: 1 item",
         "Nothing was deleted. --yes deletes 3 threads with 6 checkpoints, and 5 items",
     ]
     assert place.left() == before and said.err == ""
@@ -210,7 +210,7 @@ async def test_what_cannot_be_deleted_is_named_and_all_else_goes(
     assert place.forget(*MINE, "--yes") == 1
     said = capsys.readouterr()
     assert said.err.count("not deleted: ") == 1 and "namespace ('memories', 'user-1')" in said.err
-    assert said.out == "Deleted 3 threads with 6 checkpoints, and 1 items\n"
+    assert said.out == "Deleted 3 threads with 6 checkpoints, and 1 item\n"
     raw.hset(items, "@state", kept[0])
     assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
 

@@ -173,8 +173,8 @@ def test_a_namespace_alone(places: Places, lived: dict[str, str], kind: str, tmp
         assert {item.namespace for item in source.items(())} == {MEMORIES, DEEP}
         assert {item.namespace for item in source.items(DEEP[:3])} == {DEEP}
     there = places.url(kind)
-    assert Ran("migrate", lived[kind], there, "--store", "--namespace", "one").out.startswith("1 items: 1 copied")
-    assert Ran("import", str(file), there, "--namespace", *DEEP).out.startswith("1 items: 1 copied")
+    assert Ran("migrate", lived[kind], there, "--store", "--namespace", "one").out.startswith("1 item: 1 copied")
+    assert Ran("import", str(file), there, "--namespace", *DEEP).out.startswith("1 item: 1 copied")
     none = Ran("import", str(file), there, "--namespace", "nobody")
     assert none.code == 0 and none.err == "no item's namespace begins with ('nobody',)\n"
     assert len(all_of(there)) == 2
@@ -217,10 +217,10 @@ def test_rows_of_postgres_that_expired_and_were_not_swept(places: Places, here: 
         with psycopg.connect(url) as connection:
             connection.execute("UPDATE store SET expires_at = now() - interval '1 second'")
     assert Ran("migrate", there, here, "--store").out.startswith(
-        "1 items: 0 copied, 0 replaced, 0 there already, 1 expired"
+        "1 item: 0 copied, 0 replaced, 0 there already, 1 expired"
     )
     put(here, "gone", {"at": "here"})
-    assert Ran("migrate", here, back, "--store").out.startswith("1 items: 1 copied")
+    assert Ran("migrate", here, back, "--store").out.startswith("1 item: 1 copied")
     assert value_of(back, "gone") == {"at": "here"}
 
 
@@ -441,7 +441,7 @@ def test_classes_need_not_be_known_and_bytes_stay(places: Places, here: str, tmp
             command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=280
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        assert done.stdout.startswith("1 items: 1 copied")
+        assert done.stdout.startswith("1 item: 1 copied")
     assert all_of(there) == all_of(here)
     with opened(there) as old, opened(here) as new:
         records = [
@@ -664,7 +664,7 @@ def test_a_file_that_somebody_made_does_no_harm(tmp_path: Path, here: str) -> No
     file.write_bytes(sealed(*records, ["end", len(records)]))
     ran = Ran("import", str(file), here)
     assert ran.code == 1 and ran.out.startswith(
-        "9 items: 3 copied, 0 replaced, 0 there already, 0 expired, 1 conflicts, 5 failed"
+        "9 items: 3 copied, 0 replaced, 0 there already, 0 expired, 1 conflict, 5 failed"
     )
     found = {one[0][-1]: one[1:] for one in all_of(here)}
     assert found.keys() == {"k", "wild", "first"} and found["k"][0] == {"n": 1}

@@ -439,7 +439,7 @@ def test_keys_and_deadlines_of_ours(places: Places, lived: dict[str, str]) -> No
     with RedisSaver.from_conn_string(here, prefix="mine") as saver:
         assert 290 < saver.get_thread_ttl("other").total_seconds() <= 300
         assert saver.get_thread("user-chat") is None
-    assert Ran("migrate", here, here, "--source-prefix", "mine").out.startswith("1 threads: 1 copied")
+    assert Ran("migrate", here, here, "--source-prefix", "mine").out.startswith("1 thread: 1 copied")
     with RedisSaver.from_conn_string(here) as saver:
         assert saver.get_thread_ttl("other") is None
 
@@ -454,7 +454,7 @@ def test_what_the_target_has_otherwise_is_left_alone(places: Places, lived: dict
         chat(new).invoke({"messages": [HumanMessage("mine")]}, of("user-chat"))
         before = all_of(new, "user-chat")
     ran = Ran("migrate", lived["inmem"], here)
-    assert ran.code == 1 and "1 conflicts" in ran.out and "4 copied" in ran.out
+    assert ran.code == 1 and "1 conflict," in ran.out and "4 copied" in ran.out
     assert ran.err.startswith("conflict: thread 'user-chat': ") and "has 3 checkpoints that" in ran.err
     with places.saver(here) as new:
         assert all_of(new, "user-chat") == before
