@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
+from threading import BoundedSemaphore
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.arguments import Refused
+from redis_saver._inspector.arguments import Refused, asked
 from redis_saver._inspector.changes import Changes
 from redis_saver._inspector.checkpoint_pages import CheckpointPages
 from redis_saver._inspector.guard import LOOPBACK, Guard, form_token
@@ -25,6 +26,9 @@ from redis_saver._inspector.values import Mask
 from redis_saver._inspector.without_cold import FallbackToRedis
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
+_NOT_FOUND = 404
+VALUES_AT_ONCE = 2
+"""The number of pages that read values at the same time. More wait, because each may hold a few times the bytes of a checkpoint."""
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -69,9 +73,10 @@ def app(
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
     pages = Pages(about)
-    shown_pages = _pages_of(source, pages, mask)
+    turns = BoundedSemaphore(VALUES_AT_ONCE)
+    shown_pages = _pages_of(source, pages, mask, turns)
     if source.tiers is not None:
-        of_redis = _pages_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), mask)
+        of_redis = _pages_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), mask, turns)
         fallback = FallbackToRedis(say)
         shown_pages = {name: fallback.around(page, of_redis[name]) for name, page in shown_pages.items()}
     routes = [Route(f"/{name}", page) for name, page in shown_pages.items()]
@@ -79,13 +84,18 @@ def app(
     if allow_changes:
         routes.append(Route("/change", Changes(source, secret).change, methods=["POST"]))
 
-    statuses: dict[type[Exception], int] = {ThreadNotFound: 404, Refused: 400, NotImplementedError: 400}
+    statuses: dict[type[Exception], int] = {ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400}
     statuses[RedisSaverError] = 500
     statuses.update(dict.fromkeys(source.failures, 503))
 
     def fail(request: Request, error: Exception) -> Response:
         status = next(status for kind, status in statuses.items() if isinstance(error, kind))
-        return pages.page(request, "error.html", status=status, wrong=say(error))
+        near = (
+            source.near(asked(request).get("id", ""))
+            if request.url.path.endswith("/thread") and status == _NOT_FOUND
+            else ()
+        )
+        return pages.page(request, "error.html", status=status, wrong=say(error), near=near)
 
     return Starlette(
         routes=routes,
@@ -94,14 +104,29 @@ def app(
     )
 
 
-def _pages_of(source: Source, pages: Pages, mask: Sequence[str]) -> Mapping[str, Callable[[Request], Response]]:
+def _pages_of(
+    source: Source, pages: Pages, mask: Sequence[str], turns: BoundedSemaphore
+) -> Mapping[str, Callable[[Request], Response]]:
     """The functions that answer, by the path of their page."""
     threads, checkpoints = ThreadPages(source, pages), CheckpointPages(source, pages, Mask(mask))
-    named = (
-        *(threads.thread, threads.newer, threads.cost, threads.channel, threads.writes),
-        *(checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff),
-    )
-    return {"": threads.threads, **{page.__name__: page for page in named}}
+    light = (threads.newer, threads.cost, threads.channel, threads.writes)
+    heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
+    return {
+        "": threads.threads,
+        **{page.__name__: page for page in light},
+        **{page.__name__: _in_turn(page, turns) for page in heavy},
+    }
+
+
+def _in_turn(page: Callable[[Request], Response], turns: BoundedSemaphore) -> Callable[[Request], Response]:
+    """A page that reads values only while few others do."""
+
+    @wraps(page)
+    def answer(request: Request) -> Response:
+        with turns:
+            return page(request)
+
+    return answer
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint import auditing, delta, reading, threads
+from redis_saver._checkpoint import auditing, delta, listing, reading, threads
 from redis_saver._checkpoint.audit_records import Entry, Size, VersionInfo, WriteHead, WriteInfo
 from redis_saver._checkpoint.diff import CheckpointDiff, compare, differs
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
@@ -32,6 +34,8 @@ MAX_CHANNELS = 200
 
 
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
+_NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
+"""How long to look for names that resemble one, and the longest name that is compared: the time of a comparison grows with the square of it."""
 
 
 class Source:
@@ -85,6 +89,23 @@ class Source:
                 f"thread {shown(name)} is not there: it was never written, was deleted, or has expired"
             )
         return found
+
+    def near(self, name: str) -> list[str]:
+        """The names of a few threads in Redis that resemble this one, or contain it. Looks for at most a second."""
+        containing, end = list[str](), time.monotonic() + _NEAR_SECONDS
+        if not name or len(name) > _NEAR_LENGTH:
+            return []
+
+        def names_there() -> Iterator[str]:
+            stream = _until(lambda: time.monotonic() > end, listing.scan_threads(self._context))
+            for other in driver_of(self._hot).stream(stream):
+                if len(other) <= _NEAR_LENGTH:
+                    if name.lower() in other.lower() and len(containing) < _MAX_LISTED:
+                        containing.append(other)
+                    yield other
+
+        close = difflib.get_close_matches(name, names_there(), _MAX_LISTED)
+        return list(dict.fromkeys([*close, *containing]))[:_MAX_LISTED]
 
     def in_redis(self, name: str) -> ThreadInfo | None:
         """What Redis has of a thread: one round trip, and no other server is asked."""

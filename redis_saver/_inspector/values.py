@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, time, timedelta, timezone
@@ -77,8 +78,21 @@ class Mask:
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
 
 
+class _Part:
+    """A part of a value while its tree grows."""
+
+    def __init__(self, name: object, value: object, at: At, depth: int, elements: list[tuple[Any, Any]] | None) -> None:
+        self.name, self.value, self.at, self.depth, self.elements = name, value, at, depth, elements
+        self.is_masked, self.first = False, 0
+        self.children: list[_Part] = []
+
+
 class Trees:
-    """Makes the trees of one page, which has so many elements at the most."""
+    """Makes the trees of one page, which show at most `NODES` elements in all.
+
+    A tree grows level by level. So it shows the siblings of an element before the children of any of them, and each element that is not
+    opened has a page of its own.
+    """
 
     def __init__(self, mask: Mask) -> None:
         """Hide what the mask says."""
@@ -92,33 +106,46 @@ class Trees:
             value: The value.
             at: Where it is inside of its channel.
             first: The first of its elements to show.
-            whole: Whether a text is shown in full, as far as `WHOLE_TEXT` goes.
+            whole: True to show a text in full, up to `WHOLE_TEXT` characters.
         """
-        return self._node(name, value, at, (first, WHOLE_TEXT if whole else TEXT), 0)
+        root = self._part(name, value, at, 0)
+        root.first = first
+        waiting = deque([root])
+        while waiting:
+            part = waiting.popleft()
+            shown = (part.elements or ())[part.first : part.first + CHILDREN] if part.depth < DEPTH else ()
+            if part is root:
+                shown = shown[: max(0, self._left)]
+            elif len(shown) > self._left:
+                continue
+            self._left -= len(shown)
+            for position, (key, child) in enumerate(shown, part.first):
+                part.children.append(self._part(key, child, (*part.at, position), part.depth + 1))
+            waiting.extend(part.children)
+        return _node(root, WHOLE_TEXT if whole else TEXT)
 
     def masked(self, name: object, value: object, at: At = ()) -> Node:
         """What stands for a value that is hidden."""
         return Node(name, type(value).__name__, at, is_masked=True)
 
-    def _node(self, name: object, value: object, at: At, span: tuple[int, int], depth: int) -> Node:
-        kind = type(value).__name__
-        self._left -= 1
-        if self._mask.hides(name):
-            return self.masked(name, value, at)
-        found = elements(value)
-        if found is None:
-            text = _text(value)
-            cut = len(text) > span[1]
-            return Node(name, kind, at, visible(text[: span[1]]), is_cut=cut)
-        first, children = span[0], list[Node]()
-        if depth < DEPTH:
-            for position, (key, one) in enumerate(found[first : first + CHILDREN], first):
-                if self._left <= 0:
-                    break
-                children.append(self._node(key, one, (*at, position), (0, TEXT), depth + 1))
-        return Node(
-            name, kind, at, None, len(found), tuple(children), is_cut=first > 0 or first + len(children) < len(found)
-        )
+    def _part(self, name: object, value: object, at: At, depth: int) -> _Part:
+        is_masked = self._mask.hides(name)
+        part = _Part(name, value, at, depth, None if is_masked else elements(value))
+        part.is_masked = is_masked
+        return part
+
+
+def _node(part: _Part, length: int) -> Node:
+    """A part with its children as it is shown, a text up to this length."""
+    kind = type(part.value).__name__
+    if part.is_masked:
+        return Node(part.name, kind, part.at, is_masked=True)
+    if part.elements is None:
+        text = _text(part.value)
+        return Node(part.name, kind, part.at, visible(text[:length]), is_cut=len(text) > length)
+    children, count = tuple(_node(child, TEXT) for child in part.children), len(part.elements)
+    is_cut = part.first > 0 or len(children) < count
+    return Node(part.name, kind, part.at, None, count, children, is_cut=is_cut)
 
 
 def elements(value: object) -> list[tuple[Any, Any]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -41,7 +42,8 @@ from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.audit_records import Entry
-from redis_saver._inspector import first_change, graph, thread_list, without_cold
+from redis_saver._inspector import app, first_change, graph, thread_list, without_cold
+from redis_saver._inspector.source import Source
 
 
 def embedded() -> RedisSaver:
@@ -361,6 +363,52 @@ async def test_a_long_value_comes_in_pages() -> None:
                 )
             assert sorted(set(seen)) == list(range(120)), channel
         assert "x" * 9000 in (await client.get(page("value", thread="t", channel="text"))).text
+
+
+async def test_all_parts_of_large_containers_can_be_reached() -> None:
+    """Siblings are shown before any of them is opened, and each that is not opened has a page of its own."""
+    saver = embedded()
+    value = {
+        f"k{at}": {f"j{below}": [f"{at}-{below}-{end}" for end in range(45)] for below in range(45)} for at in range(60)
+    }
+    await put(Uniform(saver), config("t"), {"nested": value})
+    async with browser(saver) as client:
+        text = (await client.get(page("value", thread="t", channel="nested"))).text
+        assert all(f">k{at}<" in text for at in range(50)) and ">k50<" not in text
+        (following,) = {link for link in links(text) if "first=50" in link}
+        rest = (await client.get(following)).text
+        assert all(f">k{at}<" in rest for at in range(50, 60))
+        for at in ("49", "49.44"):
+            (url,) = {link for link in links(text) if f"at={at}" in link.split("&")}
+            text = (await client.get(url)).text
+        assert len(set(re.findall(r"49-44-\d+", text))) == 45
+
+
+async def test_few_pages_read_values_at_the_same_time(looked_at: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, most, find = set[object](), 0, Source.find
+
+    def counted(source: Source, address: Any) -> Any:
+        nonlocal most
+        mine = object()
+        reading.add(mine)
+        most = max(most, len(reading))
+        time.sleep(0.02)
+        reading.remove(mine)
+        return find(source, address)
+
+    monkeypatch.setattr(Source, "find", counted)
+    async with browser(looked_at) as client:
+        answers = await asyncio.gather(*(client.get(page("checkpoint", thread="waits")) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200} and most == app.VALUES_AT_ONCE
+
+
+async def test_a_name_that_is_not_there_brings_near_ones(looked_at: RedisSaver) -> None:
+    async with browser(looked_at) as client:
+        for name, near in {"many-7": "many-1", "wait": "waits", "ANY-2": "many-2"}.items():
+            answer = await client.get(page("thread", id=name))
+            assert answer.status_code == 404 and page("thread", id=near) in links(answer.text), name
+        for name in ("nothing like it", "x" * 10_000):
+            assert "a name like that" not in (await client.get(page("thread", id=name))).text
 
 
 async def test_where_values_are_masked_an_error_quotes_none() -> None:
