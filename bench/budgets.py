@@ -19,6 +19,7 @@ from bench.options import COUNTING
 from bench.workloads.capacity import CALLERS, PROCESSES
 from bench.workloads.delta import DELTA, LENGTHS, PLAIN
 from bench.workloads.reads import THREADS
+from bench.workloads.waiting import BEHIND_ONE, WAITERS
 
 Rows = list[dict[str, Any]]
 Budget = dict[str, Any]
@@ -77,6 +78,7 @@ def judge(rows: Rows) -> list[Budget]:
     budget("bytes of a put, 1,000 messages: x 100 messages", measured, 2)
     judge_delta(rows, budget)
     judge_tiers(rows, budget)
+    judge_waiting(rows, budget)
     measured = ours(rows, "median", workload="overheads", option=COUNTING, metric="turn: work, x without")
     budget("counting, work of a turn: x without", measured, 1.01)
     return budgets
@@ -98,6 +100,19 @@ def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
     callers = PROCESSES * CALLERS
     measured = ours(rows, "of_raw_calls", workload="capacity", metric="server time a call", callers=callers)
     budget(f"server time a call, {callers} callers: x {RAW_CALLS}", measured, 2)
+
+
+def judge_waiting(rows: Rows, budget: Callable[..., None]) -> None:
+    """Waiters get a thread soon after it is given back, and cost the server little."""
+    for flavour in ("sync", "async"):
+        for waiters, limit in zip(WAITERS, (0.8, 1.8), strict=True):
+            wanted: dict[str, Any] = {"workload": "waiting", "waiters": waiters, "flavour": flavour}
+            budget(
+                f"{waiters} waiters, {flavour}, s", ours(rows, "median", **wanted, metric="all had the thread"), limit
+            )
+            budget(f"{waiters} waiters, {flavour}: handover, ms", ours(rows, "median", **wanted, metric="handover"), 20)
+    measured = ours(rows, "median", workload="waiting", metric="server's share of a core")
+    budget(f"{BEHIND_ONE} waiters: the server's share of a core, %", measured, 2)
 
 
 def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:

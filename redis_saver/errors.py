@@ -330,6 +330,18 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     return NotOwner(said, printable(by), moment)
 
 
+def others_wait(key: bytes) -> NotOwner:
+    """The error for a waiter whose time is over while the thread is left to another waiter.
+
+    Args:
+        key: The key of the queue.
+    """
+    return NotOwner(
+        f"other runs wait for the thread and come first (in {_named([key])}). Nothing was written. "
+        "Wait longer, or take the thread with on_busy='take'"
+    )
+
+
 class _Wrapping:
     """Turns whatever a serializer raises into one of our errors, which says where it happened. The cause stays attached.
 

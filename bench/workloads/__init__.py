@@ -21,6 +21,7 @@ from bench.workloads import (
     store_vectors,
     throughput,
     tiers,
+    waiting,
 )
 
 WORKLOADS: dict[str, Callable[[Run], None]] = {
@@ -39,6 +40,7 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
         tiers,
         reads,
         overheads,
+        waiting,
         store,
         store_vectors,
     )

@@ -1,42 +1,84 @@
--- Takes a thread for its next owner.
+-- Takes a thread for its next owner, or queues a waiter for it.
 --
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
+-- KEYS[2] waiters    sorted set  <prefix>:{<thread>}:waiters
 -- ARGV[1] nonce      16 hex digits that name this owner
--- ARGV[2] lease      milliseconds for which it is owned, unless that is renewed
--- ARGV[3] kept       milliseconds for which the key stays behind that, so that who was late may go on if nobody took the thread
--- ARGV[4] mode       'free' where it is not to be taken from an owner whose lease lasts; 'any'
+-- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
+-- ARGV[3] kept       milliseconds for which the key outlives the lease, in which a late owner may go on
+-- ARGV[4] mode       'free': take it unless a lease lasts; 'wait': so, in order of arrival; 'any': take it anyway
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
 -- ARGV[6] by         who the owner says it is, in printable ASCII
+-- ARGV[7] arrival    of a waiter that polls again: the arrival that the last reply named; else '0'
 --
--- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last one. Asked again by the same owner, it answers
--- the same.
+-- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last epoch.
+-- The same owner gets the same answer again.
+--
+-- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
+-- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. A poll renews that score,
+-- but not each time, so most polls only read. A waiter that was late has lost its members, and its next poll restores
+-- them from `arrival`. The key expires with its last waiter.
+--
+-- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned. The others only
+-- have to learn in time that they are the first, so they poll 20 ms later for each waiter ahead of them.
 -- Returns a list that begins with a code
---   OWNED  0  (record, milliseconds left) somebody else has it
+--   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others have it, or come first
 --   TAKEN  1  (record) the caller has it
 -- Errors: none of ours.
 
 --- @include lib/owner
 
-local owner = KEYS[1]
+local owner, waiters = KEYS[1], KEYS[2]
 local OWNED, TAKEN = 0, 1
 local MAX_EPOCH = 2 ^ 53 -- above that Lua's numbers leave some out
-local nonce, lease, kept, mode, run, by = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local MIN_PAUSE, MAX_PAUSE_OF_FIRST, MAX_PAUSE, PAUSE_PER_WAITER = 10, 100, 600, 20 -- milliseconds
+local LATE = 400 -- milliseconds after which a waiter that does not poll is skipped
+local FIRST_ARRIVAL = '100000000000000' -- above all times in milliseconds, below all in microseconds
+local nonce, lease, kept, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local run, by, arrival = ARGV[5], ARGV[6], ARGV[7]
+
+-- The number of live waiters who arrived before the caller. Removes those who are gone.
+local function count_ahead(millis)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', millis)) do
+    redis.call('ZREM', waiters, gone, 'arrival ' .. string.sub(gone, 7))
+  end
+  return redis.call('ZCOUNT', waiters, FIRST_ARRIVAL, '(' .. arrival)
+end
+
+-- Keeps the caller's place in the queue until its next poll.
+local function stay_in_queue(millis, pause)
+  local alive = redis.call('ZSCORE', waiters, 'alive ' .. nonce)
+  if alive and alive - millis > pause + LATE / 2 then return end
+  local deadline = string.format('%.0f', millis + pause + LATE)
+  redis.call('ZADD', waiters, arrival, 'arrival ' .. nonce, deadline, 'alive ' .. nonce)
+  if redis.call('PTTL', waiters) < pause + LATE then redis.call('PEXPIREAT', waiters, deadline) end
+end
 
 local record = redis.call('GET', owner)
-local held, until_then, _, held_run = owner_of(record)
+local held, until_then, since, held_run = owner_of(record)
 local now = redis.call('TIME')
+local micros = string.format('%.0f', now[1] * 1000000 + now[2])
 local millis = now[1] * 1000 + math.floor(now[2] / 1000)
-local epoch, before = now[1] * 1000000 + now[2], '-'
-if held then
-  local last, name = string.match(held, '^(%d+)%-(%x+)$')
-  if name == nonce then return { TAKEN, record } end
-  local left = until_then - millis
-  if left > 0 then
-    if mode ~= 'any' then return { OWNED, record, left } end
-    before = held_run == '-' and '?' or held_run
+local epoch, before, last, name = now[1] * 1000000 + now[2], '-'
+if held then last, name = string.match(held, '^(%d+)%-(%x+)$') end
+if name == nonce then return { TAKEN, record } end
+
+local is_owned, ahead = held and until_then - millis > 0, 0
+if mode == 'wait' then
+  if arrival == '0' then
+    arrival = string.format('%.0f', redis.call('ZSCORE', waiters, 'arrival ' .. nonce) or micros)
   end
-  if #last <= 16 and last + 1 < MAX_EPOCH then epoch = math.max(epoch, last + 1) end
+  ahead = count_ahead(millis)
 end
-local taken = string.format('%.0f-%s %.0f %.0f %s %s %s', epoch, nonce, millis + lease, now[1] * 1000000 + now[2], run, before, by)
+if mode ~= 'any' and (is_owned or ahead > 0) then
+  local owned_for = is_owned and millis - since / 1000 or 0
+  local of_first = math.min(math.max(owned_for / 100, MIN_PAUSE), MAX_PAUSE_OF_FIRST)
+  local pause = math.min(math.floor(of_first) + ahead * PAUSE_PER_WAITER, MAX_PAUSE)
+  if mode == 'wait' then stay_in_queue(millis, pause) end
+  return { OWNED, is_owned and record or '', pause, arrival }
+end
+if mode == 'wait' then redis.call('ZREM', waiters, 'arrival ' .. nonce, 'alive ' .. nonce) end
+if is_owned then before = held_run == '-' and '?' or held_run end
+if held and #last <= 16 and last + 1 < MAX_EPOCH then epoch = math.max(epoch, last + 1) end
+local taken = string.format('%.0f-%s %.0f %s %s %s %s', epoch, nonce, millis + lease, micros, run, before, by)
 redis.call('SET', owner, taken, 'PX', string.format('%.0f', lease + kept))
 return { TAKEN, taken }

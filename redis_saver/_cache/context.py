@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -113,7 +112,7 @@ def _milliseconds(key: FullKey, ttl: object, default: int | None) -> int | None:
         return default
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
         raise TypeError(f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL is a number of seconds, or None")
-    if not math.isfinite(ttl) or not 0.001 <= ttl <= _MAX_SECONDS:
+    if not 0.001 <= ttl <= _MAX_SECONDS:
         raise ValueError(
             f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL lies between 0.001 seconds and a hundred years. "
             "To keep a node out of the cache, give it no cache_policy"

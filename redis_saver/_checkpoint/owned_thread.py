@@ -83,7 +83,7 @@ class Ownership:
     async def __aenter__(self) -> RunnableConfig:
         taking = self._taking()
         try:
-            return self._begin(await self._driver.arun(taking))
+            return self._begin(await self._driver.arun_sleeping(taking))
         except BaseException as error:
             self._not_begun(error)
             raise
@@ -103,13 +103,12 @@ class Ownership:
             raise RuntimeError(
                 f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
             )
-        self._nonce = os.urandom(8).hex()
+        self._nonce, self._pid = os.urandom(8).hex(), os.getpid()
         return self._take(self._terms, self._nonce)
 
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
         self._token = self._held.token = record.token
-        self._pid = os.getpid()
         self._renewing = loops.start(self._renew())
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
@@ -120,9 +119,13 @@ class Ownership:
         return config
 
     def _not_begun(self, error: BaseException) -> None:
-        """The block does not begin. The server may have given the thread to it all the same: then it is given back, and nobody waits for that."""
+        """Leave the queue, and give back a thread that the server may have given to this block. Nobody waits for that.
+
+        The child of a fork leaves that to its parent.
+        """
         nonce, self._nonce = self._nonce, ""
-        if not isinstance(error, NotOwner):
+        is_ours = self._pid == os.getpid()
+        if is_ours and (self._terms.on_busy == "wait" or not isinstance(error, NotOwner)):
             loops.start(self._give_back(nonce))
 
     def _end(self) -> bool:

@@ -7,7 +7,9 @@ thread was taken is refused however late it comes, and no clock decides that.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import socket
 import time
 from datetime import datetime, timedelta, timezone
@@ -18,11 +20,12 @@ from redis_saver._checkpoint import guards
 from redis_saver._checkpoint.pruning import remove_runs
 from redis_saver._common import config, limits, names, times, ttl
 from redis_saver._common.display import printable, shown
+from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
 from redis_saver._storage.context import Context
-from redis_saver.errors import decoding, not_owner
+from redis_saver.errors import decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
@@ -30,7 +33,19 @@ KEPT = 24 * 3_600_000
 _LONGEST_LEASE = timedelta(days=1)
 _RENEWALS = 3
 """How often a lease is renewed before it would run out."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_MODES = {"raise": "free", "wait": "wait", "take": "any", "rollback": "any"}
+_ARRIVAL = re.compile(rb"\d{1,16}")
+_lines: dict[tuple[Keyspace, str], dict[str, tuple[int, float]]] = {}
+"""Waiters of this process, by thread and nonce: the arrival, and until when (`time.monotonic`) the waiter counts.
+
+Only the first waiter of a thread polls. So a hundred waiters cost Redis as much as one.
+"""
+_PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
+"""Seconds that another waiter sleeps: for each waiter ahead of it, and at most."""
+_LATE = 0.4
+"""Seconds after which a waiter that did not wake up is skipped, for example because its event loop ended."""
+_MAX_PAUSE = 10_000
+"""Milliseconds. A longer pause in a reply is damage."""
 _MAX_BY = 200
 
 
@@ -161,53 +176,89 @@ def to_roll_back(terms: Terms, record: Record) -> str | None:
     return record.run_before if terms.on_busy == "rollback" else None
 
 
+class Busy(NamedTuple):
+    """A reply to a caller who did not get the thread."""
+
+    owner: Record | None
+    """None if the thread is free, and left to a waiter who came first."""
+    pause: float
+    """Seconds to the caller's next poll, if it waits."""
+    arrival: int
+    """The caller's arrival, which its next poll names. 0 if it does not wait."""
+
+
 def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
-    """Take a thread.
+    """Take a thread. A waiter polls until its turn comes. Redis keeps the order of arrival.
 
     Args:
-        context: The saver.
-        terms: How.
-        nonce: 16 hex digits that name this owner. Asked again with the same, the same is answered.
+        context: The saver on the server that knows who owns threads.
+        terms: How the thread is to be owned.
+        nonce: 16 hex digits that name this owner. The same nonce gets the same answer again.
 
     Returns:
-        What the key holds now.
+        The record that the owner key holds now.
 
     Raises:
-        NotOwner: Somebody else owns it, and it is not to be taken, or the time to wait is over.
+        NotOwner: Somebody else owns it, and the terms do not take it from them, or the time to wait is over.
     """
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
-    mode = "any" if terms.on_busy in ("take", "rollback") else "free"
     run = "-" if terms.run_id is None else quote(terms.run_id, safe="", errors="surrogatepass").replace("-", "%2D")
-    arguments = (nonce, terms.lease, KEPT, mode, run, terms.by)
-    key = context.keyspace.owner_key(terms.thread)
-    began, pause = time.monotonic(), _SHORTEST_PAUSE
+    arguments = (nonce, terms.lease, KEPT, _MODES[terms.on_busy], run, terms.by)
+    keys, arrival = context.keyspace.owner_keys(terms.thread), 0
+    deadline = math.inf if terms.wait is None else time.monotonic() + terms.wait
+    try:
+        while True:
+            reply = yield Call(scripts.TAKE_OWNERSHIP, keys, (*arguments, arrival))
+            with decoding("who owns thread {!r}", terms.thread):
+                answer = _answered(reply, nonce)
+            if isinstance(answer, Record):
+                return answer
+            if terms.on_busy != "wait" or time.monotonic() >= deadline:
+                owner = answer.owner
+                raise others_wait(keys[1]) if owner is None else not_owner(str(owner.since), owner.by, keys[0])
+            arrival = answer.arrival
+            yield from _sleep((context.keyspace, terms.thread), nonce, answer, deadline)
+    finally:
+        _leave((context.keyspace, terms.thread), nonce)
+
+
+def _sleep(thread: tuple[Keyspace, str], nonce: str, answer: Busy, deadline: float) -> Operation[None]:
+    """Sleep until the next poll or the deadline. A waiter that is not the first of this process sleeps until it is."""
+    line, arrival, pause = _lines.setdefault(thread, {}), answer.arrival, answer.pause
     while True:
-        reply = yield Call(scripts.TAKE_OWNERSHIP, (key,), arguments)
-        with decoding("who owns thread {!r}", terms.thread):
-            record, left = _answered(reply, nonce)
-        if left is None:
-            return record
-        waited = time.monotonic() - began
-        if terms.on_busy != "wait" or (terms.wait is not None and waited >= terms.wait):
-            raise not_owner(str(record.since), record.by, key)
-        until_free = max(left / 1000, _SHORTEST_PAUSE)
-        yield Sleep(min(until_free, pause, *([] if terms.wait is None else [terms.wait - waited])))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = max(0.0, min(pause, deadline - time.monotonic()))
+        line[nonce] = arrival, time.monotonic() + pause + _LATE
+        yield Sleep(pause)
+        now = time.monotonic()
+        ahead = sum(came < arrival and until > now for came, until in line.copy().values())
+        if not ahead or now >= deadline:
+            return
+        pause = min(ahead * _PAUSE_PER_WAITER, _LONGEST_PAUSE)
 
 
-def _answered(reply: Any, nonce: str) -> tuple[Record, int | None]:
-    """What `lua/checkpoint/take_ownership.lua` answers: who owns the thread, and for how many milliseconds still; None: the caller does.
+def _leave(thread: tuple[Keyspace, str], nonce: str) -> None:
+    """Leave the line of this process."""
+    line = _lines.get(thread, {})
+    line.pop(nonce, None)
+    if not line:
+        _lines.pop(thread, None)
+
+
+def _answered(reply: Any, nonce: str) -> Record | Busy:
+    """Decode the reply of `lua/checkpoint/take_ownership.lua`. A record means that the caller owns the thread.
 
     Raises:
-        ValueError, TypeError: It is no such answer.
+        ValueError, TypeError: It is no such reply.
     """
     code, raw, *rest = reply
-    record = Record.of(raw)
-    if code == OwnershipReply.TAKEN and not rest and record.token.endswith(f"-{nonce}"):
-        return record, None
-    if code == OwnershipReply.OWNED and len(rest) == 1 and isinstance(rest[0], int):
-        return record, rest[0]
+    record = Record.of(raw) if raw else None
+    if code == OwnershipReply.TAKEN and not rest and record and record.token.endswith(f"-{nonce}"):
+        return record
+    if code == OwnershipReply.OWNED:
+        pause, arrival = rest
+        if isinstance(pause, int) and 0 < pause < _MAX_PAUSE and _ARRIVAL.fullmatch(arrival):
+            return Busy(record, pause / 1000, int(arrival))
     raise ValueError(f"{shown(reply)} says neither that the thread was taken nor who else has it")
 
 
@@ -218,8 +269,11 @@ def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bo
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back, by a token, or by a nonce alone. Returns False if it was not owned by that any more."""
-    reply = yield Call(scripts.RELEASE_OWNERSHIP, (context.keyspace.owner_key(thread),), (token,))
+    """Give a thread back, by a token, or by a nonce alone, or leave its queue.
+
+    Returns False if it was not owned by that any more.
+    """
+    reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
     return _is_done(reply, thread)
 
 

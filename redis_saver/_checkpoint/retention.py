@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from redis_saver._common import times
+from redis_saver._common import config, times
 from redis_saver._common.display import shown
 
 CheckpointKey = tuple[str, str]
@@ -59,6 +59,7 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
         raise ValueError(
             f"keep_last={shown(keep_last)}: write a number of checkpoints, 1 or more; to remove all, write strategy='delete'"
         )
+    config.number("keep_last", keep_last or 1, 1, whole=True)
     return Retention(keep_last or 1, None if older_than is None else times.of(older_than, name="older_than"))
 
 

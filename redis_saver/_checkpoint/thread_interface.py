@@ -164,16 +164,20 @@ class ThreadInterface(Generic[InfoT]):
         The thread need not exist. Ownership is no part of it: `copy_thread` does not copy it. A deletion by anybody else ends it, and so does a
         copy onto the thread.
 
-        Cost: one round trip to take the thread, one to give it back, one for each third of the lease, on an OS thread in the background. Writes take none more.
+        Cost: one round trip to take the thread, one to give it back, and one in the background for each third of the
+        lease. Writes need no more round trips. The first waiter of a process polls, up to 100 times a second.
 
         Args:
             thread_id: The thread.
             lease: How long it is owned if this process dies: between a second and a day. While the block runs it is renewed. Who is late (because the
                 process was stopped, or could not reach the server) may go on as long as nobody took the thread, for a day.
-            on_busy: What happens if somebody else owns the thread, and its lease lasts. `"raise"` a `NotOwner`; `"wait"` until it is given back or the
-                lease runs out; `"take"` the thread: what the other one still writes is refused; or `"rollback"`: take it, and remove the
-                checkpoints of the other one's `run_id`, if it had one. Other threads stay as they are.
-            wait: How long to wait at the most, with `"wait"`. Then it raises `NotOwner`. None: as long as it takes.
+            on_busy: Rule for a thread that somebody else owns by a lease that lasts.
+                `"raise"`: raise `NotOwner`.
+                `"wait"`: wait until the owner gives it back, or the lease runs out. Waiters get it in order of arrival.
+                `"take"`: take the thread. What the other owner still writes is refused.
+                `"rollback"`: take it, and remove the checkpoints of the other owner's `run_id`, if it had one. Other
+                threads stay as they are.
+            wait: Longest time to wait, with `"wait"`. After it, the block raises `NotOwner`. None: no limit.
             by: Who the owner is, for people: errors, logs and `threads()` show it. Default: the host and the process.
             run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
 

@@ -15,7 +15,7 @@ from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import Json, Prefix, Redis, redis_url
 from redis_saver._cli.opening import opened_savers
-from redis_saver._cli.overview import MAX_NAMED, OTHER_PREFIX, Answers, Overview, overview
+from redis_saver._cli.overview import MAX_NAMED, OTHER_PREFIX, Answers, Overview, nested_prefixes, overview
 from redis_saver._client.clients import connect
 from redis_saver._common import times
 from redis_saver._common.display import printable
@@ -63,6 +63,7 @@ def _doctor(*, url: Redis = None, prefix: Prefix = "langgraph", as_json: Json = 
             *_of_threads(counted, prefix),
             *_of_owners(counted),
             *_of_cold(counted),
+            *_of_prefixes(driver_of(savers.hot).run(nested_prefixes(context_of(savers.hot))), prefix),
         ]
         found += [_refused(command) for command in answers.refused]
     _tell(found, as_json=as_json)
@@ -250,6 +251,14 @@ def _of_threads(counted: Overview, prefix: str) -> Iterator[Finding]:
         yield Finding("info", "threads", f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
     elif not counted.damaged:
         yield Finding("ok", "threads", f"{counted.threads:,}, all of them expire or are pinned")
+
+
+def _of_prefixes(nested: Sequence[str], prefix: str) -> Iterator[Finding]:
+    if nested:
+        shorter = min((prefix, *nested), key=len)
+        what = f"{', '.join(map(screen.named, (*nested, prefix)))}: one begins with another"
+        remedy = f"a user with ~{screen.named(shorter)}:* can use them all; docs/security.md says how to name prefixes"
+        yield Finding("info", "prefixes", what, remedy)
 
 
 def _of_owners(counted: Overview) -> Iterator[Finding]:

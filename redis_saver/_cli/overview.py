@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_saver._checkpoint import threads
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._common.names import DIRTY
+from redis_saver._common.names import DATA, DIRTY, Keyspace
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
@@ -23,6 +24,7 @@ _SOON = timedelta(hours=1)
 MAX_NAMED = 20
 """The most damaged threads that are named."""
 
+_PREFIX = re.compile(r"([^{}]+):\{[^{}]*\}:", re.DOTALL)
 OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"
 """What helps where there is no thread at all."""
 
@@ -111,6 +113,26 @@ def overview(context: Context) -> Operation[Overview]:
                 found.count(one)
     yield from _backlog(context, found)
     return found
+
+
+def nested_prefixes(context: Context) -> Operation[list[str]]:
+    """Find prefixes with threads that begin with this one and a colon, or that this one begins with.
+
+    An ACL pattern such as `~a:*` matches the keys of prefix `a:b`, too.
+    """
+    prefix, found = context.keyspace.prefix, set[str]()
+    parents = [prefix[:end] for end, letter in enumerate(prefix) if letter == ":" and end]
+    own = context.keyspace.pattern.removesuffix(b"{*}:*")
+    patterns = [Keyspace(parent).pattern[:-1] + DATA for parent in parents]
+    for pattern in (*patterns, own + b"*:{*}:" + DATA):
+        position = None
+        while len(found) < MAX_NAMED:
+            position, keys = yield Scan(pattern, position)
+            names = (_PREFIX.match(key.decode("utf-8", "replace")) for key in keys)
+            found.update(name[1] for name in names if name)
+            if position is None:
+                break
+    return sorted(found)
 
 
 def _backlog(context: Context, found: Overview) -> Operation[None]:

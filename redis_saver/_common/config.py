@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -25,6 +24,12 @@ NEWEST_KEY = "__redis_saver_newest"
 the loop's `put`, and leaves it out of metadata because of how it begins."""
 OURS = (TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY)
 """All keys that LangGraph does not know."""
+MAX_INT = 2**63 - 1
+"""The greatest number that Redis and Postgres take, and `sys.maxsize`, which some callers write for "all"."""
+_MAX_SECONDS = 10**9
+"""30 years. Python's locks and event loops take no timeout above 292 years."""
+_MAX_NESTING = 100
+"""Levels of dicts and lists. JSON in Postgres, and Python's own comparison, end at about a thousand."""
 _TOKEN = re.compile(r"[0-9]{1,16}-[0-9a-f]{16}")
 
 
@@ -185,18 +190,43 @@ def limit(value: int | None) -> int | None:
         raise TypeError(f"limit={shown(value)}: a limit is an int, or None for all")
     if value < 0:
         raise ValueError(f"limit={shown(value)}: a limit is not negative; None means all")
+    number("limit", value, 0, whole=True)
     return value
 
 
-def number(name: str, given: object, least: float, *, whole: bool = False) -> None:
-    """Check a setting: a finite number, `whole` or not, of at least `least`.
+def number(name: str, given: object, least: float, *, whole: bool = False, most: int = MAX_INT) -> None:
+    """Check a setting: an int from `least` to `most` if `whole`, else seconds from `least` to 30 years.
 
     Raises:
         ValueError: It is no such number.
     """
-    is_number = isinstance(given, int) or (isinstance(given, float) and not whole and math.isfinite(given))
-    if isinstance(given, bool) or not is_number or given < least:  # type: ignore[operator]
-        raise ValueError(f"{name}={shown(given)}: write {'an int' if whole else 'a number'} of at least {least:g}")
+    kind, most = ("an int", most) if whole else ("a number", _MAX_SECONDS)
+    is_number = isinstance(given, int if whole else (int, float)) and not isinstance(given, bool)
+    if not is_number or not given >= least:  # type: ignore[operator]  # NaN is neither less nor more
+        raise ValueError(f"{name}={shown(given)}: write {kind} of at least {least:g}")
+    if given > most:  # type: ignore[operator]
+        raise ValueError(f"{name}={shown(given)}: write {kind} of at most {most}")
+
+
+def check_nesting(name: str, value: object) -> None:
+    """Check an argument without recursion.
+
+    Raises:
+        ValueError: It has more than `_MAX_NESTING` levels, or contains itself.
+    """
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        inside = {id(child): child for parent in level for child in _children(parent)}
+        level = list(inside.values())
+        if not level:
+            return
+    raise ValueError(f"{name}: it is nested more than {_MAX_NESTING} levels deep, or contains itself")
+
+
+def _children(value: object) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def one_of(of: type, name: str, given: object, *known: str) -> None:

@@ -15,13 +15,17 @@ MAX_TEXT = 2000
 
 
 def shown(value: object) -> str:
-    """A name, or another value that a caller passed, as `repr` writes it; of a long one the beginning, the end, and its length."""
+    """Quote a value that a caller passed, as `repr` does. Of a long one: the beginning, the end, and the length."""
     if isinstance(value, (str, bytes)):
         unit = "characters" if isinstance(value, str) else "bytes"
         if len(value) <= MAX_NAME:
             return repr(value)
         return f"{value[: MAX_NAME // 2]!r}...{value[-MAX_NAME // 4 :]!r} ({len(value):,} {unit})"
-    return printable(repr(value), MAX_NAME)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits, or what is nested too deep
+        text = f"<{type(value).__name__}>"
+    return printable(text, MAX_NAME)
 
 
 def printable(text: str, longest: int = MAX_TEXT) -> str:

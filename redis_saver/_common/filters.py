@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from redis_saver._common import config
 from redis_saver._common.display import shown
 
 _ABSENT = object()
@@ -65,12 +66,13 @@ def compile_filter(filter: Mapping[str, Any] | None) -> Callable[[Mapping[str, A
 
     Raises:
         TypeError: The filter is no mapping.
-        ValueError: An unknown operator, or an operand it cannot take.
+        ValueError: An unknown operator, or an operand it cannot take, or the filter is nested too deep.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise TypeError(f"filter={shown(filter)}: a filter is a dict of metadata keys")
     if not filter:
         return None
+    config.check_nesting("filter", filter)
     tests = [
         (key, _OPERATORS[name], operand)
         for key, wanted in filter.items()

@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from redis_saver._common.display import shown
 
-INDEX, DATA, DIRTY, INTENTS, REPLICATED, OWNER = b"index", b"data", b"dirty", b"intents", b"replicated", b"owner"
+INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
+OWNER, WAITERS = b"owner", b"waiters"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 """A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
@@ -215,6 +216,11 @@ class Keyspace:
     def owner_key(self, thread_id: str) -> bytes:
         """The key that says who owns a thread."""
         return self._tags[thread_id] + OWNER
+
+    def owner_keys(self, thread_id: str) -> tuple[bytes, bytes]:
+        """The owner key, and the key of the queue of those who wait for the thread."""
+        tag = self._tags[thread_id]
+        return tag + OWNER, tag + WAITERS
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""

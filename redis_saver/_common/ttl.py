@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
@@ -70,6 +69,6 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         return Expiry(None, refresh)
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
         raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
-    if not math.isfinite(minutes) or abs(minutes) * 60_000 > _MAX_TTL:
+    if not abs(minutes) <= _MAX_TTL / 60_000:  # NaN is neither less nor more
         raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, a hundred years at the most")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl, name), refresh)

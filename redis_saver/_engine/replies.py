@@ -89,7 +89,7 @@ class OwnershipReply(IntEnum):
     """`lua/checkpoint/take_ownership.lua`."""
 
     OWNED = 0
-    """Somebody else has the thread."""
+    """Somebody else has the thread, or comes first."""
     TAKEN = 1
     """The caller has it."""
 

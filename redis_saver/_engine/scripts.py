@@ -198,7 +198,9 @@ local function change()
 end
 local reply = change()
 local failed = type(reply) == 'table' and reply.err
-if not failed and string.sub(writer, 1, 1) == ' ' and %s then redis.call('UNLINK', owner) end
+if not failed and string.sub(writer, 1, 1) == ' ' and %s then
+  redis.call('UNLINK', owner, (string.gsub(owner, 'owner$', 'waiters')))
+end
 return reply
 """
 _ENDS = {

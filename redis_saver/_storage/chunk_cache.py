@@ -13,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from redis_saver._common import forks
-from redis_saver._common.display import shown
+from redis_saver._common import config, forks
 from redis_saver._serde.elements import snapshot_start
 from redis_saver._storage.chunks import Stored, head_of, right_edge
 
@@ -136,8 +135,7 @@ class ChunkCache:
         Raises:
             ValueError: The limit is no number of bytes.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"cache_bytes={shown(limit)}: write a number of bytes; 0 remembers nothing")
+        config.number("cache_bytes", limit, 0, whole=True)
         self._limit = limit
         self.after_fork()
         forks.watch(self)

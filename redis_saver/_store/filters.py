@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from redis_saver._common import config
 from redis_saver._common.display import shown
 
 Matches: TypeAlias = Callable[[Any], bool]
@@ -19,12 +20,13 @@ def compile_filter(filter: Any) -> Matches | None:
 
     Raises:
         TypeError: The filter is no mapping.
-        ValueError: An operator is unknown.
+        ValueError: An operator is unknown, or the filter is nested too deep.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise TypeError(f"filter={shown(filter)}: a filter is a dict of keys of the value")
     if not filter:
         return None
+    config.check_nesting("filter", filter)
     tests = [(key, _test(wanted, key)) for key, wanted in filter.items()]
     if len(tests) == 1:
         ((only, test),) = tests

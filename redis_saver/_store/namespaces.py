@@ -19,6 +19,21 @@ from redis_saver._store.places import check_labels
 from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 
+_MAX_DEPTH = 2**31 - 1
+"""Postgres takes no greater index of an array."""
+
+
+def check(op: ListNamespacesOp) -> None:
+    """Check the numbers of a listing.
+
+    Raises:
+        ValueError: One makes no sense.
+    """
+    for name, given in (("limit", op.limit), ("offset", op.offset)):
+        configs.number(name, given, 0, whole=True)
+    if op.max_depth is not None:
+        configs.number("max_depth", op.max_depth, 1, whole=True, most=_MAX_DEPTH)
+
 
 def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[list[tuple[str, ...]]]:
     """The namespaces that have items, in order. The call itself checks the arguments.
@@ -26,10 +41,7 @@ def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[li
     Raises:
         TypeError, ValueError: An argument makes no sense.
     """
-    for name, given in (("limit", op.limit), ("offset", op.offset)):
-        configs.number(name, given, 0, whole=True)
-    if op.max_depth is not None:
-        configs.number("max_depth", op.max_depth, 1, whole=True)
+    check(op)
     conditions = tuple(op.match_conditions or ())
     for condition in conditions:
         path = tuple(condition.path) if isinstance(condition.path, str) else condition.path  # as LangGraph's stores do

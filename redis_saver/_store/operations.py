@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
+from redis_saver._common import config as configs
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
@@ -73,7 +73,10 @@ def _checked_version(given: Any) -> int:
             f"if_version={shown(given)}: write the version of the item that get() returned, or 0 if there must be none"
         )
     if given < 0:
-        raise ValueError(f"if_version={given}: a version is not negative; 0 means that there must be no such item")
+        raise ValueError(
+            f"if_version={shown(given)}: a version is not negative; 0 means that there must be no such item"
+        )
+    configs.number("if_version", given, 0, whole=True)
     return given
 
 
@@ -87,8 +90,6 @@ def _milliseconds(minutes: Any) -> int:
         return 0
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
         raise TypeError(f"ttl={shown(minutes)}: the TTL of an item is a number of minutes, or None for none")
-    if not math.isfinite(minutes):
-        raise ValueError(f"ttl={shown(minutes)}: the TTL of an item is a finite number of minutes, or None for none")
     return ttls.parse({"default_ttl": minutes}).milliseconds or 0
 
 

@@ -8,8 +8,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-from redis_saver._common import forks
-from redis_saver._common.display import shown
+from redis_saver._common import config, forks
 
 _LOG = logging.getLogger("redis_saver.store")
 
@@ -25,8 +24,7 @@ class Remembered:
         Raises:
             ValueError: The limit is no number of bytes.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"cache_bytes={shown(limit)}: write a number of bytes; 0 remembers nothing")
+        config.number("cache_bytes", limit, 0, whole=True)
         self._limit, self._has_warned = limit, False
         self.after_fork()
         forks.watch(self)

@@ -67,6 +67,18 @@ class Search(NamedTuple):
         return self.matches is not None or self.query is not None
 
 
+def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
+    """Check the arguments of a search. Returns the labels of its namespace, and its filter.
+
+    Raises:
+        TypeError, ValueError: An argument makes no sense.
+    """
+    labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), compile_filter(op.filter)
+    for name, given in (("limit", op.limit), ("offset", op.offset)):
+        configs.number(name, given, 0, whole=True)
+    return labels, matches
+
+
 def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[VersionedSearchItem]]:
     """Items of a namespace and of those below it, nearest to the query first; without one, newest first.
 
@@ -75,10 +87,7 @@ def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[
     Raises:
         TypeError, ValueError: An argument makes no sense.
     """
-    labels = check_labels(op.namespace_prefix, "namespace_prefix")
-    matches = compile_filter(op.filter)
-    for name, given in (("limit", op.limit), ("offset", op.offset)):
-        configs.number(name, given, 0, whole=True)
+    labels, matches = check(op)
     op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))
     query = (op.query or None) if context.embedder else None
     if query is not None:

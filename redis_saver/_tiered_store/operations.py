@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 
+from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import Partition
-from redis_saver._store.filters import compile_filter
-from redis_saver._store.places import check_labels
+from redis_saver._store.namespaces import check as check_listing
+from redis_saver._store.searching import check as check_search
 from redis_saver._tiered.requests import Tiered
 from redis_saver._tiered_store import reading, searching, writing
 from redis_saver._tiered_store.context import StoreTiers
@@ -49,13 +50,13 @@ def batch(tiers: StoreTiers, ops: Iterable[Op]) -> Tiered[list[Result]]:
             puts.append(op)
             writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op
         elif isinstance(op, SearchOp):
-            labels = check_labels(op.namespace_prefix, "namespace_prefix")
-            compile_filter(op.filter)
+            labels, _ = check_search(op)
             if searching.may_be_hot(op):
                 reads.searches.append(Search(position, op, places.of(labels)))
             else:
                 reads.others.append((position, op))
         elif isinstance(op, ListNamespacesOp):
+            check_listing(op)
             reads.others.append((position, op))
         else:
             raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
@@ -77,6 +78,7 @@ def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
         return
     if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
         raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item is a positive number of minutes, or None for none")
+    ttls.parse({"default_ttl": op.ttl})
     if not tiers.ttl:
         raise ValueError(
             f"ttl={shown(op.ttl)}: hot has no TTL, so it might answer the item when cold has let it expire. Give the RedisStore a ttl=, of half of the shortest TTL "

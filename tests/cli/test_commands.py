@@ -448,6 +448,33 @@ def test_a_prefix_without_threads_is_named(place: Place) -> None:
     assert found["severity"] == "info" and place.prefix in found["what"] and "--prefix" in found["remedy"]
 
 
+def test_nested_prefixes_are_named(place: Place) -> None:
+    """A user who may use one of them by `~prefix:*` may use the other, too."""
+    raw = place.saver._driver.client
+
+    def found() -> list[tuple[str, str]]:
+        return [(one["what"], one["remedy"]) for one in place.json("doctor") if one["about"] == "prefixes"]
+
+    place.put("a:b", 1, n=1)
+    place.put("{", 1, n=1)
+    with RedisSaver.from_conn_string(place.url, prefix=f"{place.prefix}-b") as sibling:
+        sibling.put(config("a"), checkpoint(), {}, {})
+        assert found() == []
+        nested, deeper = (f"{place.prefix}:b", f"{place.prefix}:b:c")
+        for prefix in (nested, deeper):
+            RedisSaver(raw, prefix=prefix).put(config("a"), checkpoint(), {}, {})
+        ((what, remedy),) = found()
+        assert what == f"{nested}, {deeper}, {place.prefix}: one begins with another"
+        assert f"~{place.prefix}:*" in remedy and "security.md" in remedy
+        raw.unlink(*raw.scan_iter(match=f"{place.prefix}:{{*"))
+        for prefix, others in ((nested, {deeper}), (deeper, {nested})):
+            place.prefix = prefix
+            ((what, remedy),) = found()
+            assert all(other in what for other in others)
+            assert f"~{nested}:*" in remedy
+        sibling.delete_thread("a")
+
+
 def test_a_sound_server(place: Place) -> None:
     place.put("a", 1, n=1)
     place.saver.set_thread_ttl("a", "1h")

@@ -25,6 +25,8 @@ from jupyter_client.manager import KernelManager
 from langgraph.checkpoint.postgres import PostgresSaver
 from servers import free_port, url_of
 
+from redis_saver import RedisSaver
+
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("deployment.md", "workers.md"))
 PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -217,6 +219,28 @@ def test_fastapi_with_interrupts_and_a_ttl(tmp_path: Path, environment: dict[str
         assert asked("GET", "vip")["expires_in"] > 29 * 86400
         with pytest.raises(urllib.error.HTTPError, match="409"):
             asked("POST", "vip/approval", "yes")
+
+        def status(path: str, said: str) -> int:
+            try:
+                asked("POST", path, said)
+            except urllib.error.HTTPError as refused:
+                return refused.code
+            return 200
+
+        assert asked("POST", "busy/messages", "book it") == {"waits_for": ["May I book it?"]}
+        with ThreadPoolExecutor(50) as threads:
+            approvals = list(threads.map(lambda _: status("busy/approval", "yes"), range(5)))
+            assert sorted(approvals) == [200, 409, 409, 409, 409]
+            asked("DELETE", "busy")
+            answers = list(threads.map(lambda number: asked("POST", "busy/messages", f"message {number}"), range(50)))
+        assert answers == [{"answer": f"You said: message {number}"} for number in range(50)]
+        with RedisSaver.from_conn_string(environment["REDIS_URL"]) as saver:
+            stored = saver.get_tuple({"configurable": {"thread_id": "busy"}})
+            assert stored is not None
+            said = [message.content for message in stored.checkpoint["channel_values"]["messages"]]
+            assert sorted(said[::2]) == sorted(f"message {number}" for number in range(50))
+            assert said[1::2] == [f"You said: {message}" for message in said[::2]]
+            assert len(list(saver.list({"configurable": {"thread_id": "busy"}}))) == 50 * 3  # one chain, no forks
 
 
 def test_each_command_of_the_page_is_run_here() -> None:

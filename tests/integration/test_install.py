@@ -26,7 +26,7 @@ from uniform import Target, Uniform
 from wrappers import ran
 
 from bench import servers as postgres_servers
-from redis_saver import AsyncTieredSaver, RedisSaver, ReplicationTimeout, TieredSaver
+from redis_saver import AsyncTieredSaver, NotOwner, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver._serde import native_bridge
 from redis_saver._store import transfer
 
@@ -170,6 +170,10 @@ def test_least_privileges_of_owners() -> None:
             with saver.own("t", on_busy=on_busy) as given:
                 saver.put({"configurable": {**given["configurable"], "checkpoint_ns": ""}}, checkpoint(), {}, {})
                 saver.delete_thread("t")
+        with saver.own("t"), pytest.raises(NotOwner), saver.own("t", on_busy="wait", wait="20ms"):
+            pass
+        with saver.own("t", on_busy="wait"):
+            pass
     assert {entry["object"] for entry in server.client().acl_log()} <= {"client", "client|setinfo"}
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in server.client().info("commandstats")}
     granted = {word[1:] for word in acl_rule("ownership").split() if word.startswith("+")}

@@ -21,6 +21,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
 ELSEWHERE = {"docs/deployment.md", "docs/workers.md"}
 """Their programs are run by `tests/integration/test_deployment.py`."""
+ALONE = {"docs/coming-from.md"}
+"""Readers go to one section, so each block is a program of its own."""
 COMMANDS_OF_THE_README = 2
 """They set up an environment, so they are run by whoever checks a clean clone: `.ci/run` runs the tests', `tests/cli/test_demo.py` what the other one starts."""
 SHOWN = ("ACL SETUSER ", "redis-cli ", "   ")
@@ -103,10 +105,11 @@ def environment(server: Server, database: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in ELSEWHERE])
 def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, str], tmp_path: Path) -> None:
-    """Those of a page go on where the ones before ended; commands of the shell come behind the programs in Python."""
+    """Those of most pages go on where the ones before ended. Commands of the shell come after the programs in Python."""
     page = blocks(BY_NAME[name])
-    if in_python := [block.text for block in page if block.language == "python"]:
-        (tmp_path / "page.py").write_text("\n".join(in_python))
+    in_python = [block.text for block in page if block.language == "python"]
+    for text in in_python if name in ALONE else filter(None, ["\n".join(in_python)]):
+        (tmp_path / "page.py").write_text(text)
         check(programs.run("page.py", environment=environment, folder=tmp_path))
         if name == "README.md":  # also as it is pasted, without any server and with all that it imports
             without = {key: value for key, value in environment.items() if key != "REDIS_URL"}

@@ -50,7 +50,7 @@ def test_header(name: str) -> None:
     of_store = ", ".join(sorted(codes)) if name.startswith("store/") else ""
     assert said[1] == (of_store or ("DAMAGED, KEYCONFLICT, UNSUPPORTED" if opens_thread else "none of ours"))
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
-        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush)\b|string +<prefix>:(backlog|scanning|\{<thread>\}:owner)\b"
+        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush|waiters)\b|string +<prefix>:(backlog|scanning|\{<thread>\}:owner)\b"
         of_stores = (
             r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors|notes)\b"
             r"|sorted set +<prefix>:store:\{<partition>\}:(order|expiring|noted)\b"
@@ -77,11 +77,11 @@ def test_only_what_every_server_has(name: str) -> None:
     assert not text.startswith("#!")
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
     core = {
-        "EXISTS", "GET", "GETRANGE", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL",
-        "RENAME", "SET", "TIME", "UNLINK", "ZADD", "ZCARD", "ZLEXCOUNT", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYLEX", "ZREM", "ZREMRANGEBYRANK", "ZREVRANGEBYLEX",
-        "ZSCORE",
+        "EXISTS", "GET", "GETRANGE", "HDEL", "HEXISTS", "HGET", "HLEN", "HMGET", "HSET", "HSTRLEN", "PERSIST", "PEXPIRE",
+        "PEXPIREAT", "PTTL", "RENAME", "SET", "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZRANDMEMBER",
+        "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZREMRANGEBYRANK", "ZREVRANGEBYLEX", "ZSCORE",
     }  # fmt: skip
-    of_stores = {"HSCAN", "ZCOUNT", "ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYSCORE"}
+    of_stores = {"HSCAN", "ZREVRANGE", "ZREVRANGEBYSCORE"}
     assert set(COMMANDS.findall(text)) <= (core | of_stores if name.startswith("store/") else core)
 
 

@@ -293,3 +293,26 @@ async def test_a_writer_does_not_wait_for_its_own_intent(tiers: Tiers) -> None:
     assert len(replies) == 1
     assert await in_cold(tiers) == [second["id"], first]
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
+
+
+async def test_waiters_get_a_thread_one_by_one_in_order_of_arrival(tiers: Tiers) -> None:
+    savers = [(await tiers.uniform()).saver for _ in range(2)]
+    order: list[int] = []
+    queue = Keyspace(tiers.target.prefix).owner_keys("thread")[1]
+
+    async def turn(number: int) -> None:
+        async with savers[number % 2].own("thread", on_busy="wait", wait="60s"):
+            order.append(number)
+            await asyncio.sleep(0)
+            order.append(number)
+
+    async with savers[0].own("thread"):
+        turns, arrived = [], set[bytes]()
+        for number in range(4):
+            turns.append(asyncio.create_task(turn(number)))
+            while len(arrived) <= number:
+                await asyncio.sleep(0.005)
+                arrived |= {member for member in tiers.target.raw.zrange(queue, 0, -1) if member.startswith(b"arrival")}
+    await asyncio.gather(*turns)
+    assert order == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert not [key for key in tiers.target.keys() if key.endswith((b":owner", b":waiters"))]
