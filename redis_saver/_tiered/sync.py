@@ -109,4 +109,4 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     async def _wait_for_capacity(self) -> None:
         if self._flush_queue:
-            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity())
+            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))

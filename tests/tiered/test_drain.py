@@ -157,7 +157,7 @@ USED = {
     for name, value in vars(scripts).items()
     if isinstance(value, scripts.Script)
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
-    put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
+    put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs delete_thread""".split()
 }  # fmt: skip
 # Who deletes a thread removes the key of its owner, too.
 USED["PUT_TOMBSTONE"] = scripts.GUARDED_TIERED[scripts.PUT_TOMBSTONE]
@@ -329,7 +329,9 @@ async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
     return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver._context), **how)
 
 
-@pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
+@pytest.mark.parametrize(
+    "fails", [scripts.PUBLISH, scripts.REPORT_BACKLOG, scripts.BACKLOG_STATS, scripts.PUBLISH_BACKLOG]
+)
 async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
@@ -362,7 +364,7 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     operation, sent = flush_queue.scan(uniform.saver._context, is_in_turn=True), list[Any]()
-    request = next(operation)
+    request = operation.send(await asked(uniform, next(operation)))  # the count so far was asked first
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
     operation.close()
@@ -538,7 +540,9 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
     ]
 
 
-@pytest.mark.parametrize("script", [scripts.BACKLOG_STATS, scripts.PUBLISH, scripts.CLAIM, scripts.ACK])
+@pytest.mark.parametrize(
+    "script", [scripts.BACKLOG_STATS, scripts.REPORT_BACKLOG, scripts.PUBLISH_BACKLOG, scripts.CLAIM, scripts.ACK]
+)
 async def test_a_drain_survives_a_lost_reply(beyond: Queue, script: Any) -> None:
     uniform = await beyond.uniform(**BEHIND)
     await again(lambda: written(uniform))

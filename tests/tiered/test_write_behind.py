@@ -374,7 +374,7 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
             await other.__aenter__()
     cold = await tiers.cold_uniform()
     for _ in range(1000):
-        if (tiers.target.raw.get(Keyspace(tiers.target.prefix).backlog) or b"").split()[1:] == [b"0"] * 4:
+        if (tiers.target.raw.hget(Keyspace(tiers.target.prefix).unflushed, "scan") or b"").split()[1:] == [b"0"] * 4:
             break
         await asyncio.sleep(0.05)
     for name in ("one", "two", "{three}:*"):

@@ -181,10 +181,12 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
             "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
             shown(claim.thread),
         )
-    elif queue:
+        return claim.counted(1, time.monotonic() - began)
+    claim.tiers.backlog.flushed(len(claim.done))
+    if queue:
         for escaped, (raw_id, versions) in claim.latest.items():
             queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
-    return claim.counted(1 if left == AckReply.FENCED else left, time.monotonic() - began)
+    return claim.counted(left, time.monotonic() - began)
 
 
 class _Claim:
