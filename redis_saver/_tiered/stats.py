@@ -38,7 +38,9 @@ class Stats:
     flush_seconds: float = 0.0
     """Seconds that those took in all."""
     refused: int = 0
-    """Records that cold refused, each time."""
+    """Records that cold refused although it answered, each time."""
+    unreachable: int = 0
+    """Times that a flusher stopped because cold did not answer."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
     backlog: int = 0
@@ -46,7 +48,7 @@ class Stats:
     oldest_seconds: float = 0.0
     """Age of the oldest of them, in seconds."""
     set_aside: int = 0
-    """Those of them that cold refused, and that are tried again with pauses."""
+    """Those of them that cold refused although it answered. They are tried again with pauses."""
     last_error: str = ""
     """The last error of the flusher, without what may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)

@@ -418,21 +418,31 @@ async def test_a_run_that_cannot_be_deleted_leaves_no_intent(tiers: Tiers) -> No
 
 
 def down() -> Any:
+    """A cold saver that answers nothing from the first write on, while `is_down`."""
+
     class Down(InMemorySaver):
-        is_down = True
+        is_down, was_written = True, False
+
+        def _answer(self, name: str, *args: Any) -> Any:
+            self.was_written |= name != "get_tuple"
+            if self.is_down and self.was_written:
+                raise psycopg.OperationalError("no\nserver here")
+            return getattr(super(), name)(*args)
+
+        def get_tuple(self, *args: Any) -> Any:
+            return self._answer("get_tuple", *args)
 
         def put(self, *args: Any) -> Any:
-            if self.is_down:
-                raise psycopg.OperationalError("no\nserver here")
-            return super().put(*args)
+            return self._answer("put", *args)
+
+        def put_writes(self, *args: Any) -> Any:
+            return self._answer("put_writes", *args)
+
+        async def aget_tuple(self, *args: Any) -> Any:
+            return self.get_tuple(*args)
 
         async def aput(self, *args: Any) -> Any:
             return self.put(*args)
-
-        def put_writes(self, *args: Any) -> Any:
-            if self.is_down:
-                raise psycopg.OperationalError("no\nserver here")
-            return super().put_writes(*args)
 
         async def aput_writes(self, *args: Any) -> Any:
             return self.put_writes(*args)
@@ -507,15 +517,52 @@ async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
     for thread in range(4):
         await written(uniform, f"{thread}")
     for _ in range(3):
-        before = uniform.saver.stats().refused
-        assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().refused > before) > 0
+        before = uniform.saver.stats().unreachable
+        assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().unreachable > before) > 0
+    assert (uniform.saver.stats().refused, uniform.saver.stats().set_aside) == (0, 0)
     assert [one.getMessage() for one in caplog.records] == [
-        "the flusher cannot bring threads to cold, and goes on trying: OperationalError: no server here"
+        "the flusher does not reach both servers, and goes on trying: OperationalError: no server here"
     ]
     caplog.clear()
     cold.is_down = False
     await drained(uniform)
-    assert [one.getMessage() for one in caplog.records] == ["the flusher brings threads to cold again"]
+    assert [one.getMessage() for one in caplog.records] == ["the flusher reaches cold again"]
+
+
+async def test_a_broken_connection_is_no_refusal(tiers: Tiers, caplog: Any) -> None:
+    """Cold answers at once on another connection, so the flusher tries the record again."""
+    flaky, broken = FlakySaver(await tiers.cold()), list[str]()
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    await written(uniform)
+    note = flaky._note
+
+    def breaks(method: str) -> None:
+        if method == "put" and not broken:
+            broken.append(method)
+            raise psycopg.OperationalError("the connection is lost")
+        note(method)
+
+    flaky._note = breaks  # type: ignore[method-assign]
+    await drained(uniform)
+    stats = uniform.saver.stats()
+    assert broken and (stats.refused, stats.unreachable, stats.set_aside) == (0, 0, 0)
+    assert caplog.records == []
+
+
+async def test_a_refused_record_is_no_outage(tiers: Tiers, caplog: Any) -> None:
+    """Cold refuses all that it is given, and answers: each thread is logged, and no outage is."""
+    caplog.set_level(logging.WARNING, "redis_saver")
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    for thread in range(4):
+        await written(uniform, f"{thread}")
+    flaky.fail = {"put"}
+    assert await uniform.flush(timeout=3) >= 8
+    stats = uniform.saver.stats()
+    assert stats.set_aside >= 8 and stats.unreachable == 0
+    assert sorted(one.getMessage().partition(",")[0] for one in caplog.records) == [
+        f"cold does not take a record of thread '{thread}'" for thread in range(4)
+    ]
 
 
 async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any) -> None:

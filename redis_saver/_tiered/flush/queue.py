@@ -112,9 +112,10 @@ class FlushQueue:
     def after_claim(
         self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
     ) -> None:
-        """Note that a claim of a thread is over. After three in a row without success a server counts as down, and the pauses grow.
+        """Note that a claim of a thread is over.
 
-        The log gets the beginning and the end of such an outage, and each thread of which cold refuses a record while it takes others; not each try.
+        After three claims in a row that failed because a server did not answer, it counts as down, and the pauses grow. The log gets the start and the
+        end of such an outage, and each thread of which cold refuses a record, once.
         """
         now = time.monotonic()
         with self._lock:
@@ -122,7 +123,7 @@ class FlushQueue:
                 self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:
                 self._refused.discard(thread)
-            if failed and is_refused and (acked or not self._outages) and thread not in self._refused:
+            if is_refused and thread not in self._refused:
                 if len(self._refused) >= MAX_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)
@@ -131,14 +132,14 @@ class FlushQueue:
                     shown(thread),
                     log_text(failed),
                 )
-            if acked and self._outages >= _OUTAGE:
-                _LOG.warning("the flusher brings threads to cold again")
-            if acked:
+            if acked or is_refused:
+                if self._outages >= _OUTAGE:
+                    _LOG.warning("the flusher reaches cold again")
                 self._outages = 0
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", log_text(failed))
+                    _LOG.warning("the flusher does not reach both servers, and goes on trying: %s", log_text(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 

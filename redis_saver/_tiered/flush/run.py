@@ -44,6 +44,8 @@ DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that may turn out to be fenced."""
 MAX_PAUSE = 10
 """The longest pause, in seconds, until a record that cold refused is tried again."""
+_PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
+"""Tells whether cold answers. No checkpoint has this id."""
 
 
 class Flushed(NamedTuple):
@@ -57,7 +59,7 @@ class Flushed(NamedTuple):
     failed: Sequence[Exception]
     """The errors of cold, and of reading from hot."""
     is_refused: bool = False
-    """Whether cold seems to be up and to refuse a record: it took others, or this was not the first try."""
+    """True if cold answered and refused a record, or hot could not read one."""
 
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
@@ -196,6 +198,9 @@ class _Claim:
         self.tiers, self.thread = tiers, thread
         self.records: Sequence[Record] = ()
         self.failed: list[tuple[Record, Exception]] = []
+        """Records that are set aside, each with its error."""
+        self.unreachable: Exception | None = None
+        """The error of cold that ended the claim, because cold did not answer the probe after it."""
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
         self.is_asking_cold = False
@@ -238,8 +243,11 @@ class _Claim:
         counts.coalesced += self.coalesced
         counts.refused += len(self.failed)
         counts.flush_seconds += seconds
-        is_refused = any(self.done or record.tries for record, _ in self.failed)
-        return Flushed(left, brought, self.coalesced, [error for _, error in self.failed], is_refused)
+        errors = [error for _, error in self.failed]
+        if self.unreachable is not None:
+            counts.unreachable += 1
+            errors.append(self.unreachable)
+        return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
 
     def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
         """Take over the claimed records, and what cold got last in each namespace. A record that makes no sense counts as failed at once."""
@@ -249,7 +257,7 @@ class _Claim:
         self._bases = bases
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold, one after the other. If cold refuses one it goes on with the others, unless cold takes none.
+        """Give the records to cold, one after the other. It ends if cold does not answer, or refuses the first two.
 
         It coalesces only if the claim before was acked. If not, cold may have some of those records already.
         """
@@ -262,6 +270,11 @@ class _Claim:
             if record.member in plan.newest:
                 continue
             error = yield from self._give(record, plan.whole)
+            if error is not None and not isinstance(error, RedisSaverError):
+                if time.monotonic() > until or (yield from self._ask_cold(_PROBE)) is not None:
+                    self.unreachable = error
+                    return
+                error = yield from self._give(record, plan.whole)  # the connection may have been a broken one
             if error is None:
                 self.done.append(record)
                 continue
