@@ -123,7 +123,7 @@ class FlushQueue:
                 self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:
                 self._refused.discard(thread)
-            if is_refused and thread not in self._refused:
+            if failed and is_refused and thread not in self._refused:
                 if len(self._refused) >= MAX_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)

@@ -27,7 +27,7 @@ from redis_saver._engine.requests import Argument, Call, Command, Sleep
 from redis_saver._storage import codec
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context
-from redis_saver._tiered.cold_calls import calls_for, to_put, versions_of_values
+from redis_saver._tiered.cold_calls import calls_for, paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush import coalescing
 from redis_saver._tiered.flush.opaque_copy import opened
@@ -323,8 +323,10 @@ class _Claim:
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
-        for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):
-            for call in calls_for(self._opened(found), self.thread):
+        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
+        paths = yield from paths_in_hot(hot, self.thread, checkpoints)
+        for found in reversed(checkpoints):
+            for call in calls_for(self._opened(found), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
                     return error
         self._filled_up.add(ns)
