@@ -1,6 +1,6 @@
 -- Sets a note that is not of one thread, for a while.
 --
--- KEYS[1] note       string      <prefix>:backlog or <prefix>:scanning
+-- KEYS[1] note       string      <prefix>:scanning
 -- ARGV[1] text       the note; the token of who scans
 -- ARGV[2] length     milliseconds that it stays
 -- ARGV[3] once       '1': only where there is none with another text, so who asks again goes on

@@ -203,8 +203,8 @@ class Keyspace:
         """What SCAN matches to find the dirty threads: cold does not have all of them."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
         """What SCAN matches to find threads with write intents: being written to cold, or their writer is gone."""
-        self.backlog: bytes = encode(prefix) + b":backlog"
-        """The key with the size of the backlog, as the last scan found it."""
+        self.unflushed: bytes = encode(prefix) + b":unflushed"
+        """The key with the count of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"
         """The key that says that a process scans for dirty threads, or has just done so."""
 

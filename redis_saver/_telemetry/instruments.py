@@ -162,8 +162,14 @@ TIER = (
     Instrument(
         "redis_saver.tier.flush.records",
         "{record}",
-        "Records by what a flusher did: brought them to cold (flushed), need not (coalesced), or cold would not take them this time (refused).",
+        "Records that a flusher brought to cold (flushed), did not need to bring (coalesced), or that cold answered and refused (refused).",
         {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
+    ),
+    Instrument(
+        "redis_saver.tier.flush.unreachable",
+        "{claim}",
+        "Times that a flusher stopped because cold did not answer.",
+        {"unreachable": ""},
     ),
     Instrument(
         "redis_saver.tier.flush.claims",
@@ -198,7 +204,7 @@ TIER = (
     Instrument(
         "redis_saver.tier.backlog.set_aside",
         "{record}",
-        "Records that cold would not take, and that are tried again.",
+        "Records that cold refused although it answered. They are tried again.",
         {"set_aside": ""},
         kind="gauge",
     ),

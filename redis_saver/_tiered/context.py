@@ -12,6 +12,7 @@ from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config, names
 from redis_saver._storage.context import Context
+from redis_saver._tiered.backlog import BacklogCount
 from redis_saver._tiered.requests import HotFailed, Tiered
 from redis_saver._tiered.stats import Counts
 from redis_saver.errors import EncodeError, LimitExceeded
@@ -57,11 +58,11 @@ class Queue(Protocol):
 
     history: ColdHistory
 
-    def note(self, thread: str, records: int) -> None:
-        """Note that records of a thread were written that cold does not have."""
+    def note(self, thread: str) -> None:
+        """Note that a thread may have records that cold lacks."""
 
     def wait_for_capacity(self) -> Tiered[None]:
-        """Wait while the backlog is too long."""
+        """Wait until the backlog has room for a record, and count it."""
 
     def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
         """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
@@ -109,6 +110,7 @@ class Tiers:
         self.flush_queue: Queue | None = None
         """None: write-through."""
         self.counts: Counts = Counts()
+        self.backlog: BacklogCount = BacklogCount(self.counts)
         self.negative_cache: dict[str, NegativeEntry] = {}
         """Threads of which cold had nothing."""
         self.verified: set[tuple[str, str]] = set()

@@ -92,6 +92,10 @@ _COUNT = """
 SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints, (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s) AS writes,
     (SELECT count(*) FROM checkpoint_blobs WHERE thread_id = %s) AS blobs
 """
+_TASK_PATHS = """
+SELECT checkpoint_ns AS ns, checkpoint_id AS id, task_id AS task, max(task_path) AS path FROM checkpoint_writes
+WHERE thread_id = %s GROUP BY 1, 2, 3
+"""
 
 
 def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
@@ -136,6 +140,12 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
 
 def _is_text(name: str) -> bool:
     return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def task_paths(thread_id: str) -> Statements[dict[tuple[str, str, str], str]]:
+    """Read the paths of a thread's tasks with pending writes, by namespace, checkpoint id and task id."""
+    rows = yield _TASK_PATHS, (thread_id,)
+    return {(row["ns"], row["id"], row["task"]): row["path"] for row in rows}
 
 
 def count_thread(thread_id: str) -> Statements[Pruned]:
@@ -219,6 +229,7 @@ _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     "delete_runs_of_thread": delete_runs_of_thread,
     "describe_threads": describe_threads,
     "prune_thread": prune_thread,
+    "task_paths": task_paths,
     "thread_names": thread_names,
     "threads_with_delta_channels": threads_with_delta_channels,
 }

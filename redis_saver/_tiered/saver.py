@@ -94,8 +94,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             flush_workers: How many threads (conversations) are flushed at once.
             cold_history: Flush `"all"` checkpoints, or the `"latest"`: of those that were gathered the newest of each namespace, with its
                 pending writes. (All, where a `DeltaChannel` needs them.)
-            max_backlog: How many records (checkpoints, pending writes of a task, deletions) may wait for cold, over all processes. A
-                process counts those of others every few seconds.
+            max_backlog: Maximum number of records (checkpoints, pending writes of a task, deletions) that wait for
+                cold, over all processes. Each process may exceed it by a thousandth of it.
             backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was written.
 
         Raises:

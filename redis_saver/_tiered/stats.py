@@ -38,7 +38,9 @@ class Stats:
     flush_seconds: float = 0.0
     """Seconds that those took in all."""
     refused: int = 0
-    """Records that cold refused, each time."""
+    """Records that cold refused although it answered, each time."""
+    unreachable: int = 0
+    """Times that a flusher stopped because cold did not answer."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
     backlog: int = 0
@@ -46,7 +48,7 @@ class Stats:
     oldest_seconds: float = 0.0
     """Age of the oldest of them, in seconds."""
     set_aside: int = 0
-    """Those of them that cold refused, and that are tried again with pauses."""
+    """Those of them that cold refused although it answered. They are tried again with pauses."""
     last_error: str = ""
     """The last error of the flusher, without what may quote values."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
@@ -78,13 +80,20 @@ class Counts(Stats):
         found = {each.name: getattr(self, each.name) for each in fields(Stats)}
         return found if self.knows_backlog else {name: found[name] for name in found.keys() - BACKLOG}
 
+    def set_backlog(self, records: int) -> None:
+        """Set the number of records that cold lacks, and limit the numbers of the last scan by it."""
+        self.backlog = max(0, records)
+        self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
+        self.set_aside = min(self.set_aside, self.backlog)
+        self.oldest_seconds = self.oldest_seconds if self.backlog else 0.0
+
     @property
     def knows_backlog(self) -> bool:
         """Whether this process has scanned for the backlog, or read what another one found. If not, the backlog here is only what it wrote itself."""
         return bool(self._look)
 
     def learn(self, found: str) -> None:
-        """Take over the result of a scan, as `scan` in `flush/queue.py` publishes it; each result once."""
+        """Take over the result of a scan, as `scan` in `flush/queue.py` publishes it, once."""
         which, *numbers = found.split()
         if which != self._look:
             self._look = which

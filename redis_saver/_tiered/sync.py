@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
-from langchain_core.runnables import RunnableConfig
 from typing_extensions import Self
 
 from redis_saver._checkpoint.sync import RedisSaver
@@ -85,6 +83,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         if self._flushes:
             self._flusher.start()
+        if self._flush_queue and name in ("put", "put_writes"):  # waits here, where that keeps no worker thread
+            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
         return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
@@ -96,17 +96,3 @@ class TieredSaver(TwoTiers[RedisSaver]):
         if self._flushes:
             self._flusher.start()
         return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
-
-    async def aput(self, *arguments: Any, **options: Any) -> RunnableConfig:
-        """`put` for asyncio. Waits for room in the backlog without a worker thread."""
-        await self._wait_for_capacity()
-        return await super().aput(*arguments, **options)
-
-    async def aput_writes(self, *arguments: Any, **options: Any) -> None:
-        """`put_writes` for asyncio. Waits for room in the backlog without a worker thread."""
-        await self._wait_for_capacity()
-        await super().aput_writes(*arguments, **options)
-
-    async def _wait_for_capacity(self) -> None:
-        if self._flush_queue:
-            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity())

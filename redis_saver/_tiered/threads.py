@@ -17,7 +17,7 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import Operation
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered import write_behind
-from redis_saver._tiered.cold_calls import calls_for
+from redis_saver._tiered.cold_calls import calls_for, paths_in_hot
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.intents import (
     ALL,
@@ -56,10 +56,13 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     found: list[CheckpointTuple] = yield from listing.collect(stream)
     if not found:
         return
+    paths = yield from paths_in_hot(tiers.hot, source, found)
+    if tiers.cold_is_postgres:
+        paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
     intent = yield from begin_intent(tiers, target, ALL, need="nothing")
     yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
     for one in reversed(found):
-        yield from calls_for(one, target)
+        yield from calls_for(one, target, paths)
     yield from end(tiers, target, intent, given_up(tiers, target, intent))
 
 

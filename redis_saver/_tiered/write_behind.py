@@ -82,13 +82,14 @@ def _store(
     try:
         is_stored = yield from _fill_and_try(tiers, where, store, script, last)
     except BaseException:
-        queue.note(where.thread_id, 0)  # hot may have it in spite of the error
+        queue.note(where.thread_id)  # hot may have it in spite of the error
         raise
     finally:
         tiers.negative_cache.pop(where.thread_id, None)
     if is_stored:
-        queue.note(where.thread_id, 1)
+        queue.note(where.thread_id)
     else:
+        tiers.backlog.wrote(-1)
         tiers.counts.written_through += 1
     return is_stored
 
@@ -123,7 +124,8 @@ def delete_thread(tiers: Tiers, queue: Queue, thread: str) -> Tiered[bool]:
         if not (yield from flushing.put_tombstone(tiers, thread)):
             return False
     except BaseException:
-        queue.note(thread, 0)  # hot may have done it in spite of the error
+        queue.note(thread)  # hot may have done it in spite of the error
         raise
-    queue.note(thread, 1)
+    tiers.backlog.wrote(1)
+    queue.note(thread)
     return True

@@ -50,7 +50,7 @@ def test_header(name: str) -> None:
     of_store = ", ".join(sorted(codes)) if name.startswith("store/") else ""
     assert said[1] == (of_store or ("DAMAGED, KEYCONFLICT, UNSUPPORTED" if opens_thread else "none of ours"))
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
-        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush|waiters)\b|string +<prefix>:(backlog|scanning|\{<thread>\}:owner)\b"
+        ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush|waiters)\b|hash +<prefix>:unflushed\b|string +<prefix>:(scanning|\{<thread>\}:owner)\b"
         of_stores = (
             r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors|notes)\b"
             r"|sorted set +<prefix>:store:\{<partition>\}:(order|expiring|noted)\b"

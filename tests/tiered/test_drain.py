@@ -157,7 +157,7 @@ USED = {
     for name, value in vars(scripts).items()
     if isinstance(value, scripts.Script)
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
-    put_tombstone erase claim ack backlog_stats publish fill_lease fill has_runs delete_thread""".split()
+    put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs delete_thread""".split()
 }  # fmt: skip
 # Who deletes a thread removes the key of its owner, too.
 USED["PUT_TOMBSTONE"] = scripts.GUARDED_TIERED[scripts.PUT_TOMBSTONE]
@@ -329,7 +329,9 @@ async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
     return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver._context), **how)
 
 
-@pytest.mark.parametrize("fails", [scripts.PUBLISH, scripts.BACKLOG_STATS])
+@pytest.mark.parametrize(
+    "fails", [scripts.PUBLISH, scripts.REPORT_BACKLOG, scripts.BACKLOG_STATS, scripts.PUBLISH_BACKLOG]
+)
 async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
@@ -362,7 +364,7 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     operation, sent = flush_queue.scan(uniform.saver._context, is_in_turn=True), list[Any]()
-    request = next(operation)
+    request = operation.send(await asked(uniform, next(operation)))  # the count so far was asked first
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
     operation.close()
@@ -416,21 +418,31 @@ async def test_a_run_that_cannot_be_deleted_leaves_no_intent(tiers: Tiers) -> No
 
 
 def down() -> Any:
+    """A cold saver that answers nothing from the first write on, while `is_down`."""
+
     class Down(InMemorySaver):
-        is_down = True
+        is_down, was_written = True, False
+
+        def _answer(self, name: str, *args: Any) -> Any:
+            self.was_written |= name != "get_tuple"
+            if self.is_down and self.was_written:
+                raise psycopg.OperationalError("no\nserver here")
+            return getattr(super(), name)(*args)
+
+        def get_tuple(self, *args: Any) -> Any:
+            return self._answer("get_tuple", *args)
 
         def put(self, *args: Any) -> Any:
-            if self.is_down:
-                raise psycopg.OperationalError("no\nserver here")
-            return super().put(*args)
+            return self._answer("put", *args)
+
+        def put_writes(self, *args: Any) -> Any:
+            return self._answer("put_writes", *args)
+
+        async def aget_tuple(self, *args: Any) -> Any:
+            return self.get_tuple(*args)
 
         async def aput(self, *args: Any) -> Any:
             return self.put(*args)
-
-        def put_writes(self, *args: Any) -> Any:
-            if self.is_down:
-                raise psycopg.OperationalError("no\nserver here")
-            return super().put_writes(*args)
 
         async def aput_writes(self, *args: Any) -> Any:
             return self.put_writes(*args)
@@ -505,15 +517,52 @@ async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
     for thread in range(4):
         await written(uniform, f"{thread}")
     for _ in range(3):
-        before = uniform.saver.stats().refused
-        assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().refused > before) > 0
+        before = uniform.saver.stats().unreachable
+        assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().unreachable > before) > 0
+    assert (uniform.saver.stats().refused, uniform.saver.stats().set_aside) == (0, 0)
     assert [one.getMessage() for one in caplog.records] == [
-        "the flusher cannot bring threads to cold, and goes on trying: OperationalError: no server here"
+        "the flusher does not reach both servers, and goes on trying: OperationalError: no server here"
     ]
     caplog.clear()
     cold.is_down = False
     await drained(uniform)
-    assert [one.getMessage() for one in caplog.records] == ["the flusher brings threads to cold again"]
+    assert [one.getMessage() for one in caplog.records] == ["the flusher reaches cold again"]
+
+
+async def test_a_broken_connection_is_no_refusal(tiers: Tiers, caplog: Any) -> None:
+    """Cold answers at once on another connection, so the flusher tries the record again."""
+    flaky, broken = FlakySaver(await tiers.cold()), list[str]()
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    await written(uniform)
+    note = flaky._note
+
+    def breaks(method: str) -> None:
+        if method == "put" and not broken:
+            broken.append(method)
+            raise psycopg.OperationalError("the connection is lost")
+        note(method)
+
+    flaky._note = breaks  # type: ignore[method-assign]
+    await drained(uniform)
+    stats = uniform.saver.stats()
+    assert broken and (stats.refused, stats.unreachable, stats.set_aside) == (0, 0, 0)
+    assert caplog.records == []
+
+
+async def test_a_refused_record_is_no_outage(tiers: Tiers, caplog: Any) -> None:
+    """Cold refuses all that it is given, and answers: each thread is logged, and no outage is."""
+    caplog.set_level(logging.WARNING, "redis_saver")
+    flaky = FlakySaver(await tiers.cold())
+    uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
+    for thread in range(4):
+        await written(uniform, f"{thread}")
+    flaky.fail = {"put"}
+    assert await uniform.flush(timeout=3) >= 8
+    stats = uniform.saver.stats()
+    assert stats.set_aside >= 8 and stats.unreachable == 0
+    assert sorted(one.getMessage().partition(",")[0] for one in caplog.records) == [
+        f"cold does not take a record of thread '{thread}'" for thread in range(4)
+    ]
 
 
 async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any) -> None:
@@ -538,7 +587,9 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
     ]
 
 
-@pytest.mark.parametrize("script", [scripts.BACKLOG_STATS, scripts.PUBLISH, scripts.CLAIM, scripts.ACK])
+@pytest.mark.parametrize(
+    "script", [scripts.BACKLOG_STATS, scripts.REPORT_BACKLOG, scripts.PUBLISH_BACKLOG, scripts.CLAIM, scripts.ACK]
+)
 async def test_a_drain_survives_a_lost_reply(beyond: Queue, script: Any) -> None:
     uniform = await beyond.uniform(**BEHIND)
     await again(lambda: written(uniform))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
+from redis_saver._tiered.backlog import publish
 from redis_saver._tiered.context import MAX_NOTED, ColdHistory, Tiers
 from redis_saver._tiered.requests import Attempt, Tiered
 from redis_saver._tiered.stats import Stats
@@ -28,8 +28,6 @@ SCAN_INTERVAL = 5.0
 """Seconds between two scans of all keys, over all processes. If a scan takes long, the pause is twenty times as long."""
 SCAN_LEASE = 20_000
 """Milliseconds after which another process may scan, if the one that scans has died. While it lives it renews this."""
-PUBLISHED_FOR = 3_600_000
-"""Milliseconds for which the result of a scan is kept for other processes."""
 MAX_BACKOFF = 10.0
 """The longest pause between two tries, in seconds, while cold takes nothing at all."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
@@ -38,6 +36,8 @@ themselves comes on top: calls that hang until their client gives up, calls for 
 TAKE_OVER = 30.0
 """Seconds more if a process died during a claim or a scan: the longest of their leases."""
 THREADS_PER_BATCH = 500
+SHARES = 1000
+"""A process asks hot before it has more unreported records than `max_backlog` divided by this."""
 
 
 class FlushQueue:
@@ -57,7 +57,7 @@ class FlushQueue:
         self.history: ColdHistory = history
         self.flush_interval: float = flush_interval
         self._tiers, self._flushes = tiers, flushes
-        self._most, self._backlog_timeout = most, backlog_timeout
+        self._most, self._share, self._backlog_timeout = most, most // SHARES, backlog_timeout
         self.after_fork()
         forks.watch(self)
 
@@ -71,10 +71,9 @@ class FlushQueue:
         self._lock = threading.Lock()
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
-    def note(self, thread: str, records: int) -> None:
-        """Note that records of a thread were written that cold does not have. The thread is due `flush_interval` seconds after the first."""
+    def note(self, thread: str) -> None:
+        """Note that a thread may have records that cold lacks. It is due `flush_interval` seconds after the first note."""
         with self._lock:
-            self._tiers.counts.backlog += records
             if self._flushes:
                 self._wait(thread, time.monotonic() + self.flush_interval)
 
@@ -113,18 +112,18 @@ class FlushQueue:
     def after_claim(
         self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
     ) -> None:
-        """Note that a claim of a thread is over. After three in a row without success a server counts as down, and the pauses grow.
+        """Note that a claim of a thread is over.
 
-        The log gets the beginning and the end of such an outage, and each thread of which cold refuses a record while it takes others; not each try.
+        After three claims in a row that failed because a server did not answer, it counts as down, and the pauses grow. The log gets the start and the
+        end of such an outage, and each thread of which cold refuses a record, once.
         """
         now = time.monotonic()
         with self._lock:
-            self._tiers.counts.backlog = max(left, self._tiers.counts.backlog - acked)
             if left:
                 self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:
                 self._refused.discard(thread)
-            if failed and is_refused and (acked or not self._outages) and thread not in self._refused:
+            if failed and is_refused and thread not in self._refused:
                 if len(self._refused) >= MAX_NOTED:
                     self._refused.clear()
                 self._refused.add(thread)
@@ -133,37 +132,40 @@ class FlushQueue:
                     shown(thread),
                     log_text(failed),
                 )
-            if acked and self._outages >= _OUTAGE:
-                _LOG.warning("the flusher brings threads to cold again")
-            if acked:
+            if acked or is_refused:
+                if self._outages >= _OUTAGE:
+                    _LOG.warning("the flusher reaches cold again")
                 self._outages = 0
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher cannot bring threads to cold, and goes on trying: %s", log_text(failed))
+                    _LOG.warning("the flusher does not reach both servers, and goes on trying: %s", log_text(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
-    def wait_for_capacity(self) -> Tiered[None]:
-        """Wait while the backlog is at `max_backlog`.
+    def wait_for_capacity(self, *, is_writing: bool = True) -> Tiered[None]:
+        """Wait until the backlog is below `max_backlog`.
+
+        Args:
+            is_writing: Count a record that the caller writes next. If false, only wait until there seems to be room.
 
         Raises:
-            BacklogFull: It still is after `backlog_timeout` seconds.
+            BacklogFull: It still is at `max_backlog` after `backlog_timeout` seconds.
         """
-        counts = self._tiers.counts
-        if counts.backlog < self._most:
+        backlog, counts, limit = self._tiers.backlog, self._tiers.counts, self._most
+        if backlog.admit(limit, self._share) if is_writing else counts.backlog < limit:
             return
         deadline = time.monotonic() + self._backlog_timeout
         while True:
-            if not self._flushes:
-                yield from read_published(self._tiers)
-            if counts.backlog < self._most:
+            admitted, _ = yield from backlog.report(self._tiers.hot.keyspace, limit if is_writing else 0)
+            if admitted or (not is_writing and counts.backlog < limit):
                 return
             if time.monotonic() >= deadline:
                 raise BacklogFull(
-                    f"{counts.backlog} records wait to be flushed to cold, and max_backlog={self._most} was not free again within "
-                    f"{self._backlog_timeout:g} seconds (backlog_timeout). Nothing was written. Look whether cold is up, whether somebody flushes "
-                    "(flusher=True, or redis-saver flush), and what stats().last_error says"
+                    f"{counts.backlog} records wait to be flushed to cold, and max_backlog={limit} was not free again "
+                    f"within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was written. Look whether "
+                    "cold is up, whether somebody flushes (flusher=True, or redis-saver flush), and what "
+                    "stats().last_error says"
                 )
             yield Sleep(_ASK_AGAIN)
 
@@ -223,6 +225,7 @@ def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
         is_in_turn: Whether to keep other processes from scanning meanwhile.
     """
     keyspace, position, told = tiers.hot.keyspace, None, time.monotonic()
+    _, written_before = yield from tiers.backlog.report(keyspace)
     threads: dict[str, None] = {}
     while True:
         if is_in_turn and time.monotonic() - told > SCAN_LEASE / 4000:
@@ -240,7 +243,7 @@ def scan(tiers: Tiers, *, is_in_turn: bool = False) -> Operation[Backlog]:
                 count, age, refused = map(index, of_thread)
             records, oldest, aside = records + count, max(oldest, age), aside + refused
     text = f"{uuid4().hex} {len(found)} {records} {oldest} {aside}"
-    yield Call(scripts.PUBLISH, (keyspace.backlog,), (text, PUBLISHED_FOR, b""))
+    yield from publish(keyspace, text, records, written_before)
     tiers.counts.learn(text)
     return Backlog(found, records, oldest, aside)
 
@@ -252,7 +255,7 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     try:
         is_looking = bool((yield Call(scripts.PUBLISH, (keyspace.scanning,), (token, SCAN_LEASE, b"1"))))
         if not is_looking:
-            yield from read_published(tiers)
+            yield from tiers.backlog.report(keyspace)
             return []
         found = yield from scan(tiers, is_in_turn=True)
         pause = max(SCAN_INTERVAL, 20 * (time.monotonic() - began))
@@ -263,14 +266,3 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
             yield Attempt(Command(("UNLINK", keyspace.scanning)))
         raise
     return found.threads
-
-
-_PUBLISHED = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-"""The form of what `scan` publishes. Anything else was written by another program, and is ignored."""
-
-
-def read_published(tiers: Tiers) -> Operation[None]:
-    """Take over what the last scan of any process found."""
-    text = yield Command(("GET", tiers.hot.keyspace.backlog))
-    if text and _PUBLISHED.fullmatch(text):
-        tiers.counts.learn(text.decode())

@@ -27,7 +27,7 @@ from redis_saver._engine.requests import Argument, Call, Command, Sleep
 from redis_saver._storage import codec
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context
-from redis_saver._tiered.cold_calls import calls_for, to_put, versions_of_values
+from redis_saver._tiered.cold_calls import calls_for, paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush import coalescing
 from redis_saver._tiered.flush.opaque_copy import opened
@@ -44,6 +44,8 @@ DELETIONS_KEPT = 3_600_000
 """Milliseconds for which a deletion is remembered, for flushers that may turn out to be fenced."""
 MAX_PAUSE = 10
 """The longest pause, in seconds, until a record that cold refused is tried again."""
+_PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
+"""Tells whether cold answers. No checkpoint has this id."""
 
 
 class Flushed(NamedTuple):
@@ -57,7 +59,7 @@ class Flushed(NamedTuple):
     failed: Sequence[Exception]
     """The errors of cold, and of reading from hot."""
     is_refused: bool = False
-    """Whether cold seems to be up and to refuse a record: it took others, or this was not the first try."""
+    """True if cold answered and refused a record, or hot could not read one."""
 
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
@@ -181,10 +183,12 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
             "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
             shown(claim.thread),
         )
-    elif queue:
+        return claim.counted(1, time.monotonic() - began)
+    claim.tiers.backlog.flushed(len(claim.done))
+    if queue:
         for escaped, (raw_id, versions) in claim.latest.items():
             queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
-    return claim.counted(1 if left == AckReply.FENCED else left, time.monotonic() - began)
+    return claim.counted(left, time.monotonic() - began)
 
 
 class _Claim:
@@ -194,6 +198,9 @@ class _Claim:
         self.tiers, self.thread = tiers, thread
         self.records: Sequence[Record] = ()
         self.failed: list[tuple[Record, Exception]] = []
+        """Records that are set aside, each with its error."""
+        self.unreachable: Exception | None = None
+        """The error of cold that ended the claim, because cold did not answer the probe after it."""
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
         self.is_asking_cold = False
@@ -236,8 +243,11 @@ class _Claim:
         counts.coalesced += self.coalesced
         counts.refused += len(self.failed)
         counts.flush_seconds += seconds
-        is_refused = any(self.done or record.tries for record, _ in self.failed)
-        return Flushed(left, brought, self.coalesced, [error for _, error in self.failed], is_refused)
+        errors = [error for _, error in self.failed]
+        if self.unreachable is not None:
+            counts.unreachable += 1
+            errors.append(self.unreachable)
+        return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
 
     def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
         """Take over the claimed records, and what cold got last in each namespace. A record that makes no sense counts as failed at once."""
@@ -247,7 +257,7 @@ class _Claim:
         self._bases = bases
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold, one after the other. If cold refuses one it goes on with the others, unless cold takes none.
+        """Give the records to cold, one after the other. It ends if cold does not answer, or refuses the first two.
 
         It coalesces only if the claim before was acked. If not, cold may have some of those records already.
         """
@@ -260,6 +270,11 @@ class _Claim:
             if record.member in plan.newest:
                 continue
             error = yield from self._give(record, plan.whole)
+            if error is not None and not isinstance(error, RedisSaverError):
+                if time.monotonic() > until or (yield from self._ask_cold(_PROBE)) is not None:
+                    self.unreachable = error
+                    return
+                error = yield from self._give(record, plan.whole)  # the connection may have been a broken one
             if error is None:
                 self.done.append(record)
                 continue
@@ -308,8 +323,10 @@ class _Claim:
         if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
-        for found in reversed((yield from listing.collect(listing.list_checkpoints(hot, asked)))):
-            for call in calls_for(self._opened(found), self.thread):
+        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
+        paths = yield from paths_in_hot(hot, self.thread, checkpoints)
+        for found in reversed(checkpoints):
+            for call in calls_for(self._opened(found), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
                     return error
         self._filled_up.add(ns)

@@ -1,0 +1,33 @@
+-- Adds what a process wrote and flushed to the count of all processes, and admits a write if there is room.
+--
+-- KEYS[1] unflushed  hash        <prefix>:unflushed
+-- ARGV[1] written    records that the process wrote since its last report
+-- ARGV[2] flushed    records that it flushed since then
+-- ARGV[3] scan       the last scan that the process knows, or ''
+-- ARGV[4] max        the write is admitted, and counted, if fewer records are left than this; 0 if there is no write
+-- ARGV[5] length     milliseconds for which the count is kept
+--
+-- A later scan may have seen what was flushed, so this is then left out. The count may be too high until the next scan, never too low.
+-- Returns {records left, 1 if the write is admitted, records written in all, the result of the last scan or ''}. A full server takes it, too.
+-- Errors: none of ours.
+
+local unflushed = KEYS[1]
+local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
+
+-- A number of the count; 0 where another program wrote something else.
+local function number(text)
+  local value = tonumber(text or '')
+  return value and math.abs(value) < 1e15 and value or 0
+end
+
+redis.call('PERSIST', unflushed) -- a full server refuses a script that would grow, unless it has begun to write
+local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan')
+local result = stored[3] or ''
+if string.match(result, '^%x*') ~= scan then flushed = 0 end
+written, flushed = number(stored[1]) + written, number(stored[2]) + flushed
+flushed = math.min(flushed, written)
+local admitted = written - flushed < max and 1 or 0
+written = written + admitted
+redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
+redis.call('PEXPIRE', unflushed, length)
+return { written - flushed, admitted, written, result }
