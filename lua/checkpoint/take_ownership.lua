@@ -8,8 +8,8 @@
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
 -- ARGV[6] by         who the owner says it is, in printable ASCII
 --
--- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last one. Asked again by the same owner, it answers
--- the same.
+-- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last one. If the same owner asks again,
+-- because the reply was lost, it gets the same token, and its lease begins anew.
 -- Returns a list that begins with a code
 --   OWNED  0  (record, milliseconds left) somebody else has it
 --   TAKEN  1  (record) the caller has it
@@ -29,7 +29,7 @@ local millis = now[1] * 1000 + math.floor(now[2] / 1000)
 local epoch, before = now[1] * 1000000 + now[2], '-'
 if held then
   local last, name = string.match(held, '^(%d+)%-(%x+)$')
-  if name == nonce then return { TAKEN, record } end
+  if name == nonce then return { TAKEN, renewed(owner, record, lease, kept) } end
   local left = until_then - millis
   if left > 0 then
     if mode ~= 'any' then return { OWNED, record, left } end
