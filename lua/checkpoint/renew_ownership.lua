@@ -13,8 +13,7 @@
 local owner = KEYS[1]
 local token, lease, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local held, _, since, run, before, by = owner_of(redis.call('GET', owner))
-if held ~= token then return 0 end
-local renewed = string.format('%s %.0f %s %s %s %s', held, now_in_milliseconds() + lease, since, run, before, by)
-redis.call('SET', owner, renewed, 'PX', string.format('%.0f', lease + kept))
+local record = redis.call('GET', owner)
+if owner_of(record) ~= token then return 0 end
+renewed(owner, record, lease, kept)
 return 1

@@ -11,7 +11,7 @@
 -- ARGV[7] arrival    of a waiter that polls again: the arrival that the last reply named; else '0'
 --
 -- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last epoch.
--- The same owner gets the same answer again.
+-- An owner that asks again, because the reply was lost, gets the same token, and its lease begins anew.
 --
 -- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
 -- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. A poll renews that score,
@@ -60,7 +60,7 @@ local micros = string.format('%.0f', now[1] * 1000000 + now[2])
 local millis = now[1] * 1000 + math.floor(now[2] / 1000)
 local epoch, before, last, name = now[1] * 1000000 + now[2], '-'
 if held then last, name = string.match(held, '^(%d+)%-(%x+)$') end
-if name == nonce then return { TAKEN, record } end
+if name == nonce then return { TAKEN, renewed(owner, record, lease, kept) } end
 
 local is_owned, ahead = held and until_then - millis > 0, 0
 if mode == 'wait' then

@@ -12,6 +12,15 @@ local function now_in_milliseconds()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
+-- Lets the lease of an owner begin anew. Returns the new record.
+-- record: what the key holds; lease, kept: milliseconds, as take_ownership.lua takes them.
+local function renewed(owner, record, lease, kept)
+  local token, _, since, run, before, by = owner_of(record)
+  local new = string.format('%s %.0f %s %s %s %s', token, now_in_milliseconds() + lease, since, run, before, by)
+  redis.call('SET', owner, new, 'PX', string.format('%.0f', lease + kept))
+  return new
+end
+
 -- The error reply to a writer who does not own the thread, or nil.
 -- token: the writer's, or ''; is_required: '!' where a thread that is owned takes no writes without one.
 local function refused_writer(owner, token, is_required)

@@ -8,14 +8,15 @@
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          how many records cold has got
 -- ARGV[3] m          how many it would not take
--- ARGV[4] kept       milliseconds for which a deletion is remembered
+-- ARGV[4] kept       milliseconds for which a deletion, or a roll-back, is remembered
 -- ARGV[5] gaps       '1' where checkpoints are among the n that were coalesced
 -- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is tried again,
 --                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
 --
 -- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
 -- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
--- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here.
+-- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here. What was rolled back,
+-- and this flusher may have brought there later, is to be removed again.
 -- Returns how many records are left, or
 --   FENCED  -1  another flusher had taken over
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -58,6 +59,12 @@ if not own then
     redis.call('HSET', flush, 'fenced', '1')
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end
+  local removed = again[1] ~= 'd' and redis.call('HGET', flush, 'removed')
+  for i = 1, removed and #tried or 0 do -- it may have brought back what was rolled back
+    local checkpoint = string.match(tried[i], '^[cw]([^%z]*%z[^%z]*%z)')
+    local is_removed = checkpoint and string.find(removed, pack('r' .. checkpoint), 1, true)
+    if is_removed and redis.call('HEXISTS', data, 'c' .. checkpoint) == 0 then again[#again + 1] = 'r' .. checkpoint end
+  end
   note_again(index, data, dirty, flush, meta, again) -- cold has what is older
   return FENCED
 end
@@ -69,6 +76,7 @@ for i = 6, ASIDE, 2 do
     redis.call('ZREM', dirty, member)
     if member == 'd' then redis.call('HSET', flush, 'deleted', '1')
     elseif redis.call('HEXISTS', flush, 'deleted') == 1 then redis.call('HSET', flush, 'deleted', '2') end -- and begun again
+    if string.byte(member) == 114 then redis.call('HDEL', data, '@flushed_head' .. string.sub(member, 2, (string.find(member, '%z')))) end -- r
   end
   aside = aside - redis.call('HDEL', flush, 'x' .. member)
 end
@@ -93,12 +101,15 @@ if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be 
   if gaps == '1' then redis.call('HSET', data, '@cold_gaps', '1') end
 end
 if left == 0 then
-  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced')
+  local remembered = redis.call('HMGET', flush, 'deleted', 'fenced', 'removed')
   redis.call('UNLINK', flush)
   if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
   if remembered[2] and redis.call('EXISTS', intents) == 1 then redis.call('HSET', flush, 'fenced', '1') end
+  if remembered[3] and now - string.sub(remembered[3], 1, 15) < tonumber(kept) then redis.call('HSET', flush, 'removed', remembered[3]) end
   redis.call('PEXPIRE', flush, kept)
-  if meta and meta.dirty then
+  if meta and redis.call('ZCARD', index) == 1 then -- a roll-back left nothing of it
+    redis.call('UNLINK', index, data)
+  elseif meta and meta.dirty then
     redis.call('HDEL', data, '@deferred_ttl')
     local ttl = meta.dirty
     meta.dirty = false

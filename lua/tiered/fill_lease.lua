@@ -16,7 +16,7 @@
 --   WRITING  0  the thread is being written to cold
 --   GRANTED  1  the fill lease is given; it ends with the next write, deletion or fill lease
 --   HERE     2  hot can answer by now
---   BEHIND   3  the newest was asked for, and cold does not have all that is here of the namespace, and has to get it first
+--   BEHIND   3  cold is behind with what was asked for: it lacks records of the namespace, or has not removed what was rolled back
 -- Errors: none of ours.
 
 --- @include lib/thread
@@ -44,6 +44,7 @@ if busy then return WRITING end
 if #left > 0 and behind then return BEHIND end
 if has_tombstone(dirty) then return HERE end
 if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
+if id ~= '' and redis.call('ZSCORE', dirty, 'r' .. ns .. id) then return BEHIND end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MAX_RECORDS - 1) or {}
 if #lags == MAX_RECORDS then return BEHIND end
 for _, member in ipairs(lags) do

@@ -129,31 +129,52 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
                 _orphaned(seen, victims) + _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, runs)
             )
             plan += [[stray] for stray in _stray_writes(seen, writes)]
-        removed, done = yield from _carry_out(context, thread, seen.revision, plan, dry_run)
+        removed, done = yield from carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else added(total, removed)
         if done:
             return total
-    raise _busy(thread)
+    raise busy(thread)
 
 
 def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
     """Remove the checkpoints of some runs, by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
-        seen = yield from read_references(context, thread)
-        if seen is None:
+        removal = yield from removal_of_runs(context, thread, runs)
+        if removal is None or (yield from carry_out(context, thread, removal.revision, removal.plan))[1]:
             return
-        victims = {place for place, links in seen.links.items() if links.run in runs}
-        reachable = yield from reachable_chunks(context, thread, seen)
-        writes = yield from write_members(context, thread)
-        calls, noted = (yield from call_members(context, thread)), (yield from run_members(context, thread))
-        with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, noted)
-        if (yield from _carry_out(context, thread, seen.revision, plan, dry_run=False))[1]:
-            return
-    raise _busy(thread)
+    raise busy(thread)
 
 
-def _busy(thread: str) -> ThreadBusy:
+class Removal(NamedTuple):
+    """A plan that holds while the thread is at that revision."""
+
+    revision: bytes
+    plan: list[list[bytes]]
+    """The names to remove. Each list goes in one step."""
+
+
+def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal | None]:
+    """Plan to remove the checkpoints of some runs. Returns None if the thread does not exist."""
+    seen = yield from read_references(context, thread)
+    if seen is None:
+        return None
+    victims = {place for place, links in seen.links.items() if links.run in runs}
+    reachable = yield from reachable_chunks(context, thread, seen)
+    writes = yield from write_members(context, thread)
+    calls, noted = (yield from call_members(context, thread)), (yield from run_members(context, thread))
+    with decoding("what thread {!r} holds", thread):
+        plan = _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, noted)
+    return Removal(seen.revision, plan)
+
+
+def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
+    """Divide a plan into all names that a reader may notice, and the steps that remove chunks."""
+    kinds = (b"n", b"p", b"z", STRAY[:1])
+    names_of = [name for step in plan if step[0][:1] not in kinds for name in step]
+    return names_of, [step for step in plan if step[0][:1] in kinds]
+
+
+def busy(thread: str) -> ThreadBusy:
     return ThreadBusy(
         f"others wrote to thread {shown(thread)} during each of {ATTEMPTS} attempts to remove checkpoints. What was removed stays removed; try again"
     )
@@ -343,8 +364,8 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
         yield step
 
 
-def _carry_out(
-    context: Context, thread: str, revision: bytes, plan: Sequence[list[bytes]], dry_run: bool
+def carry_out(
+    context: Context, thread: str, revision: bytes, plan: Sequence[list[bytes]], dry_run: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
     """Remove what is planned, step by step. Answers what was removed, and whether all is: not where the thread changed."""
     keys, total = context.keyspace.keys(thread), Pruned()

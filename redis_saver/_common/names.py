@@ -260,6 +260,11 @@ def checkpoint(ns: str, checkpoint_id: str) -> bytes:
     return b"c" + component(ns) + component(checkpoint_id)
 
 
+def removal(ns: str, checkpoint_id: str) -> bytes:
+    """The note that cold has to remove a checkpoint."""
+    return b"r" + component(ns) + component(checkpoint_id)
+
+
 def by_age(ns: str, checkpoint_id: str) -> bytes:
     """A checkpoint's member in the order (id, namespace); those of the root have none, see `docs/storage-format.md`."""
     return b"i" + component(checkpoint_id) + component(ns)

@@ -85,6 +85,17 @@ class AckReply(IntEnum):
     """Another flusher has taken over the claim. Nothing was struck off."""
 
 
+class RollBackReply(IntEnum):
+    """`lua/tiered/roll_back.lua`. Each means that nothing was done."""
+
+    CHANGED = 0
+    """The thread changed since the caller looked at it."""
+    UNKNOWN = 1
+    """Hot does not have all of the thread, so cold has to say what it has of the run."""
+    WRITING = 2
+    """Somebody has a write intent on the thread."""
+
+
 class OwnershipReply(IntEnum):
     """`lua/checkpoint/take_ownership.lua`."""
 

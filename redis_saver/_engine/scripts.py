@@ -72,6 +72,7 @@ ERASE = load("tiered/erase")
 CLAIM = load("tiered/claim")
 ACK = load("tiered/ack")
 RELEASE = load("tiered/release")
+ROLL_BACK = load("tiered/roll_back")
 BACKLOG_STATS = load("tiered/backlog_stats")
 PUBLISH = load("tiered/publish")
 REPORT_BACKLOG = load("tiered/report_backlog")
@@ -166,6 +167,7 @@ _RELIED_ON = (
     PUT_BEHIND,
     PUT_WRITES_BEHIND,
     PUT_TOMBSTONE,
+    ROLL_BACK,
     DELETE_THREAD,
     PROMOTE,
     SET_TTL,
@@ -232,7 +234,7 @@ def _guarded(*guarded: Script) -> dict[Script, Script]:
 
 GUARDED = _guarded(PUT, PUT_WRITES, DELETE_THREAD, REMOVE, PROMOTE)
 """What changes a thread on one server, guarded."""
-GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE)
+GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, ROLL_BACK)
 """What begins to change a thread over two tiers, guarded. What ends a write is not: cold has it by then."""
 ACKNOWLEDGED = frozenset(
     (

@@ -28,4 +28,10 @@ else is done with it than reading its newest checkpoint.
   again meanwhile stays noted. A flusher that was fenced finds that another has taken over its claim, and lets what it may have done to cold be done again. After
   an error a flusher releases its claim, or goes on with it by its token (`leases.py`). `CATCH_UP` and `TAKE_OVER` in `flush/queue.py` say when cold has everything.
 - **Deletions** are records too, the first of their thread. Until cold has deleted the thread, nobody believes what cold has of it.
+- **Roll-backs.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids (`lua/tiered/roll_back.lua`).
+  The flusher removes exactly these ids in cold. A rolled-back id never comes again, so a removal that waits for a lock, or whose client
+  was killed, takes nothing of a later owner. No fence in cold is needed. If hot lacks a part of the thread, cold is asked for the run's ids after hot was
+  looked at: each checkpoint of the run is in one of the two answers, because the run can write no more. A reader who misses a noted checkpoint, or
+  the newest of its namespace, flushes first. `flush` remembers the ids for an hour: a flusher that was fenced may have brought one of them to cold late.
+- **Hot is never given up while it is dirty**: then an intent of nobody stays, and the next reader flushes first (`lua/lib/intents.lua`).
 """

@@ -25,7 +25,7 @@ from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 ALL, NOWHERE = b"*" * 16, b"?"
 """The record of an intent on a whole thread; a field that never exists."""
 _LOG = ThrottledLog("redis_saver.tiered")
-_ATTEMPTS = 3
+REPAIRS = 3
 """How often a damaged thread is repaired before a write fails. Others may damage it again, or the damage may be where a repair does not reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
 """What cold must have of a thread before a writer goes on: also what was coalesced ("all"), or nothing, because the thread is deleted next."""
@@ -94,7 +94,7 @@ def begin_intent(
 
 
 def _marked(
-    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = _ATTEMPTS
+    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = REPAIRS
 ) -> Tiered[tuple[int, int, int]]:
     """The script's answer. If the thread is damaged it is repaired first, a few times at the most."""
     keys = tiers.hot.keyspace.tier_keys(thread)
@@ -188,8 +188,8 @@ def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
 
 
 def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
-    """End an intent: hot gives the thread up."""
-    yield from threads.delete_thread(tiers.hot, thread)
+    """End an intent: hot gives the thread up. If it is dirty, the next reader flushes it first."""
+    tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
     yield from end_intent(tiers, thread, intent, NOWHERE)
 
 

@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._common import config, names
-from redis_saver._engine.requests import Command, Operation, Page, Scan
+from redis_saver._engine.requests import Batch, Command, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._tiered.context import (
     WHOLE,
@@ -50,7 +50,8 @@ def _list(
     if asked.limit == 0:
         return
     given, thread = asked.config, None if asked.config is None else config.thread_id(asked.config)
-    has_all, tombstones = tiers.flush_queue is None or tiers.flush_queue.history == "all", set[str]()
+    lagging: list[str] = []
+    has_all = tiers.flush_queue is None or tiers.flush_queue.history == "all"
     yield from enroll(tiers, thread)  # first, because a thread that another process enrolls is dirty then
     try:
         for each in (yield from dirty(tiers, thread)):
@@ -58,25 +59,40 @@ def _list(
                 return
             if not (yield from flush_what_goes(tiers, each)):
                 has_all = False
-                if (yield from _has_tombstone(tiers.hot.keyspace.tier_keys(each))):
-                    tombstones.add(each)
+                lagging.append(each)
     except HotFailed:  # counted by whoever asks hot next
         pass
     cold = ColdCall("list", (given if given is None else for_cold(given, ns=False),), {"filter": filter})
     if has_all:
         yield from _list_by_cold(tiers, cold, listed)
         return
-    enough = None if listed.left is None or tombstones else listed.left + listed.more
+    enough = None if listed.left is None or lagging else listed.left + listed.more
     in_cold = yield cold.with_options(before=listed.before, limit=enough)
     with_intents = yield from _with_intents(tiers, thread)
     try:
         in_hot = yield from listing.collect(listing.list_checkpoints(tiers.hot, listed.rest_of(asked)))
     except ThreadDamaged:  # the next reader repairs it
         in_hot = []
-    believed = [one for one in in_cold if config.thread_id(one.config) not in tombstones]
+    believed = yield from _not_removed(tiers, in_cold, lagging)
     believed += [one for one in in_hot if config.thread_id(one.config) not in with_intents]
     both = {config.address(one.config): one for one in believed}
     yield listed.page(sorted(both.values(), key=lambda one: one.checkpoint["id"], reverse=True))
+
+
+def _not_removed(
+    tiers: Tiers, in_cold: Sequence[CheckpointTuple], lagging: Sequence[str]
+) -> Operation[list[CheckpointTuple]]:
+    """Leave out what cold still has to remove: deleted threads, and checkpoints that were rolled back."""
+    by_thread: dict[str, list[CheckpointTuple]] = {}
+    for each in in_cold:
+        by_thread.setdefault(config.thread_id(each.config), []).append(each)
+    for thread in by_thread.keys() & set(lagging):
+        keys, there = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
+        if not (yield from _has_tombstone(keys)):
+            members = [names.removal(config.namespace(each.config) or "", each.checkpoint["id"]) for each in there]
+            noted = yield Batch([Command(("ZSCORE", keys.dirty, member)) for member in members])
+            by_thread[thread] = [each for each, score in zip(there, noted, strict=True) if score is None]
+    return [each for found in by_thread.values() for each in found]
 
 
 class _Listed:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 
-from redis_saver._checkpoint import guards, ownership
+from redis_saver._checkpoint import guards, ownership, pruning
 from redis_saver._checkpoint.ownership import Record, Terms
-from redis_saver._common import config
+from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Command, Operation, Sleep
-from redis_saver._tiered import context
+from redis_saver._engine.replies import RollBackReply
+from redis_saver._engine.requests import Call, Command, Operation, Sleep
+from redis_saver._tiered import context, reading
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.intents import ALL, begin_intent, change_cold, end, given_up
+from redis_saver._tiered.flush.run import busy, flush_now, until_busy
+from redis_saver._tiered.intents import ALL, REPAIRS, begin_intent, change_cold, end, given_up, repair
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver.errors import decoding, not_owner
+from redis_saver.errors import ThreadDamaged, decoding, not_owner
 
 _PAUSE = 0.02
 _DIGITS, _TOKEN_AT = 15, 32
@@ -31,7 +33,13 @@ def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     if run := ownership.to_roll_back(terms, record):
         guard = guards.guard_of(tiers.hot, scripts.GUARDED_TIERED, record.token)
         yield from guards.guarded(_roll_back(tiers, terms.thread, run), guard)
+        yield from _renew(tiers, terms, record)  # cold may have taken longer than the lease
     return record
+
+
+def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
+    if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
+        raise not_owner("0", "", tiers.hot.keyspace.owner_key(terms.thread))
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
@@ -54,27 +62,73 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
             return
         if now - renewed > terms.renewal_interval:
             renewed = now
-            if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
-                raise not_owner("0", "", tiers.hot.keyspace.owner_key(terms.thread))
+            yield from _renew(tiers, terms, record)
         yield Sleep(_PAUSE)
 
 
 def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
-    """Remove what a run has written to a thread, in cold; hot gives it up. Other threads that the run wrote stay, and so do copies.
+    """Remove the checkpoints that a run wrote to a thread. Other threads that the run wrote, and copies, stay.
+
+    One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new owner never waits for that,
+    and a removal that comes late harms nobody. Cold is asked for ids if hot does not have all of the thread.
 
     Raises:
-        NotImplementedError: Cold cannot delete by run, or only in all threads, and the run is in others, too. Nothing was removed.
+        NotOwner: Somebody else took the thread. Nothing was removed.
+        ThreadBusy: Others wrote the thread all the time.
+        NotImplementedError: Cold is not Postgres, and cannot delete by run; or only in all threads, and the run is in others, too. Nothing was removed.
     """
-    if tiers.cold_is_postgres:
-        removal = ColdCall("delete_runs_of_thread", (thread, [run_id]))
+    if not tiers.cold_is_postgres:
+        yield from _roll_back_by_run(tiers, thread, run_id)
+        return
+    keys, deadline, repairs = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0
+    asked = False
+    while True:
+        try:
+            removal = yield from pruning.removal_of_runs(tiers.hot, thread, {names.run(run_id)})
+        except ThreadDamaged as damage:
+            if repairs == REPAIRS:
+                raise
+            repairs += 1
+            yield from repair(tiers, thread, damage)
+            continue
+        in_cold = (yield ColdCall("checkpoints_of_run", (thread, run_id))) if asked else []
+        first, rest = pruning.divided(removal.plan) if removal else ([], [])
+        arguments = (
+            removal.revision if removal else b"",
+            b"1" if asked else b"",
+            len(in_cold),
+            *(names.checkpoint(*place) for place in in_cold),
+            *first,
+        )
+        answer = yield Call(scripts.ROLL_BACK, (*keys.writing, keys.flush), arguments)
+        if answer == RollBackReply.UNKNOWN:
+            asked = True
+        elif answer not in (RollBackReply.CHANGED, RollBackReply.WRITING):
+            break
+        elif time.monotonic() >= deadline:
+            raise busy(thread)
+        elif answer == RollBackReply.WRITING:
+            yield Sleep(_PAUSE)
+            yield from reading.get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
+    tiers.negative_cache.pop(thread, None)
+    if removal:
+        with decoding("what was removed of thread {!r}", thread):
+            *_, revision = answer
+        yield from pruning.carry_out(tiers.hot, thread, revision, rest)  # chunks that nothing refers to any more
+    if tiers.flush_queue:
+        tiers.flush_queue.note(thread, 0)
     else:
-        removal = ColdCall("delete_for_runs", ([run_id],))
-        found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
-        if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
-            raise NotImplementedError(
-                f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a copy), and this cold saver can only "
-                "remove a run from all threads at once. Nothing was removed. Write on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
-            )
+        yield from flush_now(tiers, thread)
+
+
+def _roll_back_by_run(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
+    """Remove a run in a cold saver that can only delete by run; hot gives the thread up."""
+    found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
+    if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
+        raise NotImplementedError(
+            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a copy), and this cold saver can only "
+            "remove a run from all threads at once. Nothing was removed. Write on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
+        )
     intent = yield from begin_intent(tiers, thread, ALL, need="all")
-    yield from change_cold(tiers, {thread: intent}, removal)
+    yield from change_cold(tiers, {thread: intent}, ColdCall("delete_for_runs", ([run_id],)))
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))

@@ -30,6 +30,8 @@ _DELETE_RUNS = (
     "DELETE FROM checkpoints AS c WHERE c.metadata ->> 'run_id' = ANY(%s)",
 )
 
+_OF_RUN = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = %s AND metadata ->> 'run_id' = %s"
+
 _NAMES = """
 WITH RECURSIVE found(thread_id) AS (
     (SELECT thread_id FROM checkpoints WHERE %s::text IS NULL OR thread_id > %s ORDER BY thread_id LIMIT 1)
@@ -104,10 +106,15 @@ def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
         yield statement, (list(run_ids),)
 
 
-def delete_runs_of_thread(thread_id: str, run_ids: Sequence[str]) -> Statements[None]:
-    """Delete what some runs wrote to a thread, and nothing of other threads."""
-    for statement in _DELETE_RUNS:
-        yield f"{statement} AND c.thread_id = %s", (list(run_ids), thread_id)
+def checkpoints_of_run(thread_id: str, run_id: str) -> Statements[list[CheckpointKey]]:
+    """Name the checkpoints that a run wrote to a thread."""
+    rows = yield _OF_RUN, (thread_id, run_id.replace("\0", ""))  # as LangGraph stores it
+    return [(row["checkpoint_ns"], row["checkpoint_id"]) for row in rows]
+
+
+def delete_checkpoints(thread_id: str, ns: str, checkpoint_ids: Sequence[str]) -> Statements[Pruned]:
+    """Delete some checkpoints of a namespace, with their writes and the values that no other checkpoint has."""
+    return (yield from _remove(thread_id, ns, list(checkpoint_ids)))
 
 
 def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
@@ -224,9 +231,10 @@ def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
 
 
 _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
+    "checkpoints_of_run": checkpoints_of_run,
     "count_thread": count_thread,
     "delete_for_runs": delete_for_runs,
-    "delete_runs_of_thread": delete_runs_of_thread,
+    "delete_checkpoints": delete_checkpoints,
     "describe_threads": describe_threads,
     "prune_thread": prune_thread,
     "task_paths": task_paths,

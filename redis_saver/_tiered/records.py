@@ -12,7 +12,7 @@ class Record(NamedTuple):
     """A note of one thing that cold does not have."""
 
     member: bytes
-    """Its member of the index; `d`: the thread was deleted."""
+    """Its member of the index, with an `r` in place of the `c` for a checkpoint that was rolled back; `d`: the thread was deleted."""
     score: bytes
     """When it was written."""
     tries: int
@@ -24,8 +24,8 @@ class Record(NamedTuple):
         """What is wrong with the note, which another program may have written; None if nothing is."""
         try:
             with decoding("the note {!r} of what cold does not have", self.member):
-                if self.kind not in (b"c", b"w", b"d"):
-                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a deletion")
+                if self.kind not in (b"c", b"w", b"r", b"d"):
+                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
                 if self.kind != b"d":
                     names.component(self.place[1])
         except DecodeError as error:
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
     @property
     def kind(self) -> bytes:
-        """`c` a checkpoint, `w` pending writes, `d` a deletion."""
+        """`c` a checkpoint, `w` pending writes, `r` a checkpoint to remove, `d` a deletion of the thread."""
         return self.member[:1]
 
     @property

@@ -335,17 +335,28 @@ async def test_costs_no_round_trip_and_no_key_where_it_is_off(target: Target) ->
 
 
 async def test_a_lost_reply_of_a_take_is_asked_for_again(target: Target) -> None:
-    uniform = target.uniform()
+    """The lease counts from the second request: the first may have been long ago."""
+    uniform, other = target.uniform(), target.uniform(ownership="required")
 
     def twice(request: Any) -> Any:
         yield request
+        if record := target.raw.get(key(target)):
+            lapse(target, record)
         return (yield request)
 
     Around(uniform.saver, twice)
     async with owning(uniform) as given:
+        with pytest.raises(NotOwner):
+            await put(other, None, 0)
         first = await put(uniform, given, 1)
         await put(uniform, given, 2, first)
     assert key(target) not in target.keys()
+
+
+def lapse(target: Target, record: bytes) -> None:
+    """Let the lease run out."""
+    token, _, rest = record.split(b" ", 2)
+    target.raw.set(key(target), b" ".join([token, b"1", rest]), keepttl=True)
 
 
 @pytest.mark.parametrize(

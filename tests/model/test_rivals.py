@@ -8,8 +8,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from rivals import FAULTS, Place, Rivals
+from rivals import FAULTS, FAULTS_OF_TIERS, Place, Rivals
 from seeds import seeds
+from servers import Server
 from uniform import Target
 
 pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
@@ -67,6 +68,46 @@ def test_rivals_over_two_tiers(target: Target, database: str, mode: str, seed: i
     place = Place(target.url, target.raw, target.prefix, database, mode)
     of = (*OVER_TIERS, "forget") if mode == "write-through" else OVER_TIERS
     assert played(place, seed, 3, 4, of=of)["took"] >= 3
+
+
+ROLLING_BACK: dict[str, Any] = {
+    "on_busy": ["rollback", "rollback", "wait", "rollback", "probe"],
+    "options": {"ownership": "required", "ttl": {"default_ttl": 60}},
+    "of": ("kill", "kill", "stop", "lose", "drop", "delay", "cut", *FAULTS_OF_TIERS),
+}
+
+
+def durable() -> Server:
+    """A Redis that may be killed: what it has answered is on the disk."""
+    return Server("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds([5]))
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+def test_rivals_roll_back_over_two_tiers(target: Target, database: str, mode: str, seed: int) -> None:
+    place = Place(target.url, target.raw, target.prefix, database, mode)
+    happened = played(place, seed, 5, 6, **ROLLING_BACK)
+    assert happened["took"] >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", seeds([2000]))
+@pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+def test_many_roll_backs_over_two_tiers(target: Target, database: str, mode: str, seed: int, capfd: Any) -> None:
+    server, total = durable(), Counter[str]()
+    place = Place(server.url, server.client(), target.prefix, database, mode, server)
+    of = (*ROLLING_BACK["of"], "kill_hot")
+    kinds = [ROLLING_BACK | {"of": of}, ROLLING_BACK | {"of": (*of, "stop_long", "jump"), "on_busy": ["rollback"] * 4}]
+    for number in range(60):
+        more = kinds[number % 2]
+        total += played(place, seed + number, len(more["on_busy"]), 10, **more)
+        with capfd.disabled():
+            print(mode, number + 1, dict(total), file=sys.stderr, flush=True)
+    server.stop()
+    assert min(total["rolled back"], total["probes of owned threads"]) > 30, total
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -113,6 +113,7 @@ CODES = {
     "tiered/put_writes_behind": replies.PutReply,
     "tiered/begin_intent": replies.IntentReply,
     "tiered/repair": replies.RepairReply,
+    "tiered/roll_back": replies.RollBackReply,
     "tiered/fill_lease": replies.FillLeaseReply,
     "tiered/claim": replies.ClaimReply,
     "tiered/ack": replies.AckReply,

@@ -61,7 +61,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client = self._listener.accept()[0]
-                server = socket.create_connection(("127.0.0.1", self._server_port))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._server_port))
+                except ConnectionRefusedError:  # the server is down
+                    _end(client)
+                    continue
                 self._sockets += (client, server)
                 doomed = threading.Event()
                 for pump in (self._requests, self._replies):

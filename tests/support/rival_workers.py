@@ -7,6 +7,7 @@ import os
 import random
 import time
 from contextlib import AsyncExitStack
+from functools import wraps
 from operator import add
 from typing import Annotated, Any
 
@@ -20,13 +21,17 @@ from langgraph.graph import START, StateGraph
 from nursery import Say
 from typing_extensions import TypedDict
 
+from factories import config as config_of
+
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
+from redis_saver._checkpoint import ownership
 from redis_saver._client.clients import connect
 from redis_saver.errors import NotOwner, StaleParent, ThreadBusy
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError, ThreadBusy)
 """What a run may raise while connections break. Anything else is a bug."""
 LEASE = "1s"
+PROBES, PROBE_PAUSE = 300, 0.01
 NODES = ("a", "c", "x", "y", "b")
 """In the order in which a turn's log has them."""
 
@@ -86,10 +91,10 @@ def telling(saver: Any, say: Say) -> Any:
     """A saver that says what was acknowledged and what was not."""
 
     def line(method: str, config: Any, checkpoint: Any) -> dict[str, Any]:
-        where = config["configurable"]
+        where, run = config["configurable"], config["metadata"]["run_id"]
         made = checkpoint["id"] if method == "put" else where["checkpoint_id"]
         place = {"ns": where.get("checkpoint_ns", ""), "id": made, "parent": where.get("checkpoint_id")}
-        return {method: made, "epoch": epoch_of(config), **place, "begin": time.monotonic()}
+        return {method: made, "epoch": epoch_of(config), **place, "run": run, "begin": time.monotonic()}
 
     def ended(told: dict[str, Any], error: BaseException | None) -> None:
         kind = type(error).__name__ if error else "ok"
@@ -199,11 +204,54 @@ async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: 
         epoch = epoch_of(given)
         say(took=epoch, run=run, at=time.monotonic())
         config = {**given, "metadata": {**given["metadata"], "epoch": epoch}}
-        await turn(compiled, config, is_async=is_async, **options)
+        try:
+            await turn(compiled, config, is_async=is_async, **options)
+        finally:
+            say(left=epoch, at=time.monotonic())
+
+
+def telling_of_rollbacks(say: Say) -> None:
+    """Say which runs this process is going to roll back, before it does."""
+    to_roll_back = getattr(ownership.to_roll_back, "__wrapped__", ownership.to_roll_back)
+
+    @wraps(to_roll_back)
+    def told(terms: Any, record: Any) -> Any:
+        if run := to_roll_back(terms, record):
+            say(rolls_back=run, by=terms.run_id)
+        return run
+
+    ownership.to_roll_back = told
+
+
+async def probe(spec: dict[str, Any], say: Say) -> str:
+    """Store pending writes without a token, of a task that no graph has."""
+    is_async, where = spec["flavour"] == "async", config_of(spec["thread"])
+    async with AsyncExitStack() as stack:
+        saver = await a_saver(spec, stack)
+        for number in range(PROBES):
+            await asyncio.sleep(PROBE_PAUSE)
+            begin, outcome = time.monotonic(), "ok"
+            given = ([("probe", number)], f"probe {os.getpid()} {number}")
+            try:
+                newest = await saver.aget_tuple(where) if is_async else saver.get_tuple(where)
+                if newest is None:
+                    continue
+                begin = time.monotonic()
+                if is_async:
+                    await saver.aput_writes(newest.config, *given)
+                else:
+                    saver.put_writes(newest.config, *given)
+            except (NotOwner, *FAILURES) as error:
+                outcome = type(error).__name__
+            say(probe=number, begin=begin, end=time.monotonic(), outcome=outcome)
+    return "ok"
 
 
 async def work(spec: dict[str, Any], say: Say) -> str:
     """So many turns as the spec says, whatever becomes of each."""
+    if spec["on_busy"] == "probe":
+        return await probe(spec, say)
+    telling_of_rollbacks(say)
     chance = random.Random(f"{spec['seed']} {os.getpid()}")
     async with AsyncExitStack() as stack:
         saver = telling(await a_saver(spec, stack), say)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import nursery
+import psycopg
 from crash_workers import quick
 from proxy import Proxy
 from rival_workers import NODES, a_saver, epoch_of, graph
@@ -21,6 +24,9 @@ from redis_saver._common.names import Keyspace
 FAULTS = ("kill", "stop", "lose", "drop", "delay", "cut", "jump")
 """kill -9; SIGSTOP, and SIGCONT later; a reply is lost; a request is; a request arrives late; nothing gets through for a while; the server's clock jumps
 past the end of the lease."""
+FAULTS_OF_TIERS = ("cut_cold", "refuse_cold", "lock_cold", "lock_cold", "evict")
+"""Nothing gets through to Postgres for a while; it refuses logins; another session locks a table; hot evicts keys that have a TTL."""
+_REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
 
 
 class Cut(Proxy):
@@ -33,12 +39,21 @@ class Cut(Proxy):
             _shut(each)
 
     def heal(self) -> None:
-        self.is_cut = False
+        self.is_cut, self.refusal = False, b""
+
+    def refuse(self) -> None:
+        """As a Postgres that starts up: end all connections, and refuse those that come, until `heal`."""
+        self.cut()
+        self.refusal = b"E" + (len(_REFUSAL) + 4).to_bytes(4, "big") + _REFUSAL
 
     is_cut = False
+    refusal = b""
 
     def _requests(self, client: Any, server: Any, doomed: Any) -> None:
         if self.is_cut:
+            if self.refusal:
+                client.recv(1 << 16)
+                client.sendall(self.refusal)
             _shut(client)
             _shut(server)
         super()._requests(client, server, doomed)
@@ -59,6 +74,8 @@ class Place(NamedTuple):
     prefix: str
     postgres: str | None = None
     mode: str | None = None
+    server: Any = None
+    """The Redis, if it may be killed: one that writes each command to its file before it answers."""
 
 
 class Rivals:
@@ -74,6 +91,8 @@ class Rivals:
             "pause": 0.02, "blocks": 3, "durability": "async", **options,
         }  # fmt: skip
         self.proxies = [Cut(int(place.url.rpartition(":")[2])) for _ in on_busy]
+        self.of_cold = [Cut(urlsplit(place.postgres).port or 0) for _ in on_busy] if place.postgres else []
+        self.locks: list[threading.Thread] = []
         self.each = [{"on_busy": one, "flavour": flavour} for one, flavour in zip(on_busy, flavours, strict=True)]
         self.workers = [self._begin(number) for number in range(len(on_busy))]
         self.gone: list[nursery.Worker] = []
@@ -82,7 +101,12 @@ class Rivals:
     def _begin(self, number: int) -> nursery.Worker:
         made = _ready.pop() if _ready else nursery.worker("rival_workers")
         made.said.clear()
-        made.tell(**{**self.spec, **self.each[number], "redis": self.proxies[number].url})
+        told = {**self.spec, **self.each[number], "redis": self.proxies[number].url}
+        if self.of_cold:
+            told["postgres"] = self.place.postgres.replace(
+                f":{urlsplit(self.place.postgres).port}/", f":{self.of_cold[number].port}/"
+            )
+        made.tell(**told)
         return made
 
     # -- what goes wrong
@@ -96,11 +120,15 @@ class Rivals:
                 break
             self.happened[fault] += 1
             getattr(self, f"_{fault}")(self.chance.choice(busy))
+        for proxy in self.of_cold:
+            proxy.heal()
+        for lock in self.locks:
+            lock.join()
         for number, proxy in enumerate(self.proxies):
             proxy.heal()
             said = self.workers[number].answer()
             assert said == "ok", said
-        for proxy in self.proxies:
+        for proxy in (*self.proxies, *self.of_cold):
             proxy.close()  # what it still keeps waiting of a process that was killed does not arrive any more
 
     def _kill(self, number: int) -> None:
@@ -137,6 +165,42 @@ class Rivals:
         keys = Keyspace(self.place.prefix).keys(self.thread)
         self.place.raw.delete(keys.index_key, keys.data_key, self.owner)
 
+    def _evict(self, _: int) -> None:
+        """As a server that is full does."""
+        keys = Keyspace(self.place.prefix).tier_keys(self.thread)
+        some = self.chance.choice([(keys.index_key, keys.data_key), (keys.index_key,), (keys.data_key,), (keys.flush,)])
+        script = "for _, key in ipairs(KEYS) do if redis.call('PTTL', key) >= 0 then redis.call('UNLINK', key) end end"
+        self.place.raw.eval(script, len(some), *some)
+
+    def _kill_hot(self, _: int) -> None:
+        self.place.server.kill()
+        time.sleep(0.2 * self.chance.random())
+        self.place.server.start()
+
+    def _cut_cold(self, number: int) -> None:
+        self.of_cold[number].cut()
+        time.sleep(0.6 * self.chance.random())
+        self.of_cold[number].heal()
+
+    def _refuse_cold(self, number: int) -> None:
+        self.of_cold[number].refuse()
+        time.sleep(0.6 * self.chance.random())
+        self.of_cold[number].heal()
+
+    def _lock_cold(self, _: int) -> None:
+        """It goes on while the next faults happen."""
+        table = self.chance.choice(["checkpoints", "checkpoints", "checkpoint_writes", "checkpoint_blobs"])
+        seconds = self.chance.choice([0.5, 1.5, 3.0]) * self.chance.random()
+
+        def lock() -> None:
+            with psycopg.connect(self.place.postgres) as connection:
+                connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+                time.sleep(seconds)
+
+        self.locks.append(threading.Thread(target=lock, daemon=True))
+        self.locks[-1].start()
+        time.sleep(0.3 * self.chance.random())
+
     def _jump(self, _: int) -> None:
         if record := self.place.raw.get(self.owner):
             first, _, last = record.split(b" ", 2)
@@ -152,7 +216,7 @@ class Rivals:
                 worker.kill()
             elif not worker.is_dead:
                 _ready.append(worker)
-        for proxy in self.proxies:
+        for proxy in (*self.proxies, *self.of_cold):
             proxy.close()
 
     def check(self) -> Counter[str]:
@@ -175,7 +239,8 @@ class Rivals:
                 saver.flush(timeout=30)
                 assert found == [seen_of(one) for one in saver.cold.list(where)]
             self._check_fencing()
-            self._check_acknowledged({one.id for one in found})
+            self._check_acknowledged(found)
+            self._check_probes()
             self._check_effects(values["log"], last)
             keys = {key.rpartition(b":")[2] for key in self.place.raw.scan_iter(match=f"{self.place.prefix}*:owner")}
             assert not keys, keys
@@ -207,10 +272,30 @@ class Rivals:
             later = [epoch for at, epoch in taken if at < line["begin"] and epoch > line["epoch"]]
             assert not (self.is_owned and later and line["outcome"] == "ok"), (line, later)
 
-    def _check_acknowledged(self, there: set[str]) -> None:
-        if not any(one["on_busy"] == "rollback" for one in self.each):
-            lost = [line for line in self.lines("put") if line["outcome"] == "ok" and line["put"] not in there]
-            assert not lost, lost
+    def _check_acknowledged(self, found: list[Seen]) -> None:
+        """What was acknowledged is there, except of runs that somebody began to roll back; of those that were rolled back nothing is."""
+        there, began = {one.id for one in found}, set(self.lines_by("rolls_back", "by"))
+        puts = [line for line in self.lines("put") if line["outcome"] == "ok"]
+        lost = [line for line in puts if line["put"] not in there and line["run"] not in {run for run, _ in began}]
+        assert not lost, lost
+        took = {line["run"] for line in self.lines("took")}
+        gone = {run for run, by in began if by in took}
+        self.happened["rolled back"] += len(gone & {line["run"] for line in puts})
+        assert not [one for one in found if one.run in gone], (found, gone)
+
+    def lines_by(self, *kinds: str) -> Iterator[tuple[Any, ...]]:
+        for line in self.lines(kinds[0]):
+            yield tuple(line[kind] for kind in kinds)
+
+    def _check_probes(self) -> None:
+        """While a block runs whose lease lasts, nothing is stored without a token."""
+        left = dict(self.lines_by("left", "at"))
+        probes = list(self.lines("probe"))
+        for epoch, at in self.lines_by("took", "at"):
+            until = min(left.get(epoch, at), at + 0.25)  # then its first renewal may be late
+            inside = [line for line in probes if line["begin"] > at and line["end"] < until]
+            self.happened["probes of owned threads"] += len(inside)
+            assert not [line for line in inside if line["outcome"] == "ok"], (epoch, at, until, inside)
 
     def _check_effects(self, log: list[str], last: int) -> None:
         """Each effect that is committed was done by a worker, as that owner."""
@@ -248,14 +333,16 @@ class Seen(NamedTuple):
     parent: str | None
     step: int
     epoch: int
+    run: str | None = None
 
 
 def seen_of(found: Any) -> Seen:
     where, parent = found.config["configurable"], found.parent_config
     before = parent["configurable"]["checkpoint_id"] if parent else None
     return Seen(
-        where["checkpoint_ns"], where["checkpoint_id"], before, found.metadata["step"], found.metadata.get("epoch", 0)
-    )
+        where["checkpoint_ns"], where["checkpoint_id"], before, found.metadata["step"], found.metadata.get("epoch", 0),
+        found.metadata.get("run_id"),
+    )  # fmt: skip
 
 
 def check_chain(found: list[Seen]) -> None:

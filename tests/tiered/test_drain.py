@@ -157,7 +157,7 @@ USED = {
     for name, value in vars(scripts).items()
     if isinstance(value, scripts.Script)
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
-    put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs delete_thread""".split()
+    put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs""".split()
 }  # fmt: skip
 # Who deletes a thread removes the key of its owner, too.
 USED["PUT_TOMBSTONE"] = scripts.GUARDED_TIERED[scripts.PUT_TOMBSTONE]

@@ -252,7 +252,7 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
         await other.delete_for_runs(["run-2"])
 
     if what == "run":
-        between(uniform, scripts.DELETE_THREAD, another)
+        between(uniform, scripts.END_INTENT, another)
         await uniform.delete_for_runs(["run-1"])
     elif what == "thread":
         between(uniform, scripts.ERASE, another)

@@ -187,7 +187,7 @@ async def test_latest_lists_what_only_cold_knows(tiers: Tiers) -> None:
     assert ("task-x", "n", [9]) in newest.pending_writes
     for where in (config(), None):
         assert plain((await uniform.list(where))[0]) == plain(newest)
-    works = tiers.fails(through, scripts.DELETE_THREAD)
+    works = tiers.fails(through, scripts.ERASE)
     await through.delete_thread("thread")
     works()
     assert await uniform.get_tuple(config()) is None

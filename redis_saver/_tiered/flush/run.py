@@ -1,6 +1,6 @@
 """Flushing one thread: bring its records to cold, in the order in which they were written.
 
-A record (a checkpoint, pending writes of a task, a deletion) is noted by its name and the time it was written. The flusher reads it, gives it to
+A record (a checkpoint, pending writes of a task, a checkpoint to remove, a deletion) is noted by its name and the time it was written. The flusher reads it, gives it to
 cold, and strikes it off if it was not written again meanwhile. So each record gets to cold at least once, and what cold gets last is what was
 written last. One flusher at a time works on a thread. A flusher that takes longer than its claim (it was stopped, or its machine slept) finds that out at the ack.
 What it may have done to cold is then done again (`lua/tiered/ack.lua`).
@@ -203,6 +203,8 @@ class _Claim:
         """The error of cold that ended the claim, because cold did not answer the probe after it."""
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
+        self._removed: dict[str, Exception | None] = {}
+        """The namespaces in which checkpoints were removed, with cold's error."""
         self.is_asking_cold = False
         """Whether a call of cold is under way. It stays true if the operation was cancelled during the call."""
         self.done: list[Record] = []
@@ -296,6 +298,8 @@ class _Claim:
                 return error
             if record.kind == b"d":
                 return (yield from self._delete())
+            if record.kind == b"r":
+                return (yield from self._remove(record.place[0]))
             if record.kind == b"c":
                 return (yield from self._give_checkpoint(record))
             return (yield from self._give_writes(record))
@@ -309,6 +313,19 @@ class _Claim:
         self._bases = {}
         self.latest.clear()
         return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
+
+    def _remove(self, ns: str) -> Tiered[Exception | None]:
+        """Remove in cold all checkpoints of a namespace that this claim has to remove, in one call.
+
+        The values of what cold got last may go with them, so the next checkpoint brings all of its own.
+        """
+        if ns not in self._removed:
+            self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
+            self.latest.pop(names.component(ns), None)
+            gone = [record.place[1] for record in self.records if record.kind == b"r" and record.place[0] == ns]
+            call = ColdCall("delete_checkpoints", (self.thread, ns, gone))
+            self._removed[ns] = yield from self._ask_cold(call)
+        return self._removed[ns]
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
         """Call cold. Returns the error, if there is one."""
