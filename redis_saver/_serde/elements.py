@@ -77,7 +77,7 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     """
     kind = type(value)
     snapshot = kind is fallback.delta_snapshot
-    if not snapshot and (kind is list and value and sends.may_be(value[0]) or sends.may_be(value)):
+    if not snapshot and any(map(sends.may_be, value[:1] if kind is list else (value,))):
         return _cut_sends(value)
     if not snapshot and kind is not list and kind is not dict:
         return EncodedElements("msgpack", [fallback.encode(value)])

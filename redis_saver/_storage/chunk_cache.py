@@ -45,7 +45,9 @@ class Version:
 
     def right_edge(self) -> list[bytes]:
         """The chunks to name to the server: with what is below them, all but what a growing value is likely to change."""
-        return right_edge(self.stored.levels) if self.stored.levels else [self.field]
+        if self.stored.levels:
+            return right_edge(self.stored.levels)
+        return [self.field] if self.field else []
 
     def is_snapshot(self) -> bool:
         """Whether it is a `_DeltaSnapshot`: of such a channel few checkpoints have a value, and the ones behind them rely on it."""
@@ -55,6 +57,13 @@ class Version:
 def names_version(field: bytes, chunk: bytes) -> Version:
     """The chunk with the names of a checkpoint, as a version of None."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
+
+
+def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
+    """The chunks of pending writes to a channel, as a version of it that no field holds; with those of `last`, if that is such a version."""
+    if last is not None and not last.field:
+        chunks = {**last.stored.chunks, **chunks}
+    return Version(b"", Stored(b"", dict(chunks), size=sum(map(len, chunks.values()))))
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
@@ -123,6 +132,11 @@ class _Thread(NamedTuple):
 
 
 _NOTHING = _Thread()
+
+
+def fields_in(cached: Cached) -> frozenset[bytes]:
+    """The fields of all chunks of a thread that the server is believed to have."""
+    return frozenset().union(*[version.stored.chunks for version in cached.values()])
 
 
 class ChunkCache:
