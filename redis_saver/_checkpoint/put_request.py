@@ -22,6 +22,7 @@ from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import (
     MAX_KNOWN_FIELDS,
+    WRITTEN,
     Cached,
     ChannelKey,
     KnownTable,
@@ -86,8 +87,8 @@ class PutRequest:
         self._retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
         """Values that are stored without being the checkpoint's."""
         self._encoded: dict[str, Stored] = {}
-        # A Send has the chunks of other channels, and was a pending write before: then any chunk may be stored, and no version tells.
-        has_sends = (self._ns, TASKS) in cached or (TASKS in new_versions and TASKS in self._values)
+        # A Send shares chunks with other channels, and with the pending write that it was. Which of these are stored, no version proves.
+        has_sends = (self._ns, WRITTEN) in cached or (TASKS in new_versions and TASKS in self._values)
         self._shared: Collection[bytes] = fields_in(cached) if has_sends else ()
         """Chunks that the server is believed to have of any channel; only if there are `Send`s."""
         self._in_full: set[str] = set()

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
-from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint.put_request import PutRequest
 from redis_saver._common import config, limits, names
@@ -19,7 +18,7 @@ from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec, compression
-from redis_saver._storage.chunk_cache import fields_in, written_version
+from redis_saver._storage.chunk_cache import WRITTEN, fields_in, written_version
 from redis_saver._storage.chunks import ZSTD
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import decoding
@@ -154,8 +153,7 @@ def store_writes(
     by = variant or Variant(scripts.PUT_WRITES, keys)
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
-    cached = context.chunk_cache.of(keys.data_key)
-    stored = fields_in(cached)
+    stored = fields_in(context.chunk_cache.of(keys.data_key))
     while isinstance(missing := (yield by.call([*arguments, *_packed(context, chunks, stored)])), list):
         with decoding("what put_writes lacks of thread {!r}", where.thread_id):
             if not stored:
@@ -164,9 +162,10 @@ def store_writes(
         stored = frozenset()
     if missing == PutReply.REFUSED:
         return False
-    # The next put need not send them, nor the value that these writes become.
-    channel = where.checkpoint_ns, TASKS
-    context.chunk_cache.remember(keys.data_key, {channel: written_version(chunks, cached.get(channel))})
+    # The put that follows need not send them.
+    key = where.checkpoint_ns, WRITTEN
+    last = context.chunk_cache.of(keys.data_key).get(key)
+    context.chunk_cache.remember(keys.data_key, {key: written_version(chunks, last)})
     return True
 
 

@@ -59,11 +59,17 @@ def names_version(field: bytes, chunk: bytes) -> Version:
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 
+WRITTEN = "__pregel_tasks, written"
+"""Stands for a channel: its version are the chunks of the pending writes since the namespace was read last. No field holds it."""
+MAX_WRITTEN = 2000
+"""Maximum number of those chunks. The oldest are forgotten first."""
+
+
 def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
-    """The chunks of pending writes to a channel, as a version of it that no field holds; with those of `last`, if that is such a version."""
-    if last is not None and not last.field:
-        chunks = {**last.stored.chunks, **chunks}
-    return Version(b"", Stored(b"", dict(chunks), size=sum(map(len, chunks.values()))))
+    """The version of `WRITTEN` with these chunks, after the version `last`."""
+    known = {**last.stored.chunks, **chunks} if last else chunks
+    kept = dict(list(known.items())[-MAX_WRITTEN:])
+    return Version(b"", Stored(b"", kept, size=sum(map(len, kept.values()))))
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
