@@ -37,9 +37,7 @@ def work(run: Run, contestant: Contestant, agent: Callable[..., Any], case: dict
     graph, config = agent(contestant.saver, case["calls"]), {"configurable": {"thread_id": contestant.thread()}}
     traffic, stored = (meter.traffic(), meter.keys()[1]) if meter else (None, 0)
     asked = {"messages": [graphs.question()]}
-    seconds, state = run.timed(
-        lambda: graph.invoke(asked, {**config, "recursion_limit": 1000}, durability="sync")
-    )
+    seconds, state = run.timed(lambda: graph.invoke(asked, {**config, "recursion_limit": 1000}, durability="sync"))
     run.sample(contestant, case, "run", "ms", seconds * 1000)
     if meter and traffic:
         run.sample(contestant, case, "sent", "kB", meter.between(traffic, meter.traffic()).sent / 1000)

@@ -53,7 +53,11 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
-            if (yield Call(scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:], seen.format))):
+            if (
+                yield Call(
+                    scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
+                )
+            ):
                 context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))

@@ -154,7 +154,7 @@ def store_writes(
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
     stored = fields_in(context.chunk_cache.of(keys.data_key))
-    while isinstance(missing := (yield by.call([*arguments, *_packed(context, chunks, stored)])), list):
+    while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
         with decoding("what put_writes lacks of thread {!r}", where.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
@@ -169,7 +169,7 @@ def store_writes(
     return True
 
 
-def _packed(context: Context, chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
+def _packed(chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
     """The chunks as `lua/checkpoint/put_writes.lua` takes them, without those that are believed to be stored."""
     pairs: list[Argument] = []
     for field, chunk in chunks.items():

@@ -22,6 +22,8 @@ SMALL: Final = 32
 """If elements have fewer bytes than this on average, several are taken together."""
 BLOCK: Final = 1024
 """About how many bytes are taken together then."""
+MAX_PIECES: Final = 50_000
+"""Maximum number of pieces. A value may have about twice as many chunks (`Limits.chunks`)."""
 _CODE: Final = 1
 """The code of the Ext that a `Send` is: a class, called with positional arguments."""
 _CLASS: Final = b"\x93\xaflanggraph.types\xa4Send"
@@ -63,9 +65,10 @@ def cut(data: bytes) -> Pieces | None:
     if not _is_send(data, start):
         return None
     try:
-        return _cut(data, start, count)
+        found = _cut(data, start, count)
     except IndexError:  # forged: an Ext whose data is no msgpack
         return None
+    return found if len(found.pieces) <= MAX_PIECES else None
 
 
 def _cut(data: bytes, start: int, count: int) -> Pieces:
@@ -118,7 +121,7 @@ class _Cuts:
         step = 2 if kind is dict else 1
         ends = [*_ends(data, start, step * count - 1), end]
         values = list(zip([start, *ends][step - 1 :: step], ends[step - 1 :: step], strict=False))
-        if kind is list and not arrays or not any(_is_long(data, *value) for value in values):
+        if (kind is list and not arrays) or not any(_is_long(data, *value) for value in values):
             self._elements(start, [last for _, last in values])
             return
         for first, last in values:
@@ -133,7 +136,7 @@ class _Cuts:
         """Cut between elements, as `elements.cut` does in the value of a channel."""
         self.mark(start)
         self.border()
-        size = ends[: SAMPLE][-1] - start
+        size = ends[:SAMPLE][-1] - start
         if size < SMALL * min(SAMPLE, len(ends)):
             length = run_length(size, len(ends))
             ends = [*ends[length - 1 : -1 : length], ends[-1]]
@@ -185,7 +188,18 @@ def _table() -> tuple[list[int], list[int], list[int]]:
         inside[0x80 + first], inside[0x90 + first] = 2 * first, first
     for first in range(32):
         sizes[0xA0 + first] = 1 + first
-    for first, size in {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}.items():
+    for first, size in {
+        0xCA: 5,
+        0xCB: 9,
+        0xCC: 2,
+        0xCD: 3,
+        0xCE: 5,
+        0xCF: 9,
+        0xD0: 2,
+        0xD1: 3,
+        0xD2: 5,
+        0xD3: 9,
+    }.items():
         sizes[first] = size
     for first, size in {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}.items():
         sizes[first] = size

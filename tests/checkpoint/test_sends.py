@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
+import ormsgpack
 import pytest
 from counting import Counted, load_scripts
 from factories import checkpoint, config
+from hypothesis import given, settings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -17,9 +20,13 @@ from tiering import BEHIND, Tiers, drained
 from uniform import Target, Uniform
 from wrappers import Around, Meanwhile, script_of
 
-from redis_saver import DecodeError, ThreadDamaged
+from bench import graphs
+from redis_saver import DecodeError, Limits, ThreadDamaged
+from redis_saver._common.limits import Allowance
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
+from redis_saver._storage import chunking, chunks
+from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.serde import FastSerializer
 
 ONE = pytest.mark.parametrize("target_name", ["redis"])
@@ -57,7 +64,12 @@ def written(found: Any) -> list[tuple[str, bytes]]:
 
 
 async def put(
-    uniform: Uniform, parent: dict[str, Any], number: int, new: dict[str, Any], old: dict[str, Any] | None = None, **metadata: Any
+    uniform: Uniform,
+    parent: dict[str, Any],
+    number: int,
+    new: dict[str, Any],
+    old: dict[str, Any] | None = None,
+    **metadata: Any,
 ) -> dict[str, Any]:
     """Put checkpoint `number`; `old` are values that have the version 1."""
     versions = {**dict.fromkeys(old or {}, version(1)), **dict.fromkeys(new, version(number))}
@@ -108,7 +120,7 @@ async def test_a_send_comes_back(target: Target, saver: Uniform) -> None:
 
 @ONE
 @pytest.mark.parametrize(
-    "settings",
+    "options",
     [
         {"compression": "zstd"},
         {"cache_bytes": 0},
@@ -117,13 +129,13 @@ async def test_a_send_comes_back(target: Target, saver: Uniform) -> None:
     ],
     ids=["zstd", "no cache", "another serializer", "encrypted"],
 )
-async def test_a_send_comes_back_with_settings(target: Target, settings: dict[str, Any]) -> None:
-    saver = target.uniform(**settings)
+async def test_a_send_comes_back_with_settings(target: Target, options: dict[str, Any]) -> None:
+    saver = target.uniform(**options)
     configs = await stepped(saver, 2)
-    has_cuts = "serde" not in settings
+    has_cuts = "serde" not in options
     assert bool(writes_in_chunks(data_of(target))) == has_cuts
     assert counters(data_of(target))["format"] == (2 if has_cuts else 1)
-    found = await target.uniform(**settings).get_tuple(configs[2])
+    found = await target.uniform(**options).get_tuple(configs[2])
     assert written(found)[1] == packed(tool_call(messages(33), 1))
     check_sound(target)
 
@@ -260,7 +272,9 @@ async def test_a_lost_reply_of_put_writes_is_harmless(target: Target, saver: Uni
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-async def test_prune_keeps_the_chunks_of_writes_that_stay_and_no_others(target: Target, saver: Uniform, keep: int) -> None:
+async def test_prune_keeps_the_chunks_of_writes_that_stay_and_no_others(
+    target: Target, saver: Uniform, keep: int
+) -> None:
     configs = await stepped(saver, 3)
     before = [await target.uniform().get_tuple(one) for one in configs]
     await saver.prune(["thread"], keep_last=keep)
@@ -432,3 +446,87 @@ def test_a_send_is_cut_between_the_elements_that_its_channels_have(serde: Any) -
         assert sum(encoded.runs) == len(encoded.elements) - 1
         others = [one for one in encoded.elements[1:] if one not in own]
         assert sum(map(len, others)) < 1000
+
+
+ARGUMENTS = st.recursive(
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(max_size=9), st.binary(max_size=2500), st.floats(), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=20),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: some * 90),
+        st.dictionaries(st.text(max_size=5), inner, max_size=20),
+        st.tuples(inner),
+        st.sets(st.text(max_size=40), max_size=90),
+        st.lists(inner, max_size=3).map(lambda some: Send("inner", some)),
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.builds(Send, st.text(max_size=5), ARGUMENTS), min_size=1, max_size=3), st.booleans())
+def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> None:
+    value = some[0] if alone else some
+    wanted = packed(value)
+    encoded, opaque = FastSerializer().dumps_elements(value), OpaqueSerializer()
+    assert (encoded.type, b"".join(encoded.elements)) == wanted
+    assert not encoded.runs or sum(encoded.runs) == len(encoded.elements) - 1
+    assert opaque.dumps_elements(opaque.loads_typed(wanted)) == encoded  # a migration makes the same chunks
+    stored = chunking.cut(encoded, b"p")
+    if stored:
+        joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), "a test"))
+        assert chunks.given(joined) == wanted
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(max_size=60),
+    st.integers(0, 5),
+    st.sampled_from([b"", b"\xdd\xff\xff\xff\xff", b"\xdf\x00\x00\x10\x00", b"\xc9\xff"]),
+)
+def test_a_forged_object_in_a_send_is_cut_anyhow_or_not_at_all(noise: bytes, code: int, start: bytes) -> None:
+    forged = start + noise * (4000 // (len(noise) or 1) + 1)
+    value = [Send("node", {"a": ormsgpack.Ext(code, forged), "b": "x" * 3000}), Send("node", ["y"] * 3000)]
+    encoded = FastSerializer().dumps_elements(value)
+    assert b"".join(encoded.elements) == packed(value)[1]
+
+
+def test_a_send_of_very_many_elements_stays_within_the_limit_of_chunks() -> None:
+    value = [Send("node", {"texts": ["x" * 600] * 60_000})]
+    stored = chunking.cut(FastSerializer().dumps_elements(value), b"p")
+    assert stored is None or sum(len(level.fields) for level in stored.levels) < Limits().chunks
+
+
+# -- agents
+
+
+def used(target: Target, agent: str, calls: int) -> tuple[int, int]:
+    """Bytes that an agent with tools stores and sends in one run."""
+    saver, thread = target.uniform().saver, f"{agent} {calls}"
+    graph = {"edge": lambda: graphs.react(saver, calls, "v1"), "Send": lambda: graphs.react(saver, calls, "v2")}.get(
+        agent, lambda: graphs.sender(saver, calls)
+    )()
+    before = target.raw.info("stats")["total_net_input_bytes"]
+    state = graph.invoke(
+        {"messages": [graphs.question()]}, {**config(thread), "recursion_limit": 1000}, durability="sync"
+    )
+    sent = target.raw.info("stats")["total_net_input_bytes"] - before
+    assert len(state["messages"]) == 2 * calls + 2
+    check_sound(target, thread)
+    return size(data_of(target, thread)), sent
+
+
+@ONE
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_an_agent_whose_tools_are_sent_the_state_costs_little_more_than_the_other(target: Target) -> None:
+    """Linear in the number of calls, where each `Send` has all messages so far."""
+    load_scripts(target.raw)
+    costs = {
+        agent: [used(target, agent, calls) for calls in (10, 20, 40, 80)] for agent in ("edge", "Send", "the state")
+    }
+    for agent in ("Send", "the state"):
+        for mine, edge in zip(costs[agent], costs["edge"], strict=True):
+            assert mine[0] < 1.5 * edge[0]
+            assert mine[1] < 1.5 * edge[1]
+        for what in (0, 1):
+            ten, twenty, forty, eighty = [cost[what] for cost in costs[agent]]
+            assert eighty - forty < 2.4 * (forty - twenty) < 6 * (twenty - ten)
