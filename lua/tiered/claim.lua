@@ -54,7 +54,7 @@ repeat
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
       local chunks = new_chunks(true)
       chunks.lenient = true -- who decodes the record tells what is gone
-      if record then pcall(read_chunks_of_writes, data, record, chunks) end
+      if record then pcall(function() read_chunks_of_writes(data, record, chunks) end) end
       answer[#answer + 1] = { member, members[i + 1], tries, record, chunks.flat }
       if record then size = size + #record + chunks.bytes end
       if size > BUDGET then most = 0 end

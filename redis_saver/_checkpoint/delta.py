@@ -267,7 +267,9 @@ def _histories(
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
-            writes[write.channel].append(codec.whole_write(write, chunks, place, allowance))
+            if write.type == codec.IN_CHUNKS:
+                write = codec.whole_write(write, chunks, place, allowance)
+            writes[write.channel].append(write)
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
         for channel in remaining.intersection(ancestor.point.histories if ancestor.point else ()):

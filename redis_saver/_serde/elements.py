@@ -77,16 +77,17 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     """
     kind = type(value)
     snapshot = kind is fallback.delta_snapshot
-    if not snapshot and any(map(sends.may_be, value[:1] if kind is list else (value,))):
-        return _cut_sends(value)
     if not snapshot and kind is not list and kind is not dict:
-        return EncodedElements("msgpack", [fallback.encode(value)])
+        return _cut_sends(value) if sends.may_be(value) else EncodedElements("msgpack", [fallback.encode(value)])
     inner = value.value if snapshot else value
     found = None
-    if type(inner) is list and len(inner) > 1:
+    if type(inner) is list and inner:
         # A copy, because another OS thread may append to the list meanwhile.
         inner = inner[:]
-        if type(inner[0]) in ENCODERS:
+        if len(inner) < 2 or type(inner[0]) not in ENCODERS:
+            if not snapshot and any(map(sends.may_be, inner[:1])):
+                return _cut_sends(inner)
+        else:
             # The head of a snapshot says how long all of it is, so no element may be left out.
             known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
             encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)

@@ -34,7 +34,7 @@ _ARRAYS: Final = 2
 """How many levels of an object's data are its fields and arguments, and no list of the user's."""
 
 
-class Pieces(NamedTuple):
+class CutSend(NamedTuple):
     """An encoded value, cut."""
 
     head: bytes
@@ -51,7 +51,7 @@ def may_be(value: Any) -> bool:
     return kind is ormsgpack.Ext or kind.__name__ == "Send"
 
 
-def cut(data: bytes) -> Pieces | None:
+def cut(data: bytes) -> CutSend | None:
     """Cut an encoded `Send`, or a list that begins with one. None if it is something else, or short.
 
     Args:
@@ -71,7 +71,7 @@ def cut(data: bytes) -> Pieces | None:
     return found if len(found.pieces) <= MAX_PIECES else None
 
 
-def _cut(data: bytes, start: int, count: int) -> Pieces:
+def _cut(data: bytes, start: int, count: int) -> CutSend:
     cuts, begin = _Cuts(data, start), start
     for end in _ends(data, start, count):
         if end - begin >= MIN_BYTES and _is_send(data, begin):
@@ -83,7 +83,7 @@ def _cut(data: bytes, start: int, count: int) -> Pieces:
             cuts.mark(end)
         begin = end
     cuts.border()
-    return Pieces(data[:start], cuts.pieces, tuple(cuts.runs))
+    return CutSend(data[:start], cuts.pieces, tuple(cuts.runs))
 
 
 def _is_send(data: bytes, start: int) -> bool:

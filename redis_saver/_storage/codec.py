@@ -211,9 +211,7 @@ def count_writes(record: bytes, thread: str) -> int:
 
 
 def whole_write(write: Write, chunks: Chunks, place: object, allowance: Allowance) -> Write:
-    """Join a pending write that is stored in chunks. Any other is returned as it is."""
-    if write.type != IN_CHUNKS:
-        return write
+    """Join a pending write that is stored in chunks."""
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
         kind, data = chunked.given(chunked.join(write.data, chunks, allowance))
         return write._replace(type=names.encode(kind), data=data)
@@ -223,7 +221,8 @@ def load_write(
     context: Context, write: Write, place: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
 ) -> PendingWrite:
     """A pending write as LangGraph takes it; the chunks are those of `whole_write`."""
-    write = whole_write(write, chunks, place, allowance)
+    if write.type == IN_CHUNKS:
+        write = whole_write(write, chunks, place, allowance)
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
         encryption.check_read(context, write.type)
         return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
