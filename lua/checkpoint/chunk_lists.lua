@@ -5,8 +5,8 @@
 -- ARGV[1] budget     stop behind the value with which the answer has this many bytes
 -- ARGV[2..]          fields of values, of records of pending writes, or @gc_roots
 --
--- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; of a record frames of the
--- roots in it; @gc_roots as it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
+-- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; of a
+-- record frames of the roots in it; @gc_roots as it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
 -- for: ask again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 

@@ -5,8 +5,8 @@ local function is_special(name)
   return string.byte(name, 1) == 45 -- '-'
 end
 
--- Stores the pending writes of a task in any case. Returns how many of them are new; or, as a list, the fields of chunks that they need, which are
--- neither stored nor sent. Then nothing was written.
+-- Stores the pending writes of a task in any case. Returns how many of them are new. If chunks that they need are neither
+-- stored nor sent, it writes nothing, and returns a list of their fields.
 -- argv: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's record; is_home: whether cold has all
 -- else of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
@@ -83,7 +83,9 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
     local stray = '' -- of what was not stored, chunks may have been
     for _, root in ipairs(chunked[1] and roots_in(regular) or {}) do stray = stray .. pack(root) end
-    if stray ~= '' then fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray end
+    if stray ~= '' then
+      fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray
+    end
   end
   for i = 6, last, 2 do
     if not is_special(argv[i]) then break end -- chunks follow
@@ -95,7 +97,9 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   end
   meta.writes = meta.writes + added
   fields[2] = state_of(meta)
-  for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
+  for from = 1, #fields, BATCH do
+    redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+  end
   redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)
   return added

@@ -1,6 +1,7 @@
 -- Shared by the scripts (included, see redis_saver/_engine/scripts.py): opening a thread, its deadline, its counters.
 
--- The newest format of a thread, the first number of @state. docs/storage-format.md says when it is raised. Python reads it from here.
+-- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says when
+-- it is raised.
 local FORMAT = 2
 -- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks.
 local HAS_CHUNKED_WRITES = 2

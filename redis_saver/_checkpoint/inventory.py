@@ -259,7 +259,7 @@ class Inventory:
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Check whether each value and write has all its chunks, and each chunk a value or write. Decode those that are whole."""
+        """Check that each value and write has all its chunks, and each chunk a value or write. Decode what is whole."""
         used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
         roots = {field: [root] for field, root in self.roots.items()}
         roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}

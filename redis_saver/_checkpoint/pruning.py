@@ -278,7 +278,9 @@ def _plan(
     writes: Sequence[bytes],
     stray_writes: Sequence[bytes] = (),
 ) -> list[list[bytes]]:
-    """What to remove for each victim: the header, and the values and the run it is the last to hold. Then the stray writes.
+    """Plan the removal of each victim: its header, and the values and the run that it is the last to hold.
+
+    The stray writes follow.
 
     The oldest come first, and subgraph calls before the root checkpoints that say they are over.
 

@@ -87,7 +87,7 @@ class PutRequest:
         self._retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
         """Values that are stored without being the checkpoint's."""
         self._encoded: dict[str, Stored] = {}
-        # A Send shares chunks with other channels, and with the pending write that it was. Which of these are stored, no version proves.
+        # A Send shares chunks with other channels and with the pending write that it was. No stored version proves them.
         has_sends = (self._ns, WRITTEN) in cached or (TASKS in new_versions and TASKS in self._values)
         self._shared: Collection[bytes] = fields_in(cached) if has_sends else ()
         """Chunks that the server is believed to have of any channel; only if there are `Send`s."""

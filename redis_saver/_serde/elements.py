@@ -37,7 +37,7 @@ class EncodedElements(NamedTuple):
     """How many elements behind the head are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
     runs: tuple[int, ...] = ()
-    """Numbers of elements after the head that are cut by themselves, so that no chunk spans two of these runs. Empty: all are one run."""
+    """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
 
     @property
     def size(self) -> int:

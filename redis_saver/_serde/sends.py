@@ -1,8 +1,9 @@
 """Where an encoded `Send`, or a list of them, can be cut.
 
-A `Send` carries its node's input, often the whole state. If it were one element, each would be stored whole. So it is cut in front of each long
-list or dict of its argument, between the elements of that, and behind it. A channel's value is cut between the same elements
-(`redis_saver._serde.elements`), so the two share chunks. The bytes alone say where: an object that is not decoded (`opaque.py`) is cut, too.
+A `Send` carries its node's input, often the whole state. As one element, each would be stored whole. So it is cut
+before each long list or dict of its argument, between the elements of that, and after it. A channel's value is cut
+between the same elements (`redis_saver._serde.elements`), so the two share chunks. Only the bytes are looked at, so an
+object that is not decoded (`opaque.py`) is cut too.
 """
 
 from __future__ import annotations
@@ -146,7 +147,10 @@ class _Cuts:
 
 
 def run_length(size: int, count: int) -> int:
-    """How many small elements are taken together; `size` is that of the sample. A power of two, so that what the sample holds changes it seldom."""
+    """Number of small elements that are taken together; `size` is that of the sample.
+
+    It is a power of two, so that the contents of the sample seldom change it.
+    """
     return 1 << (BLOCK * min(SAMPLE, count) // size).bit_length() - 1
 
 
@@ -159,7 +163,10 @@ def _is_long(data: bytes, begin: int, end: int) -> bool:
 
 
 def _head(data: bytes, begin: int) -> tuple[type | None, int, int]:
-    """The kind of a list, dict or Ext; how many elements or items it has; and where its contents begin. None for any other value."""
+    """Return the kind of a list, dict or Ext, the number of its elements or items, and the start of its contents.
+
+    The kind of any other value is None.
+    """
     first = data[begin]
     if first & 0xF0 == 0x90:
         return list, first & 15, begin + 1
@@ -182,7 +189,11 @@ _CODES: Final = frozenset(range(6))
 
 
 def _table() -> tuple[list[int], list[int], list[int]]:
-    """Of each first byte: the size of the object without what its length tells; how many bytes the length has; and how many objects are in it."""
+    """Return three tables by an object's first byte.
+
+    They hold the object's fixed size, the number of bytes of its length, and the number of objects in it (of one with
+    a length: per unit of that).
+    """
     sizes, lengths, inside = [1] * 256, [0] * 256, [0] * 256
     for first in range(16):
         inside[0x80 + first], inside[0x90 + first] = 2 * first, first

@@ -60,7 +60,7 @@ def names_version(field: bytes, chunk: bytes) -> Version:
 
 
 WRITTEN = "__pregel_tasks, written"
-"""Stands for a channel: its version are the chunks of the pending writes since the namespace was read last. No field holds it."""
+"""A stand-in for a channel. Its version holds the chunks of the pending writes since the namespace was last read."""
 MAX_WRITTEN = 2000
 """Maximum number of those chunks. The oldest are forgotten first."""
 
