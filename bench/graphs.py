@@ -1,14 +1,18 @@
-"""The graphs that run: an agent with a tool, a fan-out, and an editor of files."""
+"""The graphs that run: agents with a tool, a fan-out, and an editor of files."""
 
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Annotated, Any
 
-from langchain_core.messages import AnyMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.prebuilt import create_react_agent
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
@@ -122,4 +126,65 @@ def files(saver: Saver, *, asynchronous: bool = False) -> Any:
     graph = StateGraph(Files)
     graph.add_node("edit", _aedit if asynchronous else _edit)
     graph.add_edge(START, "edit")
+    return graph.compile(checkpointer=saver)
+
+
+def question() -> AnyMessage:
+    """The first message to an agent of `react` and `sender`."""
+    return HumanMessage("What about my order?", id="question")
+
+
+def look_up(query: str) -> str:
+    """Look something up."""
+    return text(f"tool {query}")
+
+
+class _Caller(BaseChatModel):
+    """Calls a tool so many times, then answers."""
+
+    calls: int
+
+    @property
+    def _llm_type(self) -> str:
+        return "caller"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[Any], *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self.next(len(messages) // 2))])
+
+    def next(self, step: int) -> AIMessage:
+        """What it says after so many tool calls."""
+        call = {"name": "look_up", "args": {"query": f"{step}"}, "id": f"call-{step:06}"}
+        return AIMessage(text(f"step {step}"), id=f"answer-{step:06}", tool_calls=[call] if step < self.calls else [])
+
+
+def react(saver: Saver, calls: int, version: Any) -> Any:
+    """LangGraph's prebuilt agent, whose model calls a tool so many times. Of version v2, each call is a `Send` with the whole state."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and the most used one
+        return create_react_agent(_Caller(calls=calls), [look_up], version=version, checkpointer=saver)
+
+
+def sender(saver: Saver, calls: int) -> Any:
+    """The same agent, written with a `Send` of the state itself."""
+    model = _Caller(calls=calls)
+
+    def think(state: Chat) -> dict[str, Any]:
+        return {"messages": [model.next(len(state["messages"]) // 2)]}
+
+    def act(state: Chat) -> dict[str, Any]:
+        (call,) = state["messages"][-1].tool_calls  # type: ignore[union-attr]
+        return {"messages": [ToolMessage(look_up(**call["args"]), id=f"result-{call['id']}", tool_call_id=call["id"])]}
+
+    def route(state: Chat) -> Any:
+        return [Send("tools", state)] if getattr(state["messages"][-1], "tool_calls", None) else END
+
+    graph = StateGraph(Chat)
+    graph.add_node("agent", think)
+    graph.add_node("tools", act)
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", route, ["tools", END])
+    graph.add_edge("tools", "agent")
     return graph.compile(checkpointer=saver)

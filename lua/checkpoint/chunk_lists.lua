@@ -3,10 +3,10 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] budget     stop behind the value with which the answer has this many bytes
--- ARGV[2..]          fields of values, or @gc_roots
+-- ARGV[2..]          fields of values, of records of pending writes, or @gc_roots
 --
--- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; @gc_roots as
--- it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
+-- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; of a
+-- record frames of the roots in it; @gc_roots as it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
 -- for: ask again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -29,6 +29,12 @@ for i = 2, #ARGV do
     chunks.lenient = true -- some of them were removed already
     for _, one in ipairs(unpack_frames(value)) do read_chunks(data, one, chunks) end
     chunks.lenient = false
+  elseif string.byte(ARGV[i], 1) == 119 then -- 'w'
+    for _, root in ipairs(roots_in(redis.call('HGET', data, ARGV[i]) or '')) do
+      problem = read_chunks(data, root, chunks)
+      if problem then return problem end
+      value = value .. pack(root)
+    end
   elseif redis.call('HSTRLEN', data, ARGV[i]) <= MAX_ROOT then
     value = redis.call('HGET', data, ARGV[i]) or ''
     if not in_chunks(value) then value = '' end

@@ -14,7 +14,7 @@
 -- ARGV[8..]          the fields of its values, in the order of the entries
 --
 -- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
--- the names and the values are made of. Behind these stands 1 where the checkpoint is the expected one, the values are those of the fields given,
+-- the names, the values and the writes are made of. Behind these stands 1 where the checkpoint is the expected one, the values are those of the fields given,
 -- and nobody looked whether the header says the same. nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
 --   NOWHERE  2  cold has no such checkpoint either
@@ -44,7 +44,7 @@ if id == '' then id = newest_id(index, ns) end
 if not id then return has == ALL and NOWHERE or false end
 local answer, unknown
 if known == 'c' .. ns .. id then answer, unknown = read_known(index, data, ns, id, roots, ARGV, 7) end
-if answer and not unknown[1] then
+if answer and not unknown[1] and (meta.format < HAS_CHUNKED_WRITES or not answer[5][1]) then
   if refresh == '1' then touch(index, data, meta, default, '') end
   return answer
 end
@@ -58,6 +58,10 @@ for at = 1, #told, 17 do chunks.seen[string.sub(told, at, at + 16)] = true end
 if answer then
   for i = 1, #unknown do
     problem = read_chunks(data, unknown[i], chunks)
+    if problem then return problem end
+  end
+  for i = 2, #answer[5], 2 do
+    problem = read_chunks_of_writes(data, answer[5][i], chunks)
     if problem then return problem end
   end
 else

@@ -196,6 +196,8 @@ while id ~= '' and open > 0 do
         writes[#writes + 1] = all[i]
         writes[#writes + 1] = all[i + 1]
         bytes = bytes + #all[i + 1]
+        problem = read_chunks_of_writes(data, all[i + 1], chunks)
+        if problem then return problem end
         break
       end
     end

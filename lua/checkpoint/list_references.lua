@@ -6,7 +6,7 @@
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
 -- ARGV[2] limit      how many checkpoints at the most
 --
--- Returns {revision, chunks, member, links, member, links...}: links is the header up to and with its links, chunks a flat
+-- Returns {revision, format, chunks, member, links, member, links...}: format is the thread's, an int; links is the header up to and with its links, chunks a flat
 -- list of (field, bytes) of the names in them. The revision changes with every put and removal. nil where there is no such
 -- thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -25,7 +25,7 @@ if not meta then return false end
 
 local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
 local chunks = new_chunks(false)
-local page = { meta.rev, chunks.flat }
+local page = { meta.rev, meta.format, chunks.flat }
 for i = 1, #members do
   local header = redis.call('HGET', data, members[i])
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end

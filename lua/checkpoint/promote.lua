@@ -10,6 +10,7 @@
 -- ARGV[4] bytes      what it holds: bytes, values, writes
 -- ARGV[5] blobs
 -- ARGV[6] writes
+-- ARGV[7] format     the source's
 --
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
 -- then nothing was changed. Asked again after it was done, it answers 1.
@@ -19,7 +20,7 @@
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
-local bytes, blobs, writes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local bytes, blobs, writes, format = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local _, problem = open_thread(index, data)
 if problem then return problem end
@@ -32,7 +33,7 @@ redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
 redis.call('HDEL', data, '@copy_pages')
 local meta = new_thread(redis.call('TIME'))
-meta.bytes, meta.blobs, meta.writes = bytes, blobs, writes
+meta.format, meta.bytes, meta.blobs, meta.writes = format, bytes, blobs, writes
 redis.call('HSET', data, '@copy', token, '@state', state_of(meta), '@rewritten', meta.rev)
 redis.call('PERSIST', index)
 redis.call('PERSIST', data)

@@ -5,8 +5,8 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; s, a call's; @gc_roots. What is below a value
---                    or a list of chunks is noted in @gc_roots, unless that goes too. ^ and the name of a header: its parent alone,
+--                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; s, a call's; @gc_roots. What is below a value,
+--                    a write or a list of chunks is noted in @gc_roots, unless that goes too. ^ and the name of a header: its parent alone,
 --                    as that goes; the checkpoint stays
 --
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was

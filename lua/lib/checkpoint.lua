@@ -147,7 +147,7 @@ local function pending_writes(index, data, ns, id)
   return list, nil, size
 end
 
--- A checkpoint as get, list and load answer it; the chunks of its values go to chunks. Returns (answer, problem, size in
+-- A checkpoint as get, list and load answer it; the chunks of its values and writes go to chunks. Returns (answer, problem, size in
 -- bytes without chunks, to which each value counts 64 more, as finding it takes time); answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
 local function read_checkpoint(index, data, ns, id, chunks)
   local header, problem = read_header(index, data, ns, id)
@@ -157,6 +157,10 @@ local function read_checkpoint(index, data, ns, id, chunks)
   if problem then return nil, problem, 0 end
   writes, problem, size = pending_writes(index, data, ns, id)
   if problem then return nil, problem, 0 end
+  for i = 2, #writes, 2 do
+    problem = read_chunks_of_writes(data, writes[i], chunks)
+    if problem then return nil, problem, 0 end
+  end
   size = size + #header + 64 * #values
   for i = 1, #values do size = size + #(values[i] or '') end
   return { id, ns, header, values, writes }, nil, size

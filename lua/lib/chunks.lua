@@ -2,9 +2,10 @@
 --
 -- A chunk is a field: a kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of chunks
 -- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
--- stand between the two.
+-- stand between the two. A pending write in chunks has such a root in place of its bytes.
 
 local MAX_ROOT = 4096 -- bytes; no list of chunks is longer
+local IN_CHUNKS = '\255chunks' -- the type of a pending write whose bytes are the root of its chunks
 local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
 -- HMGET of any number of fields.
@@ -58,6 +59,18 @@ local function children(list, pos)
   return fields
 end
 
+-- The roots of the pending writes in a record that are stored in chunks.
+local function roots_in(record)
+  local roots, pos = {}, string.find(record, IN_CHUNKS, 1, true) and 1 or #record + 1
+  while pos <= #record do
+    local first, last, following = frame(record, skip(record, pos, 3))
+    local is_root = string.sub(record, first, last) == IN_CHUNKS
+    first, last, pos = frame(record, following)
+    if is_root then roots[#roots + 1] = string.sub(record, first, last) end
+  end
+  return roots
+end
+
 -- Reads what a stored value is made of, if anything, into chunks (of new_chunks): lists of chunks, and with leaves the bytes
 -- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
 -- what is there. Returns a problem or nil.
@@ -82,6 +95,15 @@ local function read_chunks(data, value, chunks)
         if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
       end
     end
+  end
+  return nil
+end
+
+-- As read_chunks, for the pending writes in a record.
+local function read_chunks_of_writes(data, record, chunks)
+  for _, root in ipairs(roots_in(record)) do
+    local problem = read_chunks(data, root, chunks)
+    if problem then return problem end
   end
   return nil
 end

@@ -1,6 +1,12 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case and lib/framing): storing the pending writes of a task.
+-- Shared by the scripts (included, after lib/thread, lib/framing and lib/chunks): storing the pending writes of a task.
 
--- Stores the pending writes of a task in any case. Returns how many of them are new.
+-- True for the index of a special write, which is negative; false for the field of a chunk.
+local function is_special(name)
+  return string.byte(name, 1) == 45 -- '-'
+end
+
+-- Stores the pending writes of a task in any case. Returns how many of them are new. If chunks that they need are neither
+-- stored nor sent, it writes nothing, and returns a list of their fields.
 -- argv: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's record; is_home: whether cold has all
 -- else of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
@@ -17,7 +23,8 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     end
   end
 
-  local fields, members, added = is_home and { '@cold_backed', '1' } or {}, { 0, '' }, 0
+  local fields, members, added = { '@state', '' }, { 0, '' }, 0
+  if is_home then fields[3], fields[4] = '@cold_backed', '1' end
   if not meta then
     meta = new_thread(redis.call('TIME'))
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
@@ -32,24 +39,56 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     meta.bytes = meta.bytes + #record - size_before
   end
 
-  local stored = found[4]
+  -- Stores what was sent of the chunks below these roots. Returns those that are missing.
+  local function store_chunks(roots)
+    local seen, missing = {}, {}
+    local function check_children(list, pos)
+      for _, field in ipairs(children(list, pos)) do
+        if not seen[field] and redis.call('HEXISTS', data, field) == 0 then missing[#missing + 1] = field end
+        seen[field] = true
+      end
+    end
+    for i = 6, last, 2 do seen[argv[i]] = true end
+    for _, root in ipairs(roots) do check_children(root, skip(root, 18, 2)) end
+    for i = 6, last, 2 do
+      if string.byte(argv[i], 1) == 110 then check_children(argv[i + 1], 2) end -- 'n'
+    end
+    for i = 6, #missing == 0 and last or 0, 2 do
+      if not is_special(argv[i]) and redis.call('HEXISTS', data, argv[i]) == 0 then store(argv[i], argv[i + 1], 0) end
+    end
+    meta.format = HAS_CHUNKED_WRITES
+    revise(meta) -- a removal that was planned before may take chunks that these rely on
+    return missing
+  end
+
+  local stored, new, chunked = found[4], regular, {}
   if regular ~= '' then index_too(member) end -- also where all of it is there: see docs/storage-format.md, Crashes
   if regular ~= '' and not stored then
-    store(member, regular, 0)
     added = tonumber(count)
   elseif regular ~= '' and stored ~= regular then -- else it is sent again
-    local seen, chunks = {}, { stored }
+    local seen, more = {}, {}
     each_write(stored, function(idx) seen[idx] = true end)
     each_write(regular, function(idx, first, behind)
-      if not seen[idx] then chunks[#chunks + 1] = string.sub(regular, first, behind) end
+      if not seen[idx] then more[#more + 1] = string.sub(regular, first, behind) end
     end)
-    if #chunks > 1 then
-      store(member, table.concat(chunks), #stored)
-      fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
-      added = #chunks - 1
+    new, added = table.concat(more), #more
+  end
+  if added > 0 then chunked = roots_in(new) end
+  if #chunked > 0 then
+    local missing = store_chunks(chunked)
+    if #missing > 0 then return missing end
+  end
+  if added > 0 then store(member, (stored or '') .. new, #(stored or '')) end
+  if added > 0 and stored then
+    fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
+    local stray = '' -- of what was not stored, chunks may have been
+    for _, root in ipairs(chunked[1] and roots_in(regular) or {}) do stray = stray .. pack(root) end
+    if stray ~= '' then
+      fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray
     end
   end
   for i = 6, last, 2 do
+    if not is_special(argv[i]) then break end -- chunks follow
     local special, record = member .. argv[i], argv[i + 1]
     local size = redis.call('HSTRLEN', data, special)
     if size == 0 then added = added + 1 end
@@ -57,13 +96,16 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     store(special, record, size)
   end
   meta.writes = meta.writes + added
-  redis.call('HSET', data, '@state', state_of(meta), unpack(fields))
+  fields[2] = state_of(meta)
+  for from = 1, #fields, BATCH do
+    redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+  end
   redis.call('ZADD', index, unpack(members))
   touch(index, data, meta, default, own)
   return added
 end
 
--- Stores the pending writes of a task. Takes what put_any_writes does; returns how many of them are new, or a problem.
+-- Stores the pending writes of a task. Takes and returns what put_any_writes does, or a problem.
 local function put_task(index, data, argv, last, is_home)
   local meta, problem, found = open_thread(index, data, argv[1])
   if problem then return problem end
@@ -73,6 +115,8 @@ end
 -- Their members of the index; what it takes is as above.
 local function members_of(argv, last)
   local members = { argv[2] ~= '' and argv[1] or nil }
-  for i = 6, last, 2 do members[#members + 1] = argv[1] .. argv[i] end
+  for i = 6, last, 2 do
+    if is_special(argv[i]) then members[#members + 1] = argv[1] .. argv[i] end
+  end
   return members
 end

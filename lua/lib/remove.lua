@@ -40,6 +40,7 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
         pos = skip(record, pos, 5)
         removed.w = removed.w + 1
       end
+      for _, root in ipairs(roots_in(record)) do strays[#strays + 1] = pack(root) end
     elseif removed[kind] and redis.call('HEXISTS', data, name) == 1 then
       removed[kind] = removed[kind] + 1
     end

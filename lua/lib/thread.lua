@@ -1,7 +1,10 @@
 -- Shared by the scripts (included, see redis_saver/_engine/scripts.py): opening a thread, its deadline, its counters.
 
--- The format of what is stored, the first number of @state. docs/storage-format.md says when it is raised, and by whom it is read here and in Python.
-local FORMAT = 1
+-- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says when
+-- it is raised.
+local FORMAT = 2
+-- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks.
+local HAS_CHUNKED_WRITES = 2
 
 -- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
 local function is_ttl(field)
@@ -10,7 +13,7 @@ end
 
 -- Opens a thread and finds what is wrong with it before anything is written.
 -- ...: fields of the data to read with it.
--- Returns (meta, problem, found): meta is nil where there is no such thread, else {rev = string, bytes, blobs, writes =
+-- Returns (meta, problem, found): meta is nil where there is no such thread, else {format, rev = string, bytes, blobs, writes =
 -- numbers, ttl = string or false, dirty = string or false}; problem is nil or an error reply to return at once; found holds the
 -- fields' values from 4 on.
 local function open_thread(index, data, ...)
@@ -41,11 +44,11 @@ local function open_thread(index, data, ...)
     return nil, redis.error_reply('UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. FORMAT)
   end
   -- Numbers of 15 digits and less can be counted on with; the revision, microseconds of a clock, has one more.
-  local is_sound = format == FORMAT and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
+  local is_sound = format > 0 and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
     return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
   end
-  local meta = { rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2], dirty = fields[3] }
+  local meta = { format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2], dirty = fields[3] }
   return meta, nil, fields
 end
 
@@ -58,13 +61,13 @@ end
 
 -- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
 local function new_thread(now)
-  return { rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
+  return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
 end
 
 -- What @state is to hold. No count is below 0: where one was changed from outside, the thread is not to be lost for that.
 local function state_of(meta)
   local bytes, blobs, writes = meta.bytes, meta.blobs, meta.writes
-  return string.format('%d %d %d %d %d', FORMAT, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
+  return string.format('%d %d %d %d %d', meta.format, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
 end
 
 -- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers of a history is not

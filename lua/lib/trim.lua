@@ -151,6 +151,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
         pos = skip(record, pos, 5)
         writes = writes + 1
       end
+      for _, root in ipairs(roots_in(record)) do chunks[#chunks + 1] = pack(root) end
       bytes = bytes + #record
       doom(some[i])
     end
@@ -412,7 +413,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     end
   end
 
-  -- The lists of chunks below all values that stay, and the digests of what is below those; and how many fields were read for it.
+  -- The lists of chunks below all values that stay and all pending writes, and the digests of what is below those; and how many fields were read for it.
   local function live_chunks(by_namespace)
     local lists, leaves, wanted, cost = {}, {}, {}, 0
     local function add(list, pos)
@@ -431,6 +432,11 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       for _, root in ipairs((roots_of(fields))) do add(root, skip(root, 18, 2)) end
       cost = cost + 2 * #fields
     end
+    local records = meta.format < HAS_CHUNKED_WRITES and {} or redis.call('ZRANGEBYLEX', index, '[w', '(x')
+    for _, record in ipairs(fetch(data, records)) do
+      for _, root in ipairs(roots_in(record or '')) do add(root, skip(root, 18, 2)) end
+    end
+    cost = cost + #records
     while #wanted > 0 do
       local some = fetch(data, wanted)
       cost, wanted = cost + #wanted, {}

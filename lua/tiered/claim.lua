@@ -11,11 +11,15 @@
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
 -- Returns {bases, how many records there are, 1 where cold may have half of them already, record...}; record: its member of the index (d,
--- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone).
+-- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone), and a flat
+-- list of (field, bytes) of the chunks that they are made of.
 -- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. Or
 --   BUSY  1  another flusher is at work, or a writer between cold and here: a fenced flusher may have undone in cold what that wrote, so this is
 --            noted, too, before anything is taken
 -- Errors: none of ours.
+
+--- @include lib/framing
+--- @include lib/chunks
 
 local BUSY = 1
 local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -48,8 +52,11 @@ repeat
     tries, due = math.min(tonumber(tries) or 0, 1000000), tonumber(due) or 0
     if due <= now or due > now + MAX_PAUSE or at_once == '1' then
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
-      answer[#answer + 1] = { member, members[i + 1], tries, record }
-      if record then size = size + #record end
+      local chunks = new_chunks(true)
+      chunks.lenient = true -- who decodes the record tells what is gone
+      if record then pcall(function() read_chunks_of_writes(data, record, chunks) end) end
+      answer[#answer + 1] = { member, members[i + 1], tries, record, chunks.flat }
+      if record then size = size + #record + chunks.bytes end
       if size > BUDGET then most = 0 end
       if string.byte(member) == 99 then -- c
         local ns = string.sub(member, 2, (string.find(member, '%z')))

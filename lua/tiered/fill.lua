@@ -30,11 +30,12 @@ if redis.call('HGET', lease, 'token') ~= token then return 0 end
 if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end -- a write, in any case: a full server refuses what would grow
 local meta, problem = open_thread(index, data)
 if problem then return problem end
-local members, bytes, count = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1'), 0, 0
+local members, bytes, count, strays = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1'), 0, 0, ''
 reading = 'a record of pending writes' -- before anything is written, as one that cannot be read ends this
 for i = 1, #members do
   local record = redis.call('HGET', data, members[i]) or ''
   bytes, count = bytes + #record, count + math.floor(#unpack_frames(record) / 5)
+  for _, root in ipairs(roots_in(record)) do strays = strays .. pack(root) end
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
@@ -54,6 +55,7 @@ for i = 1, n do
   redis.call('ZADD', index, 0, member)
   meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[5 + 3 * i])
 end
+if strays ~= '' then redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. strays) end
 if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
 if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
 redis.call('HSET', data, '@state', state_of(meta))

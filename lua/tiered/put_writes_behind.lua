@@ -18,6 +18,7 @@
 
 --- @include lib/thread
 --- @include lib/framing
+--- @include lib/chunks
 --- @include lib/put_writes
 --- @include lib/write_behind
 

@@ -17,6 +17,7 @@
 
 --- @include lib/thread
 --- @include lib/framing
+--- @include lib/chunks
 --- @include lib/put_writes
 --- @include lib/intents
 --- @include lib/write_behind

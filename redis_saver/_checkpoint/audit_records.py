@@ -31,7 +31,9 @@ class WriteInfo:
     candidates: tuple[str, ...]
     """Where `node` is None: the nodes that ran in that superstep, inferred from `versions_seen`. One of them wrote, if not the caller."""
     bytes: int | None
-    """Size of the pending write as stored: compressed or encrypted, if the saver does that. None where there is none."""
+    """Size of the pending write as stored: compressed or encrypted, if the saver does that. None if there is none.
+
+    A long `Send` is stored in chunks, of which only the list counts."""
     applied_in: tuple[str, ...]
     """The checkpoints behind it in which the channel has another version: one, or several after a fork. Empty: it is pending, or is of no channel of the state."""
 

@@ -46,14 +46,18 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         staged = context.keyspace.keys(target, token)
         if (seen := (yield from read_references(context, source))) is None:
             return
-        reachable = yield from reachable_chunks(context, source, seen)
         writes, calls = (yield from write_members(context, source)), (yield from call_members(context, source))
+        reachable = yield from reachable_chunks(context, source, seen, writes)
         with decoding("what thread {!r} holds", source):
             fields = _fields(seen, reachable, writes, calls)
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
-            if (yield Call(scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:]))):
+            if (
+                yield Call(
+                    scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
+                )
+            ):
                 context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
@@ -146,7 +150,9 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
-    return field[:1] != b"b" or reachable.roots.get(field) == (stored if chunked.in_chunks(stored) else None)
+    if field[:1] == b"w":
+        return codec.roots_in(stored) == reachable.roots.get(field, [])
+    return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunked.in_chunks(stored) else None)
 
 
 def _check_lost(

@@ -267,7 +267,9 @@ def _histories(
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
-            writes[write.channel].append(write)
+            is_whole = write.type != codec.IN_CHUNKS
+            whole = write if is_whole else codec.whole_write(write, chunks, place, allowance)
+            writes[write.channel].append(whole)
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
         for channel in remaining.intersection(ancestor.point.histories if ancestor.point else ()):

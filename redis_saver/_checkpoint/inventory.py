@@ -65,6 +65,8 @@ class Inventory:
         """The root of each value, by the value's field; empty if the value is not in chunks."""
         self.records: dict[bytes, int] = {}
         """How many writes each record of pending writes has, by its field."""
+        self._in_chunks: dict[bytes, bytes] = {}
+        """The records of which some writes are in chunks, by their fields."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields about the thread as a whole (`@…`)."""
@@ -155,15 +157,26 @@ class Inventory:
 
     def _look_at_writes(self, field: bytes, stored: bytes) -> None:
         self.records[field] = 0
-        head = field[1:].rpartition(b"\0")[0] + b"\0"
-        ns, checkpoint_id, task = names.components(head)
-        where = self._at(ns, checkpoint_id)
-        writes = codec.decode_writes((names.component(task), stored), where)
+        where, writes = self._writes_in(field, stored)
         self.records[field] = len(writes)
-        if self._decodes:
-            with self._found.reading(describe(field), _READ):
-                for write in writes:
-                    codec.load_write(self._context, write, where, self._allowance())
+        if roots := codec.roots_in(stored):
+            self._in_chunks[field] = stored
+            for root in roots:
+                chunked.check(root)
+        elif self._decodes:
+            self._load(field, where, writes, {})
+
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[codec.Write]]:
+        """The writes in a record of a task, and their checkpoint."""
+        ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
+        where = self._at(ns, checkpoint_id)
+        return where, codec.decode_writes((names.component(task), record), where)
+
+    def _load(self, field: bytes, where: Address, writes: Sequence[codec.Write], chunks: codec.Chunks) -> None:
+        """Decode writes."""
+        with self._found.reading(describe(field), _READ):
+            for write in writes:
+                codec.load_write(self._context, write, where, self._allowance(), chunks)
 
     def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
         """Decode a value."""
@@ -246,25 +259,29 @@ class Inventory:
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Check whether each value has all its chunks, and each chunk a value. Decode the values that are whole."""
+        """Check that each value and write has all its chunks, and each chunk a value or write. Decode what is whole."""
         used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
-        for field, root in sorted(self.roots.items()):
+        roots = {field: [root] for field, root in self.roots.items()}
+        roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}
+        for field, some in sorted(roots.items()):
             wanted = set[bytes]()
             with self._found.reading(describe(field)):
-                wanted = chunked.reachable([root], self._lists)
+                wanted = chunked.reachable(some, self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
                 self._found.add("error", describe(field), text, RESTORE)
             elif self._decodes and wanted:
                 last = yield from self._read_chunks(field, wanted, last)
-                if wanted <= last.keys():
-                    self._decode(field, root, last)
+                if wanted <= last.keys() and field in self._in_chunks:
+                    self._load(field, *self._writes_in(field, self._in_chunks[field]), last)
+                elif wanted <= last.keys():
+                    self._decode(field, some[0], last)
         for root in self._strays:
             with self._found.reading("@gc_roots"):
                 used |= chunked.reachable([root], self._lists)
         for field in sorted(self.chunks - used):
-            text = "no value has it, and @gc_roots does not lead to it, so prune() does not remove it"
+            text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
             self._found.add("warning", describe(field), text, _LEFT_OVER)
 
     def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:

@@ -121,14 +121,13 @@ def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool)
         keep = {place for place in keep if place[0] not in finished}
         keep = yield from _with_ancestors(context, thread, seen, keep)
         writes = yield from write_members(context, thread)
-        reachable = yield from reachable_chunks(context, thread, seen)
+        reachable = yield from reachable_chunks(context, thread, seen, writes)
         calls, runs = (yield from call_members(context, thread)), (yield from run_members(context, thread))
         with decoding("what thread {!r} holds", thread):
             victims = set(seen.links) - keep
-            plan = (
-                _orphaned(seen, victims) + _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, runs)
-            )
-            plan += [[stray] for stray in _stray_writes(seen, writes)]
+            plan = _orphaned(seen, victims)
+            plan += _plan(seen, reachable, victims, writes, _stray_writes(seen, writes))
+            plan += _over(seen, victims, calls, runs)
         removed, done = yield from carry_out(context, thread, seen.revision, plan, dry_run)
         total = removed if dry_run else added(total, removed)
         if done:
@@ -159,8 +158,8 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
     if seen is None:
         return None
     victims = {place for place, links in seen.links.items() if links.run in runs}
-    reachable = yield from reachable_chunks(context, thread, seen)
     writes = yield from write_members(context, thread)
+    reachable = yield from reachable_chunks(context, thread, seen, writes)
     calls, noted = (yield from call_members(context, thread)), (yield from run_members(context, thread))
     with decoding("what thread {!r} holds", thread):
         plan = _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, noted)
@@ -294,9 +293,15 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
 
 
 def _plan(
-    seen: References, reachable: ReachableChunks, victims: set[CheckpointKey], writes: Sequence[bytes]
+    seen: References,
+    reachable: ReachableChunks,
+    victims: set[CheckpointKey],
+    writes: Sequence[bytes],
+    stray_writes: Sequence[bytes] = (),
 ) -> list[list[bytes]]:
-    """What to remove for each victim: the header, and the values and the run it is the last to hold.
+    """Plan the removal of each victim: its header, and the values and the run that it is the last to hold.
+
+    The stray writes follow.
 
     The oldest come first, and subgraph calls before the root checkpoints that say they are over.
 
@@ -308,6 +313,7 @@ def _plan(
     for member in writes:
         ns, checkpoint_id = names.components(member[1:])[:2]
         of_checkpoint[ns, checkpoint_id].append(member)
+    removed = {member for place in victims for member in of_checkpoint[place]}.union(stray_writes)
     order = sorted(victims, key=lambda place: (not place[0], place[1]))
     last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
@@ -318,8 +324,8 @@ def _plan(
             last_holder[links.run] = place
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     live = {name for name, place in last_holder.items() if place not in victims}
-    live |= reachable.chunks(live)
-    dead = reachable.chunks(name for name, place in last_holder.items() if place in victims)
+    live |= reachable.chunks([*live, *(member for member in writes if member not in removed)])
+    dead = reachable.chunks([*(name for name, place in last_holder.items() if place in victims), *removed])
     dead |= chunked.reachable(reachable.strays, reachable.lists)
     for name, place in last_holder.items():
         if place in victims:
@@ -333,6 +339,7 @@ def _plan(
     for place in order:
         plan.append([names.checkpoint(*place), *freed[place]])
         plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
+    plan += [[member] for member in stray_writes]
     plan += [[chunk] for chunk in gone]
     return [*plan, [STRAY]] if dead or reachable.strays else plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint.retention import is_call, root_of
 from redis_saver._common import config, limits, names
@@ -21,11 +22,13 @@ from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import (
     MAX_KNOWN_FIELDS,
+    WRITTEN,
     Cached,
     ChannelKey,
     KnownTable,
     Update,
     Version,
+    fields_in,
     names_version,
 )
 from redis_saver._storage.chunks import DIGEST, LIST, ZSTD, Stored
@@ -84,6 +87,10 @@ class PutRequest:
         self._retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
         """Values that are stored without being the checkpoint's."""
         self._encoded: dict[str, Stored] = {}
+        # A Send shares chunks with other channels and with the pending write that it was. No stored version proves them.
+        has_sends = (self._ns, WRITTEN) in cached or (TASKS in new_versions and TASKS in self._values)
+        self._shared: Collection[bytes] = fields_in(cached) if has_sends else ()
+        """Chunks that the server is believed to have of any channel; only if there are `Send`s."""
         self._in_full: set[str] = set()
         """Channels all of whose chunks are to be sent."""
         self._wanted: set[bytes] = set()
@@ -125,7 +132,8 @@ class PutRequest:
             stored = self._encode(channel)
             values.append(stored.value)
             if stored.chunks:
-                last = self._cached.get((self._ns, channel)) if channel not in self._in_full else None
+                relies_on_base = not self._shared and channel not in self._in_full
+                last = self._cached.get((self._ns, channel)) if relies_on_base else None
                 bases.append(last.field if last else b"")
                 fingerprints.append(last.stored.value[1 : 1 + DIGEST] if last else b"")
                 for chunk in self._chunks_to_send(channel, stored):
@@ -164,7 +172,7 @@ class PutRequest:
         """
         if channel in self._in_full:
             return stored.chunks
-        cached = self._cached_chunks(channel)
+        cached = self._shared or self._cached_chunks(channel)
         if cached or self._knows_all:
             fields = stored.chunks if self._wanted else stored.new
             return [field for field in fields if field not in cached or field in self._wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
@@ -23,6 +23,7 @@ LINKS_PER_PAGE = 200
 MEMBERS_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
+CHUNKED_WRITES = 2
 STRAY = b"@gc_roots"
 """The field with the roots of values that were overwritten or removed: no other value may have their chunks."""
 
@@ -31,6 +32,8 @@ class References(NamedTuple):
     """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
 
     revision: bytes
+    format: int
+    """The thread's format. From `CHUNKED_WRITES` on, pending writes may be in chunks."""
     links: dict[CheckpointKey, headers.Links]
 
 
@@ -38,26 +41,26 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, headers.Links] = {}
-    lower, revision = b"[c", None
+    lower, revision, thread_format = b"[c", None, 0
     while True:
         page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
-            if not isinstance(page[0], bytes):
-                raise TypeError(f"{shown(page[0])} is not a revision")
-            revision = revision or page[0]
+            if not isinstance(page[0], bytes) or not isinstance(page[1], int):
+                raise TypeError(f"{shown(page[0])} is not a revision, or {shown(page[1])} is not a format")
+            revision, thread_format = revision or page[0], max(thread_format, page[1])
             chunks, allowance = (
-                codec.as_chunks(context, page[1], thread),
+                codec.as_chunks(context, page[2], thread),
                 Allowance(context.limits, f"thread {shown(thread)}"),
             )
-            for member, head in zip(page[2::2], page[3::2], strict=True):
+            for member, head in zip(page[3::2], page[4::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
                 links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
-            is_last = len(page) < 2 + 2 * LINKS_PER_PAGE
+            is_last = len(page) < 3 + 2 * LINKS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-2])
         if is_last:
-            return References(revision, links)
+            return References(revision, thread_format, links)
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
@@ -110,24 +113,27 @@ def members(context: Context, thread: str, kind: bytes = b"") -> Operation[list[
 
 
 class ReachableChunks(NamedTuple):
-    """The chunks of which the values of a thread are made."""
+    """The chunks of which the values and pending writes of a thread are made."""
 
-    roots: dict[bytes, bytes]
-    """The roots of values in chunks, by the values' fields."""
+    roots: dict[bytes, list[bytes]]
+    """The root of each value in chunks, by its field, and those of the writes in a record, by its member."""
     strays: list[bytes]
     """Roots of values that were overwritten or removed. Other values may share their chunks."""
     lists: dict[bytes, bytes]
     """The lists of chunks below all of these, by field."""
 
-    def chunks(self, values: Iterable[bytes]) -> set[bytes]:
-        """All chunks of some values, by the values' fields."""
-        return chunked.reachable((self.roots[field] for field in values if field in self.roots), self.lists)
+    def chunks(self, fields: Iterable[bytes]) -> set[bytes]:
+        """All chunks of some values and records."""
+        return chunked.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
 
 
-def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
-    """Find all chunks of the values of a thread."""
+def reachable_chunks(
+    context: Context, thread: str, seen: References, writes: Sequence[bytes]
+) -> Operation[ReachableChunks]:
+    """Find all chunks of the values and pending writes of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    left, found = [STRAY, *values], ReachableChunks({}, [], {})
+    records = writes if seen.format >= CHUNKED_WRITES else ()
+    left, found = [STRAY, *values, *records], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
@@ -139,6 +145,6 @@ def reachable_chunks(context: Context, thread: str, seen: References) -> Operati
                 if field == STRAY:
                     found.strays.extend(unpack(root))
                 elif root:
-                    found.roots[field] = root
+                    found.roots[field] = unpack(root) if field[:1] == b"w" else [root]
         left = left[len(roots) :]
     return found

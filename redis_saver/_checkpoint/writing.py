@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -17,7 +17,9 @@ from redis_saver._engine import scripts
 from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script
-from redis_saver._storage import codec
+from redis_saver._storage import codec, compression
+from redis_saver._storage.chunk_cache import WRITTEN, fields_in, written_version
+from redis_saver._storage.chunks import ZSTD
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import decoding
 
@@ -137,14 +139,40 @@ def store_writes(
     task_path: str,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store the pending writes of a task, of which there are some; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
+    """Store a non-empty list of pending writes; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
     check_names(context, where)
     limits.check_name(context.limits, task_id, "a task")
-    regular, special = codec.encode_writes(context, writes, task_path)
+    chunks: dict[bytes, bytes] = {}
+    regular, special = codec.encode_writes(context, writes, task_path, chunks)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     arguments: list[Argument] = [member, b"".join(regular), len(regular)]
     arguments += (default_ttl(context), config.thread_ttl(given) or b"")
     for index, record in special.items():
         arguments += (index, record)
-    by = variant or Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id))
-    return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
+    keys = context.keyspace.keys(where.thread_id)
+    by = variant or Variant(scripts.PUT_WRITES, keys)
+    if not chunks:
+        return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
+    stored = fields_in(context.chunk_cache.of(keys.data_key))
+    while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
+        with decoding("what put_writes lacks of thread {!r}", where.thread_id):
+            if not stored:
+                raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
+        context.chunk_cache.forget(keys.data_key)
+        stored = frozenset()
+    if missing == PutReply.REFUSED:
+        return False
+    # The put that follows need not send them.
+    key = where.checkpoint_ns, WRITTEN
+    last = context.chunk_cache.of(keys.data_key).get(key)
+    context.chunk_cache.remember(keys.data_key, {key: written_version(chunks, last)})
+    return True
+
+
+def _packed(chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
+    """The chunks as `lua/checkpoint/put_writes.lua` takes them, without those that are believed to be stored."""
+    pairs: list[Argument] = []
+    for field, chunk in chunks.items():
+        if field not in stored:
+            pairs += (field, compression.compress(chunk) if field[:1] == ZSTD else chunk)
+    return pairs

@@ -12,19 +12,14 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver._serde import fallback, message_list, native_bridge
+from redis_saver._serde import fallback, message_list, native_bridge, sends
 from redis_saver._serde.message_codec import ENCODERS
 from redis_saver._serde.message_list import Fingerprint
 from redis_saver._serde.msgpack import ext_header, ext_start, header, header_length
+from redis_saver._serde.sends import MIN_BYTES, run_length
+from redis_saver._serde.sends import SAMPLE as _SAMPLE
+from redis_saver._serde.sends import SMALL as _SMALL
 
-MIN_BYTES: Final = 2048
-"""A value of fewer bytes stays whole."""
-_SAMPLE: Final = 16
-"""How many elements are looked at to find out whether the elements of a container are small."""
-_SMALL: Final = 32
-"""If elements have fewer bytes than this on average, several are encoded together."""
-_BLOCK: Final = 1024
-"""About how many bytes are encoded together then."""
 _SNAPSHOT: Final = 7
 """The code of the Ext that a `_DeltaSnapshot` is."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
@@ -41,6 +36,8 @@ class EncodedElements(NamedTuple):
     same: int = 0
     """How many elements behind the head are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
+    runs: tuple[int, ...] = ()
+    """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
 
     @property
     def size(self) -> int:
@@ -81,13 +78,16 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     kind = type(value)
     snapshot = kind is fallback.delta_snapshot
     if not snapshot and kind is not list and kind is not dict:
-        return EncodedElements("msgpack", [fallback.encode(value)])
+        return _cut_sends(value) if sends.may_be(value) else EncodedElements("msgpack", [fallback.encode(value)])
     inner = value.value if snapshot else value
     found = None
-    if type(inner) is list and len(inner) > 1:
+    if type(inner) is list and inner:
         # A copy, because another OS thread may append to the list meanwhile.
         inner = inner[:]
-        if type(inner[0]) in ENCODERS:
+        if len(inner) < 2 or type(inner[0]) not in ENCODERS:
+            if not snapshot and any(map(sends.may_be, inner[:1])):
+                return _cut_sends(inner)
+        else:
             # The head of a snapshot says how long all of it is, so no element may be left out.
             known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
             encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
@@ -104,6 +104,15 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
 
 
 _joined = b"".join
+
+
+def _cut_sends(value: Any) -> EncodedElements:
+    """The elements of a `Send`, or of a list that begins with one."""
+    data = fallback.encode(value)
+    found = sends.cut(data)
+    if found is None:
+        return EncodedElements("msgpack", _cut(value) if len(data) >= MIN_BYTES else [data])
+    return EncodedElements("msgpack", [found.head, *found.pieces], runs=found.runs)
 
 
 # -- lists and dicts
@@ -144,8 +153,7 @@ def _cut(value: Any) -> list[bytes]:
 
 def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
     """The elements, several encoded together; `size` is the size of the sample."""
-    # A power of two, so that what the sample holds changes it seldom.
-    length = 1 << (_BLOCK * min(_SAMPLE, len(elements)) // size).bit_length() - 1
+    length = run_length(size, len(elements))
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
     if kind is dict:
         runs = map(dict, runs)

@@ -44,7 +44,9 @@ class Version:
 
     def right_edge(self) -> list[bytes]:
         """The chunks to name to the server: with what is below them, all but what a growing value is likely to change."""
-        return right_edge(self.stored.levels) if self.stored.levels else [self.field]
+        if self.stored.levels:
+            return right_edge(self.stored.levels)
+        return [self.field] if self.field else []
 
     def is_snapshot(self) -> bool:
         """Whether it is a `_DeltaSnapshot`: of such a channel few checkpoints have a value, and the ones behind them rely on it."""
@@ -54,6 +56,19 @@ class Version:
 def names_version(field: bytes, chunk: bytes) -> Version:
     """The chunk with the names of a checkpoint, as a version of None."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
+
+
+WRITTEN = "__pregel_tasks, written"
+"""A stand-in for a channel. Its version holds the chunks of the pending writes since the namespace was last read."""
+MAX_WRITTEN = 2000
+"""Maximum number of those chunks. The oldest are forgotten first."""
+
+
+def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
+    """The version of `WRITTEN` with these chunks, after the version `last`."""
+    known = {**last.stored.chunks, **chunks} if last else chunks
+    kept = dict(list(known.items())[-MAX_WRITTEN:])
+    return Version(b"", Stored(b"", kept, size=sum(map(len, kept.values()))))
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
@@ -122,6 +137,11 @@ class _Thread(NamedTuple):
 
 
 _NOTHING = _Thread()
+
+
+def fields_in(cached: Cached) -> frozenset[bytes]:
+    """The fields of all chunks of a thread that the server is believed to have."""
+    return frozenset().union(*[version.stored.chunks for version in cached.values()])
 
 
 class ChunkCache:

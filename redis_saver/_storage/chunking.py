@@ -7,7 +7,7 @@ changes the chunk around it, and all other chunks stay the same. Lists of chunks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from zlib import crc32
 
 from redis_saver._common import names
@@ -42,7 +42,7 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     elements, same = encoded.elements, encoded.same
     if same == 0 and (len(elements) < 3 or sum(map(len, elements)) < MIN_VALUE):
         return None
-    lower = before.levels if before is not None else ()
+    lower = before.levels if before is not None and not encoded.runs else ()
     if lower and not same and kind != lower[0].fields[0][:1]:
         lower = ()  # from now on compressed, or not any more: no chunk is shared
     if lower and not same:
@@ -50,7 +50,10 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
         elements = [elements[0], *elements[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # where a leaf ends may depend on what follows
-    level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL)
+    if encoded.runs:
+        level = _cut_runs(elements, encoded.runs, kind)
+    else:
+        level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL)
     if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
         return None
     levels, kept = [level], [same]
@@ -148,6 +151,16 @@ def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, 
     if size:
         end_at(len(elements))
     return before.with_more(kept, leaves, closed=not size), kept
+
+
+def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes) -> Level:
+    """The leaves of a value of which each run of elements is cut as if it were a value of its own."""
+    levels, start = list[Level](), 1
+    for count in runs:
+        levels.append(_cut([b"", *elements[start : start + count]], kind, NO_LEVEL)[0])
+        start += count
+    fields, leaves, counts, _closed = zip(*levels, strict=True)
+    return Level(tuple(chain(*fields)), tuple(chain(*leaves)), tuple(chain(*counts)))
 
 
 def _list(below: Sequence[bytes], before: Level, same: int) -> Level:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
+from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._common import limits, names
 from redis_saver._common.config import Address, to_config
@@ -32,6 +33,10 @@ Chunks = Mapping[bytes, bytes]
 
 
 NOTHING: Mapping[ChannelKey, Version] = {}
+NO_CHUNKS: Chunks = {}
+
+IN_CHUNKS = b"\xffchunks"
+"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
 
 _LONG = 64_000
 """A value of so many bytes is decoded where it lies, without a copy, if the serializer can."""
@@ -45,6 +50,7 @@ class Write(NamedTuple):
     idx: int
     channel: str
     type: bytes
+    """`IN_CHUNKS` if the bytes are the root of its chunks."""
     data: bytes
 
 
@@ -117,6 +123,7 @@ def _decoded(
         last: The version that was seen last; what is the same at the front of both is not decoded again.
         keeps: Whether the second answer is kept, so that it is worth knowing more of it.
     """
+    last = last if last and last.levels else None
     with decoding("the value of channel {!r} of {}", channel, place):
         if not chunked.in_chunks(stored):
             kind, start = first(stored)
@@ -185,14 +192,37 @@ def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
+def roots_in(record: bytes) -> list[bytes]:
+    """The roots of the writes in a record that are stored in chunks.
+
+    Raises:
+        ValueError: It is no record.
+    """
+    if IN_CHUNKS not in record:
+        return []
+    frames = unpack(record)
+    return [data for kind, data in zip(frames[3::5], frames[4::5], strict=True) if kind == IN_CHUNKS]
+
+
 def count_writes(record: bytes, thread: str) -> int:
     """How many writes are in a record."""
     with decoding("pending writes of thread {!r}", thread):
         return len(unpack(record)) // 5
 
 
-def load_write(context: Context, write: Write, place: object, allowance: Allowance) -> PendingWrite:
-    """A pending write as LangGraph takes it."""
+def whole_write(write: Write, chunks: Chunks, place: object, allowance: Allowance) -> Write:
+    """Join a pending write that is stored in chunks."""
+    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
+        kind, data = chunked.given(chunked.join(write.data, chunks, allowance))
+        return write._replace(type=names.encode(kind), data=data)
+
+
+def load_write(
+    context: Context, write: Write, place: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
+) -> PendingWrite:
+    """A pending write as LangGraph takes it; the chunks are those of `whole_write`."""
+    if write.type == IN_CHUNKS:
+        write = whole_write(write, chunks, place, allowance)
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
         encryption.check_read(context, write.type)
         return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
@@ -208,9 +238,15 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
 
 
 def encode_writes(
-    context: Context, writes: Sequence[tuple[str, Any]], task_path: str
+    context: Context, writes: Sequence[tuple[str, Any]], task_path: str, chunks: dict[bytes, bytes] | None = None
 ) -> tuple[list[bytes], dict[int, bytes]]:
     """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index.
+
+    Args:
+        context: The saver.
+        writes: The writes.
+        task_path: The task's path.
+        chunks: Takes the chunks of long `Send`s, by field. None: they are stored whole.
 
     Raises:
         EncodeError: The serializer does not know a value.
@@ -222,11 +258,19 @@ def encode_writes(
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
-        with encoding("a write to channel {!r}", channel):
-            said, data = context.serde.dumps_typed(value)
-            encryption.check_written(context, said)
-        limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-        kind, data = _shortened(context, said, data)
+        stored = encode_value(context, value, channel) if channel == TASKS and chunks is not None else None
+        if stored and chunks is not None and stored.chunks:
+            chunks.update(stored.chunks)
+            kind, data = IN_CHUNKS, stored.value
+        elif stored:
+            kind, start = first(stored.value)
+            data = stored.value[start:]
+        else:
+            with encoding("a write to channel {!r}", channel):
+                said, data = context.serde.dumps_typed(value)
+                encryption.check_written(context, said)
+            limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+            kind, data = _shortened(context, said, data)
         channel_name = names.encode(channel)
         limits.check_names(context.limits, [channel_name], "a channel")
         record = pack([b"%d" % index, path, channel_name, kind, data])
@@ -270,7 +314,7 @@ def decode_tuple(
         context: The saver.
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
-        chunks: What its names and its values are made of.
+        chunks: What its names, its values and its writes are made of.
         had: Versions that were seen before.
         used: Takes the values that are in chunks, and the names.
     """
@@ -310,7 +354,7 @@ def _decode_tuple(
         used[where.checkpoint_ns, None] = (
             names_seen if names_seen and is_same else names_version(names_chunk, chunks[names_chunk])
         )
-    pending = [load_write(context, write, where, allowance) for write in decode_writes(writes, where)]
+    pending = [load_write(context, write, where, allowance, chunks) for write in decode_writes(writes, where)]
     return CheckpointTuple(
         config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),
         checkpoint=checkpoint,

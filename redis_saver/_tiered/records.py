@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis_saver._common import names
@@ -19,6 +20,8 @@ class Record(NamedTuple):
     """How often cold refused it."""
     writes: bytes | None
     """The pending writes, if it is about writes and they still exist."""
+    chunks: Sequence[bytes] = ()
+    """What these are made of: a flat list of fields and bytes."""
 
     def problem(self) -> DecodeError | None:
         """What is wrong with the note, which another program may have written; None if nothing is."""

@@ -32,6 +32,7 @@ OF_ALL = {
     "operations": {"put", "put_writes", "get_tuple"},
     "fan-out": {"superstep"},
     "files": {"turn"},
+    "sends": {"run"},
     "delta": {"turn", "turns: x plain list", "turns, processor time of this process: x plain list"},
     "cost": {"turn"},
     "growth": {"get_tuple", "put", "put and get_tuple"},
@@ -41,6 +42,7 @@ if find_spec("deepagents"):  # of the extra "bench", and for Python 3.11
 OF_SERVED: dict[str, set[str]] = {
     "capacity": {"server time a call", "turns that fill a core", "calls made"},
     "files": {"sent", "received"},
+    "sends": {"sent", "stored"},
     "delta": {"sent on average", "received on average", "worst turn, both ways"},
     "cost": {
         "sent a turn", "received a turn", "memory grown", "keys grown", "MEMORY USAGE of keys grown", "sent on average",

@@ -1,6 +1,6 @@
 """The format of what is stored: it stands in each thread, older data are read, and a newer format is refused whole.
 
-`golden.json` holds every kind of stored thing as format 1 has it. After a change of the format, add a file of the new one and keep this one:
+`golden.json` holds every kind of stored thing as formats 1 and 2 (`sends`) have it. After a change of the format, add a file of the new one and keep this one:
 
     PYTHONPATH=.:tests/support:tests/storage python -m test_storage_format > tests/storage/golden.json
 """
@@ -21,7 +21,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
+from langgraph.types import Send
 from raw import without_revision
 from servers import url_of
 from uniform import Target, Uniform
@@ -70,6 +71,24 @@ async def store(uniform: Uniform) -> None:
     await uniform.set_thread_ttl("chat", timedelta(days=30))
     await put(uniform, config("pinned"), {"n": 1}, checkpoint_id="1")
     await uniform.pin("pinned")
+
+
+async def store_sends(uniform: Uniform) -> None:
+    """A thread with a `Send` of its state, as a pending write and as a value: of format 2."""
+    history = [HumanMessage(f"question {number} " * 20, id=f"h{number}") for number in range(20)]
+    state = {"messages": history, "files": {f"file {number}": "x" * 100 for number in range(30)}, "n": 1}
+    sends = [Send("node", {"state": state, "item": item}) for item in range(2)]
+    where = await put(
+        uniform, config("sends"), {**state}, checkpoint_id="1", versions=versions(1, *state), metadata=METADATA
+    )
+    await uniform.put_writes(where, [("n", 2), *((TASKS, send) for send in sends)], "task-1", "path")
+    await put(
+        uniform,
+        where,
+        {**state, TASKS: sends},
+        checkpoint_id="2",
+        versions={**versions(1, *state), **versions(2, TASKS)},
+    )
 
 
 class Refusing(InMemorySaver):
@@ -148,13 +167,14 @@ async def told(uniform: Uniform) -> list[CheckpointTuple]:
     return sorted(await uniform.list(None), key=lambda one: str(one.config))
 
 
-def restore(target: Target, golden: dict[str, Any]) -> None:
+def restore(target: Target, golden: dict[str, Any], number: int = 1) -> None:
+    """Store what a golden file has, in a format."""
     for short, holds in golden.items():
         key = target.prefix.encode() + short.encode()
         if isinstance(holds, dict):
             fields = {bytes.fromhex(field): bytes.fromhex(value) for field, value in holds.items()}
             if b"@state" in fields:
-                fields[b"@state"] = b"1 7 " + fields[b"@state"]
+                fields[b"@state"] = b"%d 7 " % number + fields[b"@state"]
                 fields[b"@rewritten"] = b"7"
             target.raw.hset(key, mapping=fields)
             continue
@@ -204,6 +224,19 @@ async def test_what_was_stored_is_read_and_goes_on(target: Target, kind: str) ->
         await put(saver, where, {"n": 9}, checkpoint_id="9", versions=versions(9, "n"))
         assert (await saver.get_tuple(config(one.thread_id))).checkpoint["channel_values"]["n"] == 9
         assert (await saver.get_thread_ttl(one.thread_id) is None) == (one.thread_id != "chat")
+
+
+async def test_sends_are_stored_as_format_2_says_and_read(target: Target) -> None:
+    saver = target.uniform()
+    await store_sends(saver)
+    assert stored(target) == golden("sends")
+    data = Keyspace(target.prefix).keys("sends").data_key
+    assert target.raw.hget(data, "@state").startswith(b"2 ")
+    wanted = await told(saver)
+    await saver.delete_thread("sends")
+    restore(target, golden("sends"), 2)
+    assert await told(target.uniform()) == wanted
+    assert (await saver.check("sends")).sound
 
 
 async def test_threads_from_before_histories_were_remembered(saver: Uniform, target: Target) -> None:
@@ -324,6 +357,9 @@ if __name__ == "__main__":
         target = Target("redis", "sync", url_of("redis"), "golden-tiers")
         await store_tiers(target.uniform(), Refusing())
         made["tiers"] = stored(target)
+        target = Target("redis", "sync", url_of("redis"), "golden-sends")
+        await store_sends(target.uniform())
+        made["sends"] = stored(target)
         print(json.dumps(made, indent=1))
 
     asyncio.run(main())

@@ -394,7 +394,8 @@ class _Claim:
             where = config.to_config(self.thread, ns, checkpoint_id)
             writes = codec.decode_writes((names.component(task), record.writes), place)
             allowance = Allowance(hot.limits, place)
-            given = [codec.load_write(hot, write, place, allowance)[1:] for write in writes]
+            chunks = codec.as_chunks(hot, record.chunks, self.thread)
+            given = [codec.load_write(hot, write, place, allowance, chunks)[1:] for write in writes]
             allowance.unfold("writes", writes[-1].idx)
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
             given = yield from self._filled(record.member, writes, given)

@@ -1,0 +1,532 @@
+"""`Send`s that carry the state: cut inside, as pending writes and as values; they share chunks with the channels that the state is from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import ormsgpack
+import pytest
+from counting import Counted, load_scripts
+from factories import checkpoint, config
+from hypothesis import given, settings
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import TASKS
+from langgraph.types import Send
+from raw import check_chunks, check_counters, check_sound, counters, size, writes_in_chunks
+from tiering import BEHIND, Tiers, drained
+from uniform import Target, Uniform
+from wrappers import Around, Meanwhile, script_of
+
+from bench import graphs
+from redis_saver import DecodeError, Limits, ThreadDamaged
+from redis_saver._common.limits import Allowance
+from redis_saver._common.names import Keyspace
+from redis_saver._engine import scripts
+from redis_saver._storage import chunking, chunks
+from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver.serde import FastSerializer
+
+ONE = pytest.mark.parametrize("target_name", ["redis"])
+
+
+def version(number: int) -> str:
+    return f"{number:032}.{number:020}"
+
+
+def messages(count: int, seed: str = "") -> list[Any]:
+    return [
+        (AIMessage if number % 2 else HumanMessage)(f"{seed} message {number} " * 30, id=f"{seed}{number}")
+        for number in range(count)
+    ]
+
+
+def tool_call(history: list[Any], number: int = 1) -> Send:
+    """A `Send` as `create_react_agent` makes them."""
+    call = {"name": "search", "args": {"q": f"question {number}"}, "id": f"call-{number}", "type": "tool_call"}
+    state = {"messages": history, "remaining_steps": 20 - number}
+    return Send("tools", {"__type": "tool_call_with_context", "tool_call": call, "state": state})
+
+
+def data_of(target: Target, thread: str = "thread") -> dict[bytes, bytes]:
+    return target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)  # type: ignore[no-any-return]
+
+
+def packed(value: Any) -> tuple[str, bytes]:
+    return JsonPlusSerializer().dumps_typed(value)
+
+
+def written(found: Any) -> list[tuple[str, bytes]]:
+    """The values of pending writes, as they are serialized."""
+    return [packed(value) for _, _, value in found.pending_writes]
+
+
+async def put(
+    uniform: Uniform,
+    parent: dict[str, Any],
+    number: int,
+    new: dict[str, Any],
+    old: dict[str, Any] | None = None,
+    **metadata: Any,
+) -> dict[str, Any]:
+    """Put checkpoint `number`; `old` are values that have the version 1."""
+    versions = {**dict.fromkeys(old or {}, version(1)), **dict.fromkeys(new, version(number))}
+    made = checkpoint({**(old or {}), **new}, versions, f"{number:08}")
+    about = {"source": "loop", "step": number, "parents": {}, **metadata}
+    return await uniform.put(parent, made, about, dict.fromkeys(new, version(number)))  # type: ignore[no-any-return]
+
+
+async def stepped(uniform: Uniform, steps: int = 1, count: int = 30, thread: str = "thread") -> list[dict[str, Any]]:
+    """Supersteps of an agent with tools: a checkpoint, the model's writes with a `Send`, a checkpoint in which that is pending, its writes."""
+    where, configs = config(thread), []
+    for step in range(steps):
+        history = messages(count + 2 * step)
+        where = await put(uniform, where, 2 * step + 1, {"messages": history, TASKS: []}, run_id=f"run-{step}")
+        answer = messages(count + 2 * step + 1)
+        send = tool_call(answer, step)
+        await uniform.put_writes(where, [("messages", answer[-1]), (TASKS, send)], f"model-{step}", "path")
+        configs.append(where)
+        where = await put(uniform, where, 2 * step + 2, {"messages": answer, TASKS: [send]}, run_id=f"run-{step}")
+        await uniform.put_writes(where, [("messages", answer[0])], f"tools-{step}", "path")
+        configs.append(where)
+    return configs
+
+
+async def check(uniform: Uniform, thread: str = "thread") -> list[str]:
+    return [f"{one.where}: {one.what}" for one in (await uniform.check(thread)).findings]
+
+
+# -- what was put is what is read
+
+
+async def test_a_send_comes_back(target: Target, saver: Uniform) -> None:
+    configs = await stepped(saver, 3)
+    assert writes_in_chunks(data_of(target))
+    check_sound(target)
+    check_chunks(target)
+    for reader in (saver, target.uniform()):
+        found = [await reader.get_tuple(one) for one in configs]
+        listed = await reader.list(config("thread"))
+        assert sorted(map(str, listed)) == sorted(map(str, found))
+        for step in range(3):
+            answer = messages(31 + 2 * step)
+            assert written(found[2 * step]) == [packed(answer[-1]), packed(tool_call(answer, step))]
+            assert packed(found[2 * step + 1].checkpoint["channel_values"][TASKS]) == packed([tool_call(answer, step)])
+    assert str(await target.uniform().get_tuple(config("thread"))) == str(await saver.get_tuple(configs[-1]))
+    assert await check(saver) == []
+
+
+@ONE
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "zstd"},
+        {"cache_bytes": 0},
+        {"serde": JsonPlusSerializer()},
+        {"serde": EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")},
+    ],
+    ids=["zstd", "no cache", "another serializer", "encrypted"],
+)
+async def test_a_send_comes_back_with_settings(target: Target, options: dict[str, Any]) -> None:
+    saver = target.uniform(**options)
+    configs = await stepped(saver, 2)
+    has_cuts = "serde" not in options
+    assert bool(writes_in_chunks(data_of(target))) == has_cuts
+    assert counters(data_of(target))["format"] == (2 if has_cuts else 1)
+    found = await target.uniform(**options).get_tuple(configs[2])
+    assert written(found)[1] == packed(tool_call(messages(33), 1))
+    check_sound(target)
+
+
+@ONE
+async def test_a_short_send_and_other_writes_stay_as_they_were(target: Target, saver: Uniform) -> None:
+    """Format 1, and no chunk: a release that does not know format 2 reads these threads."""
+    where = await put(saver, config("thread"), 1, {"n": 1})
+    await saver.put_writes(where, [(TASKS, Send("node", {"n": 1})), ("long", messages(30))], "task")
+    fields = data_of(target)
+    assert not writes_in_chunks(fields)
+    assert counters(fields)["format"] == 1
+    assert written(await saver.get_tuple(where)) == [packed(Send("node", {"n": 1})), packed(messages(30))]
+
+
+# -- what it costs
+
+
+async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
+    load_scripts(target.raw)
+    client = target.client()
+    saver = target.uniform(client=client)
+    where = await put(saver, config("thread"), 1, {"messages": messages(30)})
+    counted = Counted(client)
+    answer = messages(31)
+    await saver.put_writes(where, [("messages", answer[-1]), (TASKS, tool_call(answer))], "task")
+    await put(saver, where, 2, {"messages": answer, TASKS: [tool_call(answer)]})
+    assert counted.take() == ["EVALSHA"] * 2
+    # of a thread that is not there yet, too
+    await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
+    await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
+    assert counted.take() == ["EVALSHA"] * 2
+
+
+@ONE
+async def test_a_send_costs_little_more_than_the_messages_that_are_new(target: Target, saver: Uniform) -> None:
+    where = await put(saver, config("thread"), 1, {"messages": messages(400)})
+    answer, sent, before = messages(401), target.raw.info("stats")["total_net_input_bytes"], size(data_of(target))
+    new = len(packed(answer[-1])[1])
+    await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
+    assert size(data_of(target)) - before < new + 1500
+    await put(saver, where, 2, {"messages": answer, TASKS: [tool_call(answer)]})
+    assert size(data_of(target)) - before < new + 2500
+    assert target.raw.info("stats")["total_net_input_bytes"] - sent < new + 6000
+
+
+@ONE
+async def test_a_fan_out_stores_what_differs(target: Target, saver: Uniform) -> None:
+    state = {"messages": messages(14), "notes": {f"note {number}": "n" * 100 for number in range(30)}}
+    assert len(packed(state)[1]) > 10_000
+    where = await put(saver, config("thread"), 1, {**state})
+    before, sent = size(data_of(target)), target.raw.info("stats")["total_net_input_bytes"]
+    sends = [Send("work", {**state, "item": number}) for number in range(100)]
+    await saver.put_writes(where, [(TASKS, send) for send in sends], "task")
+    await put(saver, where, 2, {TASKS: sends}, state)
+    assert size(data_of(target)) - before < 100 * 600
+    assert target.raw.info("stats")["total_net_input_bytes"] - sent < 100 * 1200
+    found = await target.uniform().get_tuple(where)
+    assert written(found) == list(map(packed, sends))
+
+
+# -- what a process believes may be wrong
+
+
+@pytest.mark.parametrize("lost", ["deleted", "pruned", "copied"])
+async def test_what_the_server_lacks_is_sent_again(target: Target, saver: Uniform, lost: str) -> None:
+    where = await put(saver, config("thread"), 1, {"messages": messages(30)})
+    other = target.uniform()
+    if lost == "deleted":
+        await other.delete_thread("thread")
+    elif lost == "pruned":
+        later = await put(other, where, 2, {"messages": messages(9, "other")})
+        await other.prune(["thread"], keep_last=1)
+        assert not await other.get_tuple(where)
+        where = later
+    else:
+        await put(other, config("other"), 1, {"messages": messages(9, "other")})
+        await other.copy_thread("other", "thread")
+    answer = messages(31)
+    await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
+    await put(saver, where, 3, {"messages": answer, TASKS: [tool_call(answer)]})
+    fields = data_of(target)
+    check_chunks(target)
+    check_counters(fields)
+    if lost != "deleted":
+        assert written(await other.get_tuple(where)) == [packed(tool_call(answer))]
+    assert await check(saver) == []
+
+
+async def test_a_write_that_is_sent_again_changes_nothing(target: Target, saver: Uniform) -> None:
+    where, answer = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31)
+
+    async def send(by: Uniform, number: int) -> None:
+        await by.put_writes(where, [("n", number), (TASKS, tool_call(answer, number))], "task", "path")
+
+    await send(saver, 1)
+    before = data_of(target)
+    await send(saver, 1)
+    await send(target.uniform(), 1)
+    assert data_of(target) == before
+    await send(target.uniform(), 2)  # another value: the first one stays
+    assert data_of(target) == before
+    check_chunks(target, swept=True)
+
+
+async def test_of_a_task_that_writes_more_later_the_first_values_stay(target: Target, saver: Uniform) -> None:
+    where, answer = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31)
+    await saver.put_writes(where, [(TASKS, tool_call(answer, 1))], "task")
+    other = target.uniform()
+    await other.put_writes(where, [(TASKS, tool_call(messages(40, "lost"), 2)), (TASKS, tool_call(answer, 3))], "task")
+    assert written(await saver.get_tuple(where)) == [packed(tool_call(answer, 1)), packed(tool_call(answer, 3))]
+    check_chunks(target)  # what was sent and is not used, `@gc_roots` tells of
+    await saver.prune(["thread"], keep_last=1)
+    check_chunks(target, swept=True)
+    assert await check(saver) == []
+
+
+@ONE
+async def test_a_lost_reply_of_put_writes_is_harmless(target: Target, saver: Uniform) -> None:
+    where, answer, lost = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31), [True]
+
+    def twice(request: Any) -> Any:
+        if script_of(request) is scripts.PUT_WRITES and lost.pop() if lost else False:
+            yield request
+        return (yield request)
+
+    Around(saver.saver, twice)
+    await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
+    assert written(await target.uniform().get_tuple(where)) == [packed(tool_call(answer))]
+    check_sound(target)
+
+
+# -- removing and copying
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+async def test_prune_keeps_the_chunks_of_writes_that_stay_and_no_others(
+    target: Target, saver: Uniform, keep: int
+) -> None:
+    configs = await stepped(saver, 3)
+    before = [await target.uniform().get_tuple(one) for one in configs]
+    await saver.prune(["thread"], keep_last=keep)
+    check_sound(target)
+    check_chunks(target, swept=True)
+    after = [await target.uniform().get_tuple(one) for one in configs]
+    assert [one and written(one) for one in after] == [None] * (6 - keep) + [written(one) for one in before[6 - keep :]]
+    assert await check(saver) == []
+
+
+async def test_prune_keeps_writes_that_came_before_their_checkpoint_and_takes_what_is_stray(
+    target: Target, saver: Uniform
+) -> None:
+    configs = await stepped(saver, 2)
+    early = config("thread", "", "99999999")
+    await saver.put_writes(early, [(TASKS, tool_call(messages(20, "early")))], "task")
+    await saver.put_writes(config("thread", "", "00000000"), [(TASKS, tool_call(messages(20, "stray")))], "task")
+    await saver.prune(["thread"], keep_last=1)
+    check_chunks(target, swept=True)
+    await put(saver, configs[-1], 99999999, {"n": 1})
+    assert written(await target.uniform().get_tuple(early)) == [packed(tool_call(messages(20, "early")))]
+
+
+async def test_the_checkpoints_of_a_run_go_with_the_chunks_of_their_writes(target: Target, saver: Uniform) -> None:
+    configs = await stepped(saver, 3)
+    await saver.delete_for_runs(["run-1"])
+    check_sound(target)
+    check_chunks(target, swept=True)
+    assert written(await target.uniform().get_tuple(configs[4]))[1] == packed(tool_call(messages(35), 2))
+
+
+async def test_a_write_that_relies_on_what_prune_is_about_to_remove(target: Target, saver: Uniform) -> None:
+    """The plan is void: it was made before the write came."""
+    first = await put(saver, config("thread"), 1, {"messages": messages(30)})
+    second = await put(saver, first, 2, {"messages": messages(9, "other")})
+    pruner, done = target.uniform(), []
+
+    async def write() -> None:
+        await saver.put_writes(second, [(TASKS, tool_call(messages(30)))], "task")
+
+    def before(request: Any) -> Any:
+        if script_of(request) is scripts.REMOVE and not done:
+            done.append(True)
+            return write
+        return None
+
+    Meanwhile(pruner.saver, before)
+    await pruner.prune(["thread"], keep_last=1)
+    assert done
+    assert written(await target.uniform().get_tuple(second)) == [packed(tool_call(messages(30)))]
+    check_sound(target)
+    check_chunks(target, swept=True)
+
+
+async def test_a_copy_has_the_chunks_of_its_writes(target: Target, saver: Uniform) -> None:
+    configs = await stepped(saver, 2)
+    await saver.copy_thread("thread", "copy")
+    await saver.delete_thread("thread")
+    check_sound(target, "copy")
+    check_chunks(target, "copy", swept=True)
+    found = await target.uniform().get_tuple(config("copy", "", configs[2]["configurable"]["checkpoint_id"]))
+    assert written(found)[1] == packed(tool_call(messages(33), 1))
+    assert await check(saver, "copy") == []
+
+
+@ONE
+async def test_a_limited_history_keeps_what_is_needed(target: Target) -> None:
+    saver = target.uniform(history={"keep_last": 3})
+    configs = await stepped(saver, 40, count=12)
+    check_chunks(target)
+    found = await target.uniform().get_tuple(configs[-2])
+    assert written(found)[1] == packed(tool_call(messages(12 + 2 * 39 + 1), 39))
+    assert [one for one in await check(saver) if "gone" in one or "read" in one] == []
+    await saver.prune(["thread"], keep_last=3)
+    check_chunks(target, swept=True)
+
+
+# -- histories, damage
+
+
+@ONE
+async def test_a_history_of_sends_is_whole_also_when_it_is_remembered(target: Target, saver: Uniform) -> None:
+    configs = await stepped(saver, 3)
+    for _ in range(2):
+        history = await saver.get_delta_channel_history(config=configs[-1], channels=[TASKS])
+        values = [packed(value) for _, _, value in history[TASKS]["writes"]]
+        assert values == [packed(tool_call(messages(35), 2))] or values == []
+
+
+async def test_a_chunk_of_a_write_that_is_gone_is_damage(target: Target, saver: Uniform) -> None:
+    where = await put(saver, config("thread"), 1, {"n": 1})
+    await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
+    data = Keyspace(target.prefix).keys("thread").data_key
+    for field in [field for field in data_of(target) if field[:1] in (b"p", b"n") and field.find(b"\0") < 0]:
+        chunk = target.raw.hget(data, field)
+        if b"message" not in chunk and field[:1] == b"p":
+            continue
+        target.raw.hdel(data, field)
+        for call in (target.uniform().get_tuple(where), target.uniform().list(config("thread"))):
+            with pytest.raises(ThreadDamaged, match="gone"):
+                await call
+        assert any("gone" in one for one in await check(saver)), field
+        target.raw.hset(data, field, chunk)
+    assert await check(saver) == []
+
+
+@ONE
+@pytest.mark.parametrize("root", [b"", b"p", b"n" + b"x" * 16, b"p" + b"x" * 16 + b"1:a1:b" + b"c" * 15, b"z" * 40])
+async def test_a_forged_root_of_a_write_is_an_error_and_no_crash(target: Target, saver: Uniform, root: bytes) -> None:
+    where = await put(saver, config("thread"), 1, {"n": 1})
+    await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
+    data = Keyspace(target.prefix).keys("thread").data_key
+    (field,) = [field for field in data_of(target) if field[:1] == b"w"]
+    (stored,) = writes_in_chunks(data_of(target))
+    record = target.raw.hget(data, field)
+    head = record.index(b"%d:%b" % (len(stored), stored))
+    target.raw.hset(data, field, record[:head] + b"%d:%b" % (len(root), root))
+    with pytest.raises((ThreadDamaged, DecodeError)):
+        await saver.get_tuple(where)
+    assert await check(saver)
+
+
+# -- two tiers
+
+
+@ONE
+async def test_cold_gets_whole_sends_and_gives_them_back(target: Target, tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**BEHIND)
+    assert await uniform.get_tuple(config("thread")) is None
+    configs = await stepped(uniform, 2)
+    assert writes_in_chunks(data_of(target))
+    await drained(uniform)
+    cold = await tiers.cold_uniform()
+    wanted = [packed(messages(33)[-1]), packed(tool_call(messages(33), 1))]
+    assert written(await cold.get_tuple(configs[2])) == wanted
+    tiers.evict()
+    again = await tiers.uniform(**BEHIND)
+    assert written(await again.get_tuple(configs[2])) == wanted
+    assert written(await again.get_tuple(configs[2])) == wanted
+    check_chunks(target)
+
+
+@ONE
+async def test_a_fill_that_replaces_writes_notes_their_chunks(target: Target, tiers: Tiers) -> None:
+    uniform = await tiers.uniform()
+    assert await uniform.get_tuple(config("thread")) is None
+    configs = await stepped(uniform, 1)
+    await drained(uniform) if uniform.saver.stats().backlog else None
+    target.raw.hdel(Keyspace(target.prefix).keys("thread").data_key, "@complete", "@has_latest\0")
+    again = await tiers.uniform()
+    assert written(await again.get_tuple(config("thread")))
+    assert written(await again.get_tuple(configs[0]))[1] == packed(tool_call(messages(31), 0))
+    check_chunks(target)
+
+
+# -- where a Send is cut
+
+
+@pytest.mark.parametrize("serde", [FastSerializer()])
+def test_a_send_is_cut_between_the_elements_that_its_channels_have(serde: Any) -> None:
+    history = messages(40)
+    own = set(serde.dumps_elements(history).elements[1:])
+    files = {f"file {number}": "x" * 90 for number in range(60)}
+    own |= set(serde.dumps_elements(files).elements[1:]) | set(serde.dumps_elements(list(range(3000))).elements[1:])
+    state = {"messages": history, "files": files, "numbers": list(range(3000)), "n": 1}
+    for value in (Send("node", state), tool_call(history), [Send("node", state), Send("node", {**state, "n": 2})]):
+        encoded = serde.dumps_elements(value)
+        assert b"".join(encoded.elements) == packed(value)[1]
+        assert sum(encoded.runs) == len(encoded.elements) - 1
+        others = [one for one in encoded.elements[1:] if one not in own]
+        assert sum(map(len, others)) < 1000
+
+
+ARGUMENTS = st.recursive(
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(max_size=9), st.binary(max_size=2500), st.floats(), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=20),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: some * 90),
+        st.dictionaries(st.text(max_size=5), inner, max_size=20),
+        st.tuples(inner),
+        st.sets(st.text(max_size=40), max_size=90),
+        st.lists(inner, max_size=3).map(lambda some: Send("inner", some)),
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.builds(Send, st.text(max_size=5), ARGUMENTS), min_size=1, max_size=3), st.booleans())
+def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> None:
+    value = some[0] if alone else some
+    wanted = packed(value)
+    encoded, opaque = FastSerializer().dumps_elements(value), OpaqueSerializer()
+    assert (encoded.type, b"".join(encoded.elements)) == wanted
+    assert not encoded.runs or sum(encoded.runs) == len(encoded.elements) - 1
+    assert opaque.dumps_elements(opaque.loads_typed(wanted)) == encoded  # a migration makes the same chunks
+    stored = chunking.cut(encoded, b"p")
+    if stored:
+        joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), "a test"))
+        assert chunks.given(joined) == wanted
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(max_size=60),
+    st.integers(0, 5),
+    st.sampled_from([b"", b"\xdd\xff\xff\xff\xff", b"\xdf\x00\x00\x10\x00", b"\xc9\xff"]),
+)
+def test_a_forged_object_in_a_send_is_cut_anyhow_or_not_at_all(noise: bytes, code: int, start: bytes) -> None:
+    forged = start + noise * (4000 // (len(noise) or 1) + 1)
+    value = [Send("node", {"a": ormsgpack.Ext(code, forged), "b": "x" * 3000}), Send("node", ["y"] * 3000)]
+    encoded = FastSerializer().dumps_elements(value)
+    assert b"".join(encoded.elements) == packed(value)[1]
+
+
+def test_a_send_of_very_many_elements_stays_within_the_limit_of_chunks() -> None:
+    value = [Send("node", {"texts": ["x" * 600] * 60_000})]
+    stored = chunking.cut(FastSerializer().dumps_elements(value), b"p")
+    assert stored is None or sum(len(level.fields) for level in stored.levels) < Limits().chunks
+
+
+# -- agents
+
+
+def used(target: Target, agent: str, calls: int) -> tuple[int, int]:
+    """Bytes that an agent with tools stores and sends in one run."""
+    saver, thread = target.uniform().saver, f"{agent} {calls}"
+    graph = {"edge": lambda: graphs.react(saver, calls, "v1"), "Send": lambda: graphs.react(saver, calls, "v2")}.get(
+        agent, lambda: graphs.sender(saver, calls)
+    )()
+    before = target.raw.info("stats")["total_net_input_bytes"]
+    state = graph.invoke(
+        {"messages": [graphs.question()]}, {**config(thread), "recursion_limit": 1000}, durability="sync"
+    )
+    sent = target.raw.info("stats")["total_net_input_bytes"] - before
+    assert len(state["messages"]) == 2 * calls + 2
+    check_sound(target, thread)
+    return size(data_of(target, thread)), sent
+
+
+@ONE
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_an_agent_whose_tools_are_sent_the_state_costs_little_more_than_the_other(target: Target) -> None:
+    """Linear in the number of calls, where each `Send` has all messages so far."""
+    load_scripts(target.raw)
+    costs = {
+        agent: [used(target, agent, calls) for calls in (10, 20, 40, 80)] for agent in ("edge", "Send", "the state")
+    }
+    for agent in ("Send", "the state"):
+        for mine, edge in zip(costs[agent], costs["edge"], strict=True):
+            assert mine[0] < 1.5 * edge[0]
+            assert mine[1] < 1.5 * edge[1]
+        for what in (0, 1):
+            ten, twenty, forty, eighty = [cost[what] for cost in costs[agent]]
+            assert eighty - forty < 2.4 * (forty - twenty) < 6 * (twenty - ten)
