@@ -116,7 +116,7 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
             *_, revision = answer
         yield from pruning.carry_out(tiers.hot, thread, revision, rest)  # chunks that nothing refers to any more
     if tiers.flush_queue:
-        tiers.flush_queue.note(thread, 0)
+        tiers.flush_queue.note(thread)
     else:
         yield from flush_now(tiers, thread)
 
