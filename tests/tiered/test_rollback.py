@@ -126,7 +126,7 @@ async def test_nothing_is_left_of_a_thread_whose_only_run_was_rolled_back(tiers:
             pass
     await drained(other)
     assert await in_cold(tiers) == []
-    assert [key.rpartition(b":")[2] for key in tiers.target.keys()] in ([b"flush"], [b"backlog", b"flush"])
+    assert [key.rpartition(b":")[2] for key in tiers.target.keys()] in ([b"flush"], [b"unflushed", b"flush"])
 
 
 async def test_a_lock_in_cold_keeps_no_owner_waiting(tiers: Tiers) -> None:
