@@ -1,0 +1,114 @@
+"""`with` blocks over savers, stores and caches: one by `from_conn_string` closes its client, any other closes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from typing_extensions import Self
+
+from redis_saver._client import clients
+from redis_saver._common.display import kind_of
+
+T = TypeVar("T")
+
+
+class Block:
+    """A `with` over a blocking saver, store or cache. It closes nothing: the client is the caller's."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing, because the client is the caller's."""
+
+
+class AsyncBlock:
+    """An `async with` over an asyncio saver, store or cache. It closes nothing: the client is the caller's."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close nothing, because the client is the caller's."""
+
+
+class NotEntered(Generic[T]):
+    """A saver, store or cache that its `with` makes, together with a client, and closes."""
+
+    def __init__(
+        self,
+        kind: type[T],
+        url: str,
+        client_options: Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Connect nothing yet.
+
+        Args:
+            kind: The class to make.
+            url: The URL of its client.
+            client_options: Options of the client.
+            settings: Keywords of the constructor, whose names are known to be right.
+
+        Raises:
+            TypeError: `url` is no text.
+        """
+        self._kind, self._url, self._options, self._settings = kind, url, client_options or {}, settings
+        self._is_async: bool = issubclass(kind, AsyncBlock)
+        self._opened: list[Any] = []
+        if not isinstance(url, str):
+            name = kind.__name__
+            raise TypeError(
+                f"url: {kind_of(url)}; {name}.from_conn_string takes a URL, such as 'redis://localhost:6379'. "
+                f"For a client write {name}(client)"
+            )
+
+    def __enter__(self) -> T:
+        """Make the client, and the object over it."""
+        if self._is_async:
+            raise TypeError(f"{self._kind.__name__}.from_conn_string(url) is for `async with`: {self._remedy}")
+        return self._open()
+
+    def __exit__(self, *_: object) -> None:
+        """Close both."""
+        self._opened.pop()._driver.close()  # noqa: SLF001 - the object is of this package
+
+    async def __aenter__(self) -> T:
+        """Make the client, and the object over it."""
+        if not self._is_async:
+            raise TypeError(
+                f"{self._kind.__name__}.from_conn_string(url) is for a plain `with`: {self._remedy}. "
+                f"For `async with` there is Async{self._kind.__name__}"
+            )
+        return self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close both."""
+        await self._opened.pop()._driver.aclose()  # noqa: SLF001 - the object is of this package
+
+    def _open(self) -> T:
+        client = clients.connect(self._url, asynchronous=self._is_async, **self._options)
+        opened = self._kind(client, **self._settings)  # type: ignore[call-arg]  # as each of ours takes it
+        self._opened.append(opened)
+        return opened
+
+    @property
+    def _remedy(self) -> str:
+        block = "async with" if self._is_async else "with"
+        return f"write `{block} {self._kind.__name__}.from_conn_string(url) as opened:`"
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            """Say that the block is missing."""
+            raise AttributeError(
+                f"{self._kind.__name__}.from_conn_string(url) has no attribute {name!r}: nothing is open before its "
+                f"block begins. {self._remedy[0].upper()}{self._remedy[1:]}, and use `opened.{name}` in the block"
+            )
