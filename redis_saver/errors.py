@@ -216,7 +216,7 @@ class ItemMigrationError(RedisSaverError):
 
 
 class Closed(RedisSaverError, RuntimeError):
-    """The saver, store or cache was closed in this process: its `with` has ended, or `close()` was called. Nothing was sent."""
+    """The saver, store or cache was closed in this process: its `with` has ended, or it was closed. Nothing was sent."""
 
 
 class CalledOnEventLoop(RedisSaverError, RuntimeError):

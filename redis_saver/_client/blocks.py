@@ -1,4 +1,4 @@
-"""`with` blocks over savers, stores and caches: one by `from_conn_string` closes its client, any other closes nothing."""
+"""`with` blocks over savers, stores and caches: that of `from_conn_string` closes its client, others close nothing."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class NotEntered(Generic[T]):
         """Make the client, and the object over it."""
         if not self._is_async:
             raise TypeError(
-                f"{self._kind.__name__}.from_conn_string(url) is for a plain `with`: {self._remedy}. "
-                f"For `async with` there is Async{self._kind.__name__}"
+                f"{self._kind.__name__}.from_conn_string(url) is for a plain `with`: {self._remedy}; or take the class "
+                "for asyncio, whose name begins with Async"
             )
         return self._open()
 
@@ -108,6 +108,8 @@ class NotEntered(Generic[T]):
 
         def __getattr__(self, name):  # noqa: ANN001, ANN204
             """Say that the block is missing."""
+            if name.startswith("_"):  # `copy` asks before there is a kind
+                raise AttributeError(name)
             raise AttributeError(
                 f"{self._kind.__name__}.from_conn_string(url) has no attribute {name!r}: nothing is open before its "
                 f"block begins. {self._remedy[0].upper()}{self._remedy[1:]}, and use `opened.{name}` in the block"

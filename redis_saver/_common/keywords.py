@@ -90,6 +90,8 @@ def checked(function: F) -> F:
 
     def explain(arguments: tuple[Any, ...], settings: Mapping[str, object]) -> None:
         """Raise a better error, if the call does not fit."""
+        if not arguments:  # a method was called without its object
+            return
         kind: Any = arguments[0] if isinstance(arguments[0], type) else type(arguments[0])
         method = "" if function.__name__ == "__init__" else function.__name__
         called = f"{kind.__name__}.{method}" if method else kind.__name__
@@ -131,7 +133,7 @@ def checked(function: F) -> F:
 
 
 def _keywords(kind: type[Any], settings: Mapping[str, object]) -> Collection[str]:
-    """The keywords of a constructor, except for the client. A subclass whose constructor takes any keyword takes all."""
+    """The keywords of a constructor, except for the client: all keywords, if a subclass takes any."""
     parameters = inspect.signature(kind.__init__).parameters
     is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return settings.keys() if is_open else parameters.keys() - {"self", "client"}

@@ -73,7 +73,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another block of this process is open. If something is left, warn (`BacklogWarning`)."""
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
         left, is_last = 0, self._lifetime.leave_block()
         with capturing() as captured:
             left = await (self.aclose() if is_last else self._drain(CLOSE_TIMEOUT))

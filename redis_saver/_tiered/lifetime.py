@@ -1,4 +1,4 @@
-"""The lifetime of a saver over two tiers in this process: its blocks, its calls under way, and whether it was closed."""
+"""The lifetime of a saver over two tiers in this process: its blocks, its calls under way, and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lifetime:
 
     def after_fork(self) -> None:
         """In the child, begin without blocks and calls: the parent's are the parent's."""
-        self._blocks, self._lock = 0, threading.Lock()
+        self._blocks, self._lock = 0, threading.RLock()  # a signal's handler may close what it interrupts
         self.calls: int = 0
         """Calls under way."""
 
@@ -39,8 +39,9 @@ class Lifetime:
             )
 
     def close(self) -> None:
-        """Refuse each further call."""
-        self._is_closed = True
+        """Refuse each further call. Those that were let through are counted."""
+        with self._lock:
+            self._is_closed = True
 
     def __enter__(self) -> None:
         """Begin a call."""

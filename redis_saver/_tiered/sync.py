@@ -94,7 +94,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another `with` of this process is open. If something is left, warn (`BacklogWarning`)."""
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
         left, is_last = 0, self._lifetime.leave_block()
         with capturing() as captured:
             left = self.close() if is_last else self._flusher.drain(self, CLOSE_TIMEOUT)

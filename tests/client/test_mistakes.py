@@ -210,7 +210,7 @@ async def test_an_asyncio_option_is_named_too() -> None:
         with pytest.raises(ValueError, match="no option 'socket_timout'; did you mean 'socket_timeout'?") as caught:
             await AsyncRedisSaver.from_conn_string(url).__aenter__()
         assert "secret" not in str(caught.value)
-    with pytest.raises(TypeError, match="plain `with`.* there is AsyncRedisSaver"):
+    with pytest.raises(TypeError, match="plain `with`.* begins with Async"):
         await RedisSaver.from_conn_string("redis://h").__aenter__()
 
 
