@@ -11,7 +11,7 @@ from typing_extensions import Self, Unpack
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
 from redis_saver._cache.sync import SOCKET_TIMEOUT
 from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.blocks import AsyncBlock, NotEntered
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -49,4 +49,4 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
         The arguments are those of `RedisCache.from_conn_string`.
         """
         options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        return NotEntered(cls, url, options, settings)
+        return NeedsAsyncWith(cls, url, options, settings)

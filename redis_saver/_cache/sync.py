@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
-from redis_saver._client.blocks import Block, NotEntered
+from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
@@ -62,4 +62,4 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        return NotEntered(cls, url, options, settings)
+        return NeedsWith(cls, url, options, settings)

@@ -10,7 +10,7 @@ from typing_extensions import Self, Unpack
 
 from redis_saver._checkpoint.saver import Saver, SaverSettings
 from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.blocks import AsyncBlock, NotEntered
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -48,4 +48,4 @@ class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # 
 
         The arguments are those of `RedisSaver.from_conn_string`.
         """
-        return NotEntered(cls, url, client_options, settings)
+        return NeedsAsyncWith(cls, url, client_options, settings)

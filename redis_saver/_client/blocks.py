@@ -39,15 +39,11 @@ class AsyncBlock:
         """Close nothing, because the client is the caller's."""
 
 
-class NotEntered(Generic[T]):
-    """A saver, store or cache that its `with` makes, together with a client, and closes."""
+class _Unopened(Generic[T]):
+    """A saver, store or cache that a block makes, together with a client, and closes."""
 
     def __init__(
-        self,
-        kind: type[T],
-        url: str,
-        client_options: Mapping[str, Any] | None,
-        settings: Mapping[str, Any],
+        self, kind: type[T], url: str, client_options: Mapping[str, Any] | None, settings: Mapping[str, Any]
     ) -> None:
         """Connect nothing yet.
 
@@ -61,7 +57,6 @@ class NotEntered(Generic[T]):
             TypeError: `url` is no text.
         """
         self._kind, self._url, self._options, self._settings = kind, url, client_options or {}, settings
-        self._is_async: bool = issubclass(kind, AsyncBlock)
         self._opened: list[Any] = []
         if not isinstance(url, str):
             name = kind.__name__
@@ -70,39 +65,14 @@ class NotEntered(Generic[T]):
                 f"For a client write {name}(client)"
             )
 
-    def __enter__(self) -> T:
-        """Make the client, and the object over it."""
-        if self._is_async:
-            raise TypeError(f"{self._kind.__name__}.from_conn_string(url) is for `async with`: {self._remedy}")
-        return self._open()
-
-    def __exit__(self, *_: object) -> None:
-        """Close both."""
-        self._opened.pop()._driver.close()  # noqa: SLF001 - the object is of this package
-
-    async def __aenter__(self) -> T:
-        """Make the client, and the object over it."""
-        if not self._is_async:
-            raise TypeError(
-                f"{self._kind.__name__}.from_conn_string(url) is for a plain `with`: {self._remedy}; or take the class "
-                "for asyncio, whose name begins with Async"
-            )
-        return self._open()
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close both."""
-        await self._opened.pop()._driver.aclose()  # noqa: SLF001 - the object is of this package
-
-    def _open(self) -> T:
-        client = clients.connect(self._url, asynchronous=self._is_async, **self._options)
+    def _open(self, *, asynchronous: bool) -> T:
+        client = clients.connect(self._url, asynchronous=asynchronous, **self._options)
         opened = self._kind(client, **self._settings)  # type: ignore[call-arg]  # as each of ours takes it
         self._opened.append(opened)
         return opened
 
-    @property
-    def _remedy(self) -> str:
-        block = "async with" if self._is_async else "with"
-        return f"write `{block} {self._kind.__name__}.from_conn_string(url) as opened:`"
+    def _driver_to_close(self) -> Any:
+        return self._opened.pop()._driver  # noqa: SLF001 - the object is of this package
 
     if not TYPE_CHECKING:  # a type checker knows what there is
 
@@ -110,7 +80,36 @@ class NotEntered(Generic[T]):
             """Say that the block is missing."""
             if name.startswith("_"):  # `copy` asks before there is a kind
                 raise AttributeError(name)
+            call = f"{self._kind.__name__}.from_conn_string(url)"
             raise AttributeError(
-                f"{self._kind.__name__}.from_conn_string(url) has no attribute {name!r}: nothing is open before its "
-                f"block begins. {self._remedy[0].upper()}{self._remedy[1:]}, and use `opened.{name}` in the block"
+                f"{call} has no attribute {name!r}: nothing is open before its block begins. Write `{self._block} {call} as "
+                f"opened:`, and use `opened.{name}` in the block"
             )
+
+
+class NeedsWith(_Unopened[T]):
+    """One that blocks. Errors show the name of this class, such as that of a graph that is compiled with it."""
+
+    _block = "with"
+
+    def __enter__(self) -> T:
+        """Make the client, and the object over it."""
+        return self._open(asynchronous=False)
+
+    def __exit__(self, *_: object) -> None:
+        """Close both."""
+        self._driver_to_close().close()
+
+
+class NeedsAsyncWith(_Unopened[T]):
+    """One for asyncio."""
+
+    _block = "async with"
+
+    async def __aenter__(self) -> T:
+        """Make the client, and the object over it."""
+        return self._open(asynchronous=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close both."""
+        await self._driver_to_close().aclose()

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.blocks import AsyncBlock, NotEntered
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -47,4 +47,4 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
 
         The arguments are those of `RedisStore.from_conn_string`.
         """
-        return NotEntered(cls, url, client_options, settings)
+        return NeedsAsyncWith(cls, url, client_options, settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from redis_saver._client.blocks import Block, NotEntered
+from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
@@ -55,4 +55,4 @@ class RedisStore(Store[SyncClient], Block):
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        return NotEntered(cls, url, client_options, settings)
+        return NeedsWith(cls, url, client_options, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import pydoc
@@ -16,6 +17,7 @@ import redis.asyncio
 import redis.sentinel
 import valkey
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
 
 import redis_saver
 from redis_saver import (
@@ -137,11 +139,6 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         AttributeError,
         "Write `async with AsyncRedisStore.from_conn_string(url) as opened:`",
     ),
-    "with for asyncio": (
-        lambda: AsyncRedisSaver.from_conn_string("redis://:secret@h").__enter__(),
-        TypeError,
-        "AsyncRedisSaver.from_conn_string(url) is for `async with`: write `async with AsyncRedisSaver.from_conn_string(url)",
-    ),
     "misspelled, of a cache by URL": (
         lambda: RedisCache.from_conn_string("memory://", on_eror="raise"),
         TypeError,
@@ -210,8 +207,17 @@ async def test_an_asyncio_option_is_named_too() -> None:
         with pytest.raises(ValueError, match="no option 'socket_timout'; did you mean 'socket_timeout'?") as caught:
             await AsyncRedisSaver.from_conn_string(url).__aenter__()
         assert "secret" not in str(caught.value)
-    with pytest.raises(TypeError, match="plain `with`.* begins with Async"):
-        await RedisSaver.from_conn_string("redis://h").__aenter__()
+
+
+def test_what_was_not_entered_offers_one_kind_of_block() -> None:
+    """Frameworks look which one there is, and prefer `async with`. The names of the classes show in their errors."""
+    unopened, aunopened = RedisSaver.from_conn_string("redis://h"), AsyncRedisSaver.from_conn_string("redis://h")
+    assert hasattr(unopened, "__enter__") and not hasattr(unopened, "__aenter__")
+    assert hasattr(aunopened, "__aenter__") and not hasattr(aunopened, "__enter__")
+    for checkpointer, name in ((unopened, "NeedsWith"), (aunopened, "NeedsAsyncWith")):
+        with pytest.raises(TypeError, match=f"Received {name}"):
+            StateGraph(dict).add_node("a", lambda state: state).set_entry_point("a").compile(checkpointer=checkpointer)
+        assert isinstance(copy.copy(checkpointer), type(checkpointer))
 
 
 async def test_a_coroutine_stays_one_that_names_what_to_write() -> None:
