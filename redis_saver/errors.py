@@ -24,6 +24,7 @@
     │   └── FileDamaged          a file that export wrote was cut off, or its bytes were changed  (also a ValueError)
     ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
     ├── ItemMigrationError       an item of a store cannot be stored as it is
+    ├── Closed                   the saver, store or cache was closed in this process              (also a RuntimeError)
     ├── CalledOnEventLoop        a synchronous call would block its own event loop  (also an asyncio.InvalidStateError and a RuntimeError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
@@ -50,6 +51,7 @@ __all__ = [
     "BacklogFull",
     "BacklogWarning",
     "CalledOnEventLoop",
+    "Closed",
     "ClusterMoving",
     "Conflict",
     "DecodeError",
@@ -212,6 +214,10 @@ class ThreadMigrationError(RedisSaverError):
 
 class ItemMigrationError(RedisSaverError):
     """The target of a migration cannot store an item of a store as it is. Other items are moved all the same."""
+
+
+class Closed(RedisSaverError, RuntimeError):
+    """The saver, store or cache was closed in this process: its `with` has ended, or it was closed. Nothing was sent."""
 
 
 class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError):

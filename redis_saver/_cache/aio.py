@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache, ValueT
-from redis_saver._cache.health import OnError
+from redis_saver._cache.cache import Cache, CacheSettings, ValueT
 from redis_saver._cache.sync import SOCKET_TIMEOUT
-from redis_saver._client import clients
 from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
-from redis_saver._common.limits import Limits
+from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
 
 
-class AsyncRedisCache(Cache[AsyncClient, ValueT]):
+class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
     """What a graph's nodes and tasks wrote, on plain Redis or Valkey, over an asyncio client: LangGraph's `BaseCache`.
 
     Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its methods without
@@ -30,42 +27,26 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT]):
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
+    _takes = (
+        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
+        "for a URL write from_conn_string(url)"
+    )
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
 
     @classmethod
-    @asynccontextmanager
-    async def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: timedelta | str | None = None,
-        on_error: OnError = "skip",
-        single_flight: timedelta | str | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = CLUSTER_TIMEOUT,
-        client_options: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Self]:
-        """A cache with a client of its own, which is closed at the end of the `async with`.
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a cache with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
+                graph = builder.compile(cache=cache)
 
         The arguments are those of `RedisCache.from_conn_string`.
         """
         options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        cache = cls(
-            clients.connect(url, asynchronous=True, **options),
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            on_error=on_error,
-            single_flight=single_flight,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-        )
-        try:
-            yield cache
-        finally:
-            await cache._driver.aclose()
+        return NeedsAsyncWith(cls, url, options, settings)

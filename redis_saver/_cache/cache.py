@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self, TypeVar
+from typing_extensions import Self, TypedDict, TypeVar
 
 from redis_saver._cache import context as contexts
 from redis_saver._cache import flights, operations
@@ -21,7 +21,7 @@ from redis_saver._client import clients
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
 from redis_saver._common import config as configs
-from redis_saver._common import times
+from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -39,13 +39,28 @@ CLUSTER_TIMEOUT = 1.0
 _MAX_LEASE = timedelta(days=1)
 
 
-class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
+class CacheSettings(TypedDict, total=False):
+    """The settings of a cache, for `from_conn_string`. The constructor of `Cache` explains them."""
+
+    serde: SerializerProtocol | None
+    prefix: str
+    ttl: timedelta | str | None
+    on_error: OnError
+    single_flight: timedelta | str | None
+    limits: Limits
+    require_encryption: bool | None
+    strict: bool
+    cluster_timeout: float
+
+
+class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
 
+    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -110,16 +125,12 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
 
-    def setup(self) -> None:
+    async def asetup(self) -> None:
         """Check that the server can be reached, and its version. Changes nothing, may be called any number of times.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
         """
-        self._driver.check_version()
-
-    async def asetup(self) -> None:
-        """`setup` for asyncio."""
         await self._driver.acheck_version()
 
     def stats(self) -> CacheStats:
@@ -202,6 +213,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             await self._driver.arun(self._counting.call(operations.clear(self._context, given)))
 
     def _get(self, asked: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
+        self._driver.check_open()  # while the server fails, nothing may be sent
         context, counts = self._context, self._health.counts
         places = [context.keyspace.place(name) for name in asked]
         reading = (
@@ -216,6 +228,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         return {name: found.values[name] for name in asked if name in found.values}
 
     def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
+        self._driver.check_open()
         context = self._context
         packed = operations.pack(context, contexts.pairs(context, pairs))
         places = [context.keyspace.place(name) for name in packed]

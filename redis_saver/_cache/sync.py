@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache, ValueT
-from redis_saver._cache.health import OnError
-from redis_saver._client import clients
+from redis_saver._cache.cache import Cache, CacheSettings, ValueT
+from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common.limits import Limits
+from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
 
@@ -23,7 +20,7 @@ SOCKET_TIMEOUT = 1.0
 """Seconds that the client of a cache waits for its server, unless its URL or its options say otherwise. A cache that is slower than that is none."""
 
 
-class RedisCache(Cache[SyncClient, ValueT]):
+class RedisCache(Cache[SyncClient, ValueT], Block):
     """What a graph's nodes and tasks wrote, on plain Redis or Valkey, over a blocking client: LangGraph's `BaseCache`.
 
     Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisCache` does without these. Any number
@@ -32,53 +29,37 @@ class RedisCache(Cache[SyncClient, ValueT]):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
+    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self._driver.check_version()
 
     @classmethod
-    @contextmanager
+    @keywords.checked
     def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: timedelta | str | None = None,
-        on_error: OnError = "skip",
-        single_flight: timedelta | str | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = CLUSTER_TIMEOUT,
-        client_options: Mapping[str, Any] | None = None,
-    ) -> Iterator[Self]:
-        """A cache with a client of its own, which is closed at the end of the `with`. It waits a second for the server, not five as a saver's.
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a cache with a client of its own. The end of the `with` closes both.
+
+            with RedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
+                graph = builder.compile(cache=cache)
+
+        After the block each method raises `Closed`. The client waits a second for the server, not five as that of a
+        saver.
 
         Args:
-            url: As savers take it (`docs/connections.md`).
-            serde: As in the constructor.
-            prefix: As in the constructor.
-            ttl: As in the constructor.
-            on_error: As in the constructor.
-            single_flight: As in the constructor.
-            limits: As in the constructor.
-            require_encryption: As in the constructor.
-            strict: As in the constructor.
-            cluster_timeout: As in the constructor.
-            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`; they may also stand behind the `?` of the URL.
+            url: As that of `RedisSaver.from_conn_string`.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`. They may
+                also stand after the `?` of the URL.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
         options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        cache = cls(
-            clients.connect(url, asynchronous=False, **options),
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            on_error=on_error,
-            single_flight=single_flight,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-        )
-        try:
-            yield cache
-        finally:
-            cache._driver.close()
+        return NeedsWith(cls, url, options, settings)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._checkpoint.saver import OnFork, OwnershipRule, Saver
-from redis_saver._client import clients, clusters
+from redis_saver._checkpoint.saver import Saver, SaverSettings
 from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common import keywords
-from redis_saver._common.history import History
-from redis_saver._common.limits import Limits
-from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.chunk_cache import CACHE_BYTES
-from redis_saver._storage.compression import Compression
 
 
-class AsyncRedisSaver(Saver[AsyncClient]):
+class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # as `Interface`
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
     Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its
@@ -33,56 +27,25 @@ class AsyncRedisSaver(Saver[AsyncClient]):
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
-    _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
+    _takes = (
+        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
+        "for a URL write from_conn_string(url)"
+    )
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
 
     @classmethod
     @keywords.checked
-    @asynccontextmanager
-    async def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: TTL = None,
-        history: History = "all",
-        compression: Compression | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
-        require_primary: bool = False,
-        min_replicas: int = 0,
-        replica_timeout: float = 1.0,
-        ownership: OwnershipRule = "optional",
-        on_fork: OnFork = "allow",
-        client_options: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Self]:
-        """A saver with a client of its own, which is closed at the end of the `async with`.
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a saver with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
+                graph = builder.compile(checkpointer=saver)
 
         The arguments are those of `RedisSaver.from_conn_string`.
         """
-        client = clients.connect(url, asynchronous=True, **(client_options or {}))
-        saver = cls(
-            client,
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            history=history,
-            compression=compression,
-            cache_bytes=cache_bytes,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-            require_primary=require_primary,
-            min_replicas=min_replicas,
-            replica_timeout=replica_timeout,
-            ownership=ownership,
-            on_fork=on_fork,
-        )
-        try:
-            yield saver
-        finally:
-            await saver._driver.aclose()
+        return NeedsAsyncWith(cls, url, client_options, settings)

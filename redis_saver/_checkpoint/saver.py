@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from typing_extensions import TypedDict
 
 from redis_saver._checkpoint import checking, operations
 from redis_saver._checkpoint.checking import CheckReport
@@ -17,7 +18,7 @@ from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
 from redis_saver._common import config as configs
 from redis_saver._common import history as histories
-from redis_saver._common import times
+from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.history import History
@@ -36,6 +37,28 @@ from redis_saver._storage.context import Context
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
+
+
+class SaverSettings(TypedDict, total=False):
+    """The settings of a saver, for `from_conn_string`. The constructor of `Saver` explains them."""
+
+    serde: SerializerProtocol | None
+    prefix: str
+    ttl: TTL
+    history: History
+    compression: Compression | None
+    cache_bytes: int
+    limits: Limits
+    require_encryption: bool | None
+    strict: bool
+    cluster_timeout: float
+    require_primary: bool
+    min_replicas: int
+    replica_timeout: float
+    ownership: OwnershipRule
+    on_fork: OnFork
+
+
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
@@ -47,6 +70,7 @@ class Saver(QueryInterface, Generic[ClientT]):
     _driver_class: ClassVar[type[Any]]
     _operations: ClassVar[Operations] = operations
 
+    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -160,16 +184,12 @@ class Saver(QueryInterface, Generic[ClientT]):
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
 
-    def setup(self) -> None:
+    async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
         """
-        self._driver.check_version()
-
-    async def asetup(self) -> None:
-        """`setup` for asyncio."""
         await self._driver.acheck_version()
 
     def stats(self) -> RedisStats:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._checkpoint.saver import OnFork, OwnershipRule, Saver
-from redis_saver._client import clients, clusters
+from redis_saver._checkpoint.saver import Saver, SaverSettings
+from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
-from redis_saver._common.history import History
-from redis_saver._common.limits import Limits
-from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.chunk_cache import CACHE_BYTES
-from redis_saver._storage.compression import Compression
 
 
-class RedisSaver(Saver[SyncClient]):
+class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interface`
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisSaver` does without
@@ -33,74 +27,38 @@ class RedisSaver(Saver[SyncClient]):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster"
+    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self._driver.check_version()
 
     @classmethod
     @keywords.checked
-    @contextmanager
     def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: TTL = None,
-        history: History = "all",
-        compression: Compression | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
-        require_primary: bool = False,
-        min_replicas: int = 0,
-        replica_timeout: float = 1.0,
-        ownership: OwnershipRule = "optional",
-        on_fork: OnFork = "allow",
-        client_options: Mapping[str, Any] | None = None,
-    ) -> Iterator[Self]:
-        """A saver with a client of its own, which is closed at the end of the `with`.
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a saver with a client of its own. The end of the `with` closes both.
+
+            with RedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
+                graph = builder.compile(checkpointer=saver)
+
+        After the block each method raises `Closed`. A service keeps the block open for as long as it runs
+        (`docs/service.md`), or makes a client of its own: `RedisSaver(client)`.
 
         Args:
             url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
-                `redis+cluster://host:port`, or `memory://` (`docs/connections.md` has all forms).
-            serde: As in the constructor.
-            prefix: As in the constructor.
-            ttl: As in the constructor.
-            history: As in the constructor.
-            compression: As in the constructor.
-            cache_bytes: As in the constructor.
-            limits: As in the constructor.
-            require_encryption: As in the constructor.
-            strict: As in the constructor.
-            cluster_timeout: As in the constructor.
-            require_primary: As in the constructor.
-            min_replicas: As in the constructor.
-            replica_timeout: As in the constructor.
-            ownership: As in the constructor.
-            on_fork: As in the constructor.
-            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`; they may also stand behind the `?` of the URL.
+                `redis+cluster://host:port`, or `memory://`, whose data only this process has and loses when it exits
+                (`docs/connections.md` has all forms).
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`. They may
+                also stand after the `?` of the URL.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        client = clients.connect(url, asynchronous=False, **(client_options or {}))
-        saver = cls(
-            client,
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            history=history,
-            compression=compression,
-            cache_bytes=cache_bytes,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-            require_primary=require_primary,
-            min_replicas=min_replicas,
-            replica_timeout=replica_timeout,
-            ownership=ownership,
-            on_fork=on_fork,
-        )
-        try:
-            yield saver
-        finally:
-            saver._driver.close()
+        return NeedsWith(cls, url, client_options, settings)

@@ -30,8 +30,12 @@ class AsyncDriver(RedisDriver):
         )
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop, and those of the background loop that are not in use."""
+        """Close the connections (`LoopClients.aclose`). From now on each request raises `Closed`."""
         await self.connections.aclose()
+
+    def check_open(self) -> None:
+        """As `Driver.check_open`."""
+        self.connections.check_open()
 
     def check_version(self) -> None:
         """As `RedisDriver.check_version`, from an OS thread that runs no event loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import ssl
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,10 +24,11 @@ import redis.sentinel
 from redis.backoff import ExponentialBackoff
 
 from redis_saver import sentinels
-from redis_saver._client import urls
+from redis_saver._client import tls, urls
 from redis_saver._client.urls import Url
 from redis_saver._common import forks
 from redis_saver._common.display import kind_of, shown
+from redis_saver._common.keywords import did_you_mean
 from redis_saver.errors import UnsupportedServer
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
@@ -35,6 +37,7 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
 """Seconds that a client from a URL waits to connect and for each reply, unless the URL says otherwise. (redis-py before 8 waits for ever.)"""
+_UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
@@ -63,7 +66,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
-    settings = {"socket_timeout": SOCKET_TIMEOUT, **settings}
+    settings = {"socket_timeout": SOCKET_TIMEOUT, **_driver_info(settings), **settings}
     if parsed.kind != "unix":
         settings = {"socket_connect_timeout": settings["socket_timeout"], **settings}
     connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
@@ -71,7 +74,23 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
         return connecting(parsed, asynchronous, settings)
     except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
         why = str(error)
+    if (unknown := _UNKNOWN.search(why)) is not None:
+        why = f"the client has no option {unknown[1]!r}{did_you_mean(unknown[1], _options_of_clients())}"
     raise urls.wrong(url, urls.without_password(why, url))
+
+
+def _driver_info(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The name and version of redis-py, which releases with `DriverInfo` otherwise look up for each new connection."""
+    if not hasattr(redis, "DriverInfo") or not settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+        return {}
+    return {"driver_info": redis.DriverInfo(lib_version=redis.__version__)}
+
+
+def _options_of_clients() -> set[str]:
+    """The options that redis-py's clients take."""
+    kinds: tuple[Any, ...] = (redis.Redis, redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
+    known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
+    return {*known, *redis.cluster.REDIS_ALLOWED_KEYS, *redis.connection.URL_QUERY_ARGUMENT_PARSERS}
 
 
 def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> Any:
@@ -134,9 +153,11 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
     if parsed.kind == "unix":
         base, settings["path"] = "unix://", parsed.path
     else:
-        base = "rediss://" if parsed.tls else "redis://"
+        base = "redis://"
         (host, settings["port"]), *_ = parsed.hosts
         settings["host"] = host or "localhost"
+        if parsed.tls:
+            settings["connection_class"] = tls.AsyncHintingSSLConnection if asynchronous else tls.HintingSSLConnection
     client = module.Redis.from_url(base, **settings)
     _look_at_options(client)
     return client
@@ -189,14 +210,14 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     of_sentinels = {
         name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
     }
-    shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_"))}
+    shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_", "driver_"))}
     settings = _with_retry(asynchronous, settings)
-    tls = {"ssl": True} if parsed.tls else {}
+    secured = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
         # A sentinel is asked once for each try: if it does not answer, the next one is asked.
-        sentinel_kwargs={"retry": _retry(asynchronous, 0), **tls, **shared, **of_sentinels},
-        **tls,
+        sentinel_kwargs={"retry": _retry(asynchronous, 0), **secured, **shared, **of_sentinels},
+        **secured,
         **settings,
     )
     connection_class = sentinels.connection_class(asynchronous=asynchronous, tls=parsed.tls)
@@ -270,11 +291,15 @@ def _text(value: bytes | str) -> str:
 
 
 def close(client: Any) -> None:
-    """Close a blocking client and all its connections."""
-    client.close()
-    if not is_cluster(client):
-        for pool in _pools(client):
-            pool.disconnect()
+    """Close the connections of a blocking client that are not in use; those of a cluster's client in any case.
+
+    A connection in use is closed when the client is collected, after its last call.
+    """
+    if is_cluster(client):
+        client.close()
+        return
+    for pool in _pools(client):
+        pool.disconnect(inuse_connections=False)
 
 
 async def aclose(client: Any) -> None:

@@ -30,7 +30,9 @@ class Patience:
     """How long, and after which errors, requests over one client of a cluster are repeated."""
 
     def __init__(self, client: Any, seconds: float) -> None:
-        self._client, self._seconds = client, seconds
+        # Of a single server nothing is asked, and a client that was closed must not live on here.
+        self._client: Any = client if clients.is_cluster(client) else None
+        self._seconds = seconds
         module = self._module = clients.exceptions_of(client)
         of_the_client = ("RedisClusterException", "ValkeyClusterException")
         kinds = (getattr(module, name) for name in of_the_client if hasattr(module, name))

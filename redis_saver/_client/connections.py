@@ -12,6 +12,7 @@ from typing import Any
 from redis_saver._client import clients, loops, twins
 from redis_saver._client.batching import Batcher
 from redis_saver._common import forks
+from redis_saver.errors import Closed
 
 OWN_AFTER = 1.0
 """Seconds after its first call until a loop gets connections of its own. The first loop gets them at once."""
@@ -23,6 +24,7 @@ class ProcessClient:
     def __init__(self, client: Any) -> None:
         """Use this client in this process."""
         self._lock, self._client, self._inherited = threading.Lock(), client, None
+        self._is_closed = False
         forks.watch(self)
 
     def after_fork(self) -> None:
@@ -33,18 +35,38 @@ class ProcessClient:
 
     @property
     def client(self) -> Any:
-        """The client of this process."""
+        """The client of this process.
+
+        Raises:
+            Closed: It was closed, in this process or before the fork.
+        """
         if (client := self._client) is not None:
             return client
         with self._lock:
+            self.check_open()
             if self._client is None:
-                self._client = twins.twin(self._inherited)
+                self._client = twins.after_fork(self._inherited)
             return self._client
 
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed."""
+        if self._is_closed:
+            raise _closed()
+
     def close(self) -> None:
-        """Close the connections of this process."""
-        if self._client is not None:
-            clients.close(self._client)
+        """Close the connections of this process. Requests under way, in other OS threads, get their replies."""
+        with self._lock:
+            client, self._client, self._is_closed = self._client, None, True
+        if client is not None:
+            clients.close(client)
+
+
+def _closed() -> Closed:
+    """The error of a saver, store or cache that was closed."""
+    return Closed(
+        "it was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the block "
+        "open for as long as it is used, or make it over a client of your own, which you close"
+    )
 
 
 class _Bound:
@@ -72,11 +94,12 @@ class LoopClients:
         """Take a client that no loop but the running one has used, and a function that makes a batcher of a client."""
         self.given: Any = client
         self._batching = batching
-        self._given_is_free = True
+        self._given_is_free, self._is_forked = True, False
         self._lock = threading.Lock()
         self._first = loops.running()
         self._seen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
         self._bound: dict[asyncio.AbstractEventLoop, _Bound] = {}
+        self._is_closed = False
         self._at_last = weakref.finalize(self, _close_made, self._bound)
         forks.watch(self)
 
@@ -84,11 +107,16 @@ class LoopClients:
         """In the child, do not touch the parent's loops and connections. The next loop is the first of the child."""
         forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._lock, self._first = False, threading.Lock(), None
+        self._is_forked = True
         self._seen, self._bound = weakref.WeakKeyDictionary(), {}
         self._at_last = weakref.finalize(self, _close_made, self._bound)
 
     def batcher(self) -> Batcher | None:
-        """The batcher of the running loop; None if the call has to go to the background loop."""
+        """The batcher of the running loop; None if the call has to go to the background loop.
+
+        Raises:
+            Closed: `aclose` was called, in this process or before the fork.
+        """
         forks.check()
         loop = asyncio.get_running_loop()
         bound = self._bound.get(loop)
@@ -99,17 +127,26 @@ class LoopClients:
     async def aclose(self) -> None:
         """Close the connections of the running loop, and those of the background loop that are not in use.
 
-        Other loops close their connections when they end. The next call connects anew.
+        Other loops close their connections when they end.
         """
-        if (bound := self._bound.pop(asyncio.get_running_loop(), None)) is not None:
+        with self._lock:
+            self._is_closed = True
+            bound_to, self._bound = self._bound, {}  # the finalizer has the first, for what is still in use
+        if (bound := bound_to.pop(asyncio.get_running_loop(), None)) is not None:
             if bound.ending is not None:
                 bound.ending.forget()
             await clients.aclose(bound.batcher.client)
-        for loop, bound in list(self._bound.items()):
+        for loop, bound in list(bound_to.items()):
             if loops.is_background(loop):
                 await loops.acall(clients.aclose_idle(bound.batcher.client))
 
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed."""
+        if self._is_closed:
+            raise _closed()
+
     def _may_own(self, loop: asyncio.AbstractEventLoop) -> bool:
+        self.check_open()
         if loops.is_background(loop):
             return True
         with self._lock:
@@ -120,11 +157,13 @@ class LoopClients:
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> _Bound:
         with self._lock:
+            self.check_open()  # another OS thread may have closed it meanwhile
             for ended in [each for each in self._bound if each.is_closed()]:
                 if (ending := self._bound.pop(ended).ending) is not None:
                     ending.forget()
             is_given = self._given_is_free and loop is self._first
-            bound = _Bound(self._batching(self.given if is_given else twins.twin(self.given)))
+            twin = twins.after_fork if self._is_forked else twins.twin
+            bound = _Bound(self._batching(self.given if is_given else twin(self.given)))
             bound.is_given = is_given
             self._given_is_free = self._given_is_free and not is_given
             self._bound[loop] = bound

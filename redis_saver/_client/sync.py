@@ -51,8 +51,12 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self.connection.client
 
     def close(self) -> None:
-        """Close the connections of this process."""
+        """Close the connections of this process. From now on each request raises `Closed`."""
         self.connection.close()
+
+    def check_open(self) -> None:
+        """As `Driver.check_open`."""
+        self.connection.check_open()
 
     def check_version(self) -> None:
         """As `RedisDriver.check_version`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,18 @@ _OF_ONE_POOL = frozenset(
     }
 )
 """Settings that a pool adds for its own connections, and that a twin must not have."""
+
+
+def after_fork(client: Any) -> Any:
+    """A twin of a client of the parent process."""
+    if type(client).__module__.startswith("fakeredis"):
+        warnings.warn(
+            "memory:// is used in a forked process: what this process writes from now on, the parent and other "
+            "processes do not see, and the reverse. For several processes write redis://",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return twin(client)
 
 
 def twin(client: Any) -> Any:

@@ -72,6 +72,13 @@ class Driver(ABC, Generic[R]):
         """The foremost driver, which operations come to first. An operation that runs on behalf of a request has to run there."""
         return self if self.in_front is None else self.in_front.front
 
+    def check_open(self) -> None:
+        """Check that its connections were not closed. Each request that needs one does so too.
+
+        Raises:
+            Closed: They were closed, in this process.
+        """
+
     @abstractmethod
     def request(self, request: R) -> Any:
         """Answer a request.
@@ -180,6 +187,10 @@ class DriverWrapper(Driver[R]):
     def around(self, request: R) -> Generator[R, Any, Any]:
         """What to do for a request: a small operation, which the wrapped driver runs. Returns the reply."""
         return (yield request)
+
+    def check_open(self) -> None:
+        """As the wrapped driver."""
+        self.wrapped.check_open()
 
     def request(self, request: R) -> Any:
         """Answer a request, as `around` does."""

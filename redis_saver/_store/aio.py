@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import IndexConfig, TTLConfig
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._client import clients, clusters
 from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common import keywords
-from redis_saver._common.limits import Limits
-from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.compression import Compression
-from redis_saver._store.index_config import RedisIndexConfig
-from redis_saver._store.store import Store
+from redis_saver._store.store import Store, StoreSettings
 
 
-class AsyncRedisStore(Store[AsyncClient]):
+class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
     """LangGraph's long-term store on plain Redis or Valkey, over an asyncio client.
 
     Calls that tasks make at the same time share their round trips. Any number of event loops and OS threads may share a store, before and after a fork. Its
@@ -32,52 +26,25 @@ class AsyncRedisStore(Store[AsyncClient]):
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
-    _takes = "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster"
+    _takes = (
+        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
+        "for a URL write from_conn_string(url)"
+    )
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
 
     @classmethod
     @keywords.checked
-    @asynccontextmanager
-    async def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: TTL | TTLConfig = None,
-        index: RedisIndexConfig | IndexConfig | None = None,
-        compression: Compression | None = None,
-        cache_bytes: int | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
-        require_primary: bool = False,
-        min_replicas: int = 0,
-        replica_timeout: float = 1.0,
-        client_options: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Self]:
-        """A store with a client of its own, which is closed at the end of the `async with`.
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a store with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
+                graph = builder.compile(store=store)
 
         The arguments are those of `RedisStore.from_conn_string`.
         """
-        client = clients.connect(url, asynchronous=True, **(client_options or {}))
-        store = cls(
-            client,
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            index=index,
-            compression=compression,
-            cache_bytes=cache_bytes,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-            require_primary=require_primary,
-            min_replicas=min_replicas,
-            replica_timeout=replica_timeout,
-        )
-        try:
-            yield store
-        finally:
-            await store._driver.aclose()
+        return NeedsAsyncWith(cls, url, client_options, settings)

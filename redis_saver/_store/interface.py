@@ -21,7 +21,7 @@ from langgraph.store.base import (
 )
 
 from redis_saver._common.display import shown
-from redis_saver._common.keywords import ChecksKeywords
+from redis_saver._common.keywords import NamesOurs
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -31,7 +31,7 @@ from redis_saver._store.items import VersionedItem
 from redis_saver._store.texts import Texts
 
 
-class Interface(ChecksKeywords, BaseStore):
+class Interface(NamesOurs, BaseStore):
     """LangGraph's methods. Every one also has a form with an `a` in front, for asyncio."""
 
     supports_ttl: bool = True
@@ -45,12 +45,14 @@ class Interface(ChecksKeywords, BaseStore):
     def _run(self, operation: Operation[T], texts: Texts | None = None, *, name: str = "") -> T:
         """Run an operation, after what it noted was embedded."""
         if texts and (embedder := self._context.embedder) is not None:
+            self._driver.check_open()
             embedder.embed(texts)
         return self._driver.run(self._counting.call(operation, name))
 
     async def _arun(self, operation: Operation[T], texts: Texts | None = None, *, name: str = "") -> T:
         """`_run` for asyncio. Texts are embedded on the caller's event loop, as that is where an asynchronous client of a model works."""
         if texts and (embedder := self._context.embedder) is not None:
+            self._driver.check_open()
             await embedder.aembed(texts)
         return await self._driver.arun(self._counting.call(operation, name))
 

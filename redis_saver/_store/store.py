@@ -10,11 +10,12 @@ from langgraph.store.base import (
     IndexConfig,
     TTLConfig,
 )
+from typing_extensions import TypedDict
 
 from redis_saver._client import clients, clusters
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.protocols import AsyncClient, SyncClient
-from redis_saver._common import times
+from redis_saver._common import keywords, times
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
@@ -43,12 +44,31 @@ INDEXED_CACHE_BYTES = 2**29
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
+class StoreSettings(TypedDict, total=False):
+    """The settings of a store, for `from_conn_string`. The constructor of `Store` explains them."""
+
+    serde: SerializerProtocol | None
+    prefix: str
+    ttl: TTL | TTLConfig
+    index: RedisIndexConfig | IndexConfig | None
+    compression: Compression | None
+    cache_bytes: int | None
+    limits: Limits
+    require_encryption: bool | None
+    strict: bool
+    cluster_timeout: float
+    require_primary: bool
+    min_replicas: int
+    replica_timeout: float
+
+
 class Store(Interface, Generic[ClientT]):
     """A store on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
 
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
 
+    @keywords.checked
     def __init__(
         self,
         client: ClientT,
@@ -138,7 +158,7 @@ class Store(Interface, Generic[ClientT]):
         ttl = "none" if minutes is None else times.shown(timedelta(minutes=minutes))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
-    def setup(self) -> None:
+    async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
         With `index={"search": "server"}` it also makes the server's index of vectors, if that is not there: it makes the documents of all items first, and
@@ -147,12 +167,6 @@ class Store(Interface, Generic[ClientT]):
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2; or it has no vector search, and is to search.
         """
-        self._driver.check_version()
-        if self._context.has_documents:
-            self._run(server_index.setup(self._context))
-
-    async def asetup(self) -> None:
-        """`setup` for asyncio."""
         await self._driver.acheck_version()
         if self._context.has_documents:
             await self._arun(server_index.setup(self._context))

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import IndexConfig, TTLConfig
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from redis_saver._client import clients, clusters
+from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
-from redis_saver._common.limits import Limits
-from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._storage.compression import Compression
-from redis_saver._store.index_config import RedisIndexConfig
-from redis_saver._store.store import Store
+from redis_saver._store import server_index
+from redis_saver._store.store import Store, StoreSettings
 
 
-class RedisStore(Store[SyncClient]):
+class RedisStore(Store[SyncClient], Block):
     """LangGraph's long-term store on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisStore` does without
@@ -32,67 +27,32 @@ class RedisStore(Store[SyncClient]):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster"
+    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
+
+    def setup(self) -> None:
+        """Check the server's version, and make its own index of vectors, as `asetup` says."""
+        self._driver.check_version()
+        if self._context.has_documents:
+            self._run(server_index.setup(self._context))
 
     @classmethod
     @keywords.checked
-    @contextmanager
     def from_conn_string(
-        cls,
-        url: str,
-        *,
-        serde: SerializerProtocol | None = None,
-        prefix: str = "langgraph",
-        ttl: TTL | TTLConfig = None,
-        index: RedisIndexConfig | IndexConfig | None = None,
-        compression: Compression | None = None,
-        cache_bytes: int | None = None,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        require_encryption: bool | None = None,
-        strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
-        require_primary: bool = False,
-        min_replicas: int = 0,
-        replica_timeout: float = 1.0,
-        client_options: Mapping[str, Any] | None = None,
-    ) -> Iterator[Self]:
-        """A store with a client of its own, which is closed at the end of the `with`.
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a store with a client of its own. The end of the `with` closes both.
+
+            with RedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
+                graph = builder.compile(store=store)
+
+        After the block each method raises `Closed`.
 
         Args:
             url: As that of `RedisSaver.from_conn_string`.
-            serde: As in the constructor.
-            prefix: As in the constructor.
-            ttl: As in the constructor.
-            index: As in the constructor.
-            compression: As in the constructor.
-            cache_bytes: As in the constructor.
-            limits: As in the constructor.
-            require_encryption: As in the constructor.
-            strict: As in the constructor.
-            cluster_timeout: As in the constructor.
-            require_primary: As in the constructor.
-            min_replicas: As in the constructor.
-            replica_timeout: As in the constructor.
-            client_options: Options of the client, as redis-py names them.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        client = clients.connect(url, asynchronous=False, **(client_options or {}))
-        store = cls(
-            client,
-            serde=serde,
-            prefix=prefix,
-            ttl=ttl,
-            index=index,
-            compression=compression,
-            cache_bytes=cache_bytes,
-            limits=limits,
-            require_encryption=require_encryption,
-            strict=strict,
-            cluster_timeout=cluster_timeout,
-            require_primary=require_primary,
-            min_replicas=min_replicas,
-            replica_timeout=replica_timeout,
-        )
-        try:
-            yield store
-        finally:
-            store._driver.close()
+        return NeedsWith(cls, url, client_options, settings)

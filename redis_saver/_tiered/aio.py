@@ -13,7 +13,7 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import AsyncTieredDriver
-from redis_saver._tiered.flush.workers import AsyncFlusher
+from redis_saver._tiered.flush.workers import TO_END, AsyncFlusher
 from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream
 from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
@@ -36,48 +36,78 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     def _make_flusher(self, workers: int) -> None:
         self._flusher = AsyncFlusher(self, self._flush_queue, workers)
 
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
+
     async def aflush(self, timeout: float | None = None) -> int:
         """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
+        with self._lifetime:
+            return await self._drain(timeout)
+
+    async def _drain(self, timeout: float | None) -> int:
         return await self._driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
-        """Stop the flusher, as `TieredSaver.close`."""
+        """Close the saver in this process, as `TieredSaver.close`. An `async with` opens it again."""
         deadline = time.monotonic() + timeout
+        self._lifetime.close()
         await self._flusher.stop(timeout)
-        return self._closed(await self.aflush(max(0.0, deadline - time.monotonic())) if self._flushes else 0)
+        return self._closed(await self._flush_last(deadline) if self._flushes else 0)
+
+    async def _flush_last(self, deadline: float) -> int:
+        """Flush, and once more if a call was under way, which may have written meanwhile."""
+        is_busy = self._lifetime.calls > 0
+        left = await self._drain(max(0.0, deadline - time.monotonic()))
+        if is_busy:
+            await self._driver.arun(self._lifetime.until_idle(TO_END))
+            left = await self._drain(max(0.0, deadline - time.monotonic()))
+        return left
 
     async def __aenter__(self) -> Self:
-        """Return the saver itself; its flusher is at work from now on."""
-        self._flusher.entered.enter()
+        """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""
+        self._lifetime.enter_block()
         if self._flushes:
             self._flusher.again()
             await self._driver.on_loop_of_cold(self._flusher.run)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another `async with` of this process is open. Where something is left, a `BacklogWarning` says so."""
-        left, is_last = 0, self._flusher.entered.leave()
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
+        left, is_last = 0, self._lifetime.leave_block()
         with capturing() as captured:
-            left = await (self.aclose() if is_last else self.aflush(CLOSE_TIMEOUT))
+            left = await (self.aclose() if is_last else self._drain(CLOSE_TIMEOUT))
         self._leave(left, captured.error, error)
 
-    def _run(self, operation: Tiered[T], name: str = "") -> T:
+    def _begin(self) -> None:
+        """Check that hot is open, and see to it that the flusher is at work."""
+        self._driver.check_open()
         if self._flushes and not self._flusher.is_at_work:
             self._driver.call(self._flusher.run)
-        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+    async def _abegin(self) -> None:
+        """`_begin` for asyncio."""
+        self._driver.check_open()
         if self._flushes and not self._flusher.is_at_work:
             await self._driver.on_loop_of_cold(self._flusher.run)
-        return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            self._begin()
+            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            await self._abegin()
+            return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        if self._flushes and not self._flusher.is_at_work:
-            self._driver.call(self._flusher.run)
+        self._lifetime.check_open()
+        self._begin()
         return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
     async def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        if self._flushes and not self._flusher.is_at_work:
-            await self._driver.on_loop_of_cold(self._flusher.run)
-        async for one in self._driver.astream(self._counting.stream(with_own_errors(operation), name)):
-            yield one
+        self._lifetime.check_open()
+        await self._abegin()
+        async for item in self._driver.astream(self._counting.stream(with_own_errors(operation), name)):
+            yield item

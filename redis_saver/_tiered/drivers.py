@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -68,6 +69,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         clone.in_front = None
         clone.hot, clone.cold = hot, cold
         return clone
+
+    def check_open(self) -> None:
+        """Check that hot was not closed: without it, what cold says may be old.
+
+        Raises:
+            Closed: It was closed.
+        """
+        driver_of(self.hot).check_open()
 
     @property
     def _is_forked(self) -> bool:
@@ -235,6 +244,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             cold = await cold_connections.arenewed(cold)
         if ours := statements.amethod_of(cold, request.method):
             return await ours(*request.arguments, **request.options)
+        if request.method == "setup" and not hasattr(cold, "asetup"):
+            return await _setup(cold)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
         return [one async for one in answer] if request.method == "list" else await answer
 
@@ -248,3 +259,11 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         finally:
             del self._under_way[key]
             mine.set_result(None)
+
+
+async def _setup(cold: Any) -> None:
+    """Call `setup` of a saver or store, whether it is for asyncio or blocks."""
+    if inspect.iscoroutinefunction(cold.setup):
+        await cold.setup()
+    else:
+        await asyncio.to_thread(cold.setup)

@@ -46,6 +46,12 @@ Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 
+def setup(cold: object) -> Tiered[None]:
+    """Call `setup` of the saver or store behind, which creates its tables. Some have none."""
+    if callable(getattr(cold, "setup", None)):
+        yield ColdCall("setup")
+
+
 class HotFailed(RedisSaverError):
     """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""
 

@@ -19,7 +19,7 @@ from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
-from redis_saver._common import forks, postgres
+from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import log_text
 from redis_saver._engine import scripts
@@ -34,8 +34,9 @@ from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.flush.opaque_copy import opaque_pair
 from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver._tiered.leases import Leases
+from redis_saver._tiered.lifetime import Lifetime
 from redis_saver._tiered.ownership import take
-from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest
+from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest, setup
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning
@@ -58,7 +59,9 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
+    _takes = "the saver in front, and the one behind it: (hot, cold)"
 
+    @keywords.checked
     def __init__(
         self,
         hot: Hot,
@@ -122,6 +125,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
         self._counting = Counting()
+        self._lifetime = Lifetime()
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
         self.hot: Hot = hot
@@ -170,6 +174,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return driver_of(self.hot)
 
     def _take(self, terms: Terms, nonce: str) -> Tiered[Record]:
+        self._lifetime.check_open()
         return take(self._tiers, terms, nonce)
 
     @abstractmethod
@@ -191,6 +196,17 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         clone._tiers = self._tiers.over(clone.hot)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde
         return clone
+
+    async def asetup(self) -> None:
+        """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
+
+        Call it when you deploy rather than in each worker: it may need more rights than a worker has.
+
+        Raises:
+            UnsupportedServer: Hot's server is too old.
+        """
+        await self.hot.asetup()
+        await self._arun(setup(self.cold))
 
     def stats(self) -> Stats:
         """A copy of what was counted so far, in this process."""

@@ -14,8 +14,8 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import SyncTieredDriver
-from redis_saver._tiered.flush.workers import Flusher
-from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream
+from redis_saver._tiered.flush.workers import TO_END, Flusher
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup
 from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
 
@@ -36,6 +36,11 @@ class TieredSaver(TwoTiers[RedisSaver]):
         if self._flushes:
             self._flusher.start()
 
+    def setup(self) -> None:
+        """Set up both, as `asetup`."""
+        self.hot.setup()
+        self._run(setup(self.cold))
+
     def flush(self, timeout: float | None = None) -> int:
         """Flush: bring to cold all that only hot has, of all processes.
 
@@ -45,54 +50,78 @@ class TieredSaver(TwoTiers[RedisSaver]):
         Returns:
             How many records are left: 0, unless the time was up.
         """
-        return self._flusher.drain(self, timeout)
+        with self._lifetime:
+            return self._flusher.drain(self, timeout)
 
     async def aflush(self, timeout: float | None = None) -> int:
         """`flush` for asyncio."""
         return await asyncio.to_thread(self.flush, timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
-        """Stop the flusher of this process, and flush what it can in so many seconds. Answers how many records are left, as `flush`.
+        """Close the saver in this process: stop its flusher, then flush what it can. Hot and cold stay open.
 
-        Records that are left stay in hot, for the flusher of another process, or of the next one; the log says how many (`redis_saver.tiered`, WARNING).
-        With `flusher=False`, or write-through, it flushes nothing and answers 0.
+        From now on each other method raises `Closed`. A `with` opens the saver again. Records that are left stay in
+        hot, for the flusher of another process or of the next one. The log says how many (`redis_saver.tiered`,
+        WARNING).
+
+        Args:
+            timeout: Seconds.
+
+        Returns:
+            How many records are left. 0 with `flusher=False`, and with write-through: then it flushes nothing.
         """
         deadline = time.monotonic() + timeout
+        self._lifetime.close()
         self._flusher.stop(timeout)
-        return self._closed(self.flush(max(0.0, deadline - time.monotonic())) if self._flushes else 0)
+        return self._closed(self._flush_last(deadline) if self._flushes else 0)
+
+    def _flush_last(self, deadline: float) -> int:
+        """Flush, and once more if a call was under way, which may have written meanwhile."""
+        is_busy = self._lifetime.calls > 0
+        left = self._flusher.drain(self, max(0.0, deadline - time.monotonic()))
+        if is_busy:
+            self._driver.run(self._lifetime.until_idle(TO_END))
+            left = self._flusher.drain(self, max(0.0, deadline - time.monotonic()))
+        return left
 
     def __enter__(self) -> Self:
-        """Return the saver itself; after `close` its flusher is at work again."""
-        self._flusher.entered.enter()
+        """Return the saver itself. After `close` it is open again."""
+        self._lifetime.enter_block()
         if self._flushes:
             self._flusher.again()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another `with` of this process is open. Where something is left, a `BacklogWarning` says so."""
-        left, is_last = 0, self._flusher.entered.leave()
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
+        left, is_last = 0, self._lifetime.leave_block()
         with capturing() as captured:
-            left = self.close() if is_last else self.flush(CLOSE_TIMEOUT)
+            left = self.close() if is_last else self._flusher.drain(self, CLOSE_TIMEOUT)
         self._leave(left, captured.error, error)
 
-    def _run(self, operation: Tiered[T], name: str = "") -> T:
+    def _begin(self) -> None:
+        """Check that hot is open, and see to it that the flusher is at work."""
+        self._driver.check_open()
         if self._flushes:
             self._flusher.start()
-        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            self._begin()
+            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        if self._flushes:
-            self._flusher.start()
-        if self._flush_queue and name in ("put", "put_writes"):  # waits here, where that keeps no worker thread
-            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
-        return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+        with self._lifetime:
+            self._begin()
+            if self._flush_queue and name in ("put", "put_writes"):  # waits here, where that keeps no worker thread
+                await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
+            return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        if self._flushes:
-            self._flusher.start()
+        self._lifetime.check_open()
+        self._begin()
         return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
     def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        if self._flushes:
-            self._flusher.start()
+        self._lifetime.check_open()
+        self._begin()
         return self._driver.astream(self._counting.stream(with_own_errors(operation), name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redis_saver._client.blocks import AsyncBlock
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._tiered.drivers import AsyncTieredDriver
@@ -9,7 +10,7 @@ from redis_saver._tiered.requests import TieredRequest
 from redis_saver._tiered_store.store import TwoTierStore
 
 
-class AsyncTieredStore(TwoTierStore[AsyncRedisStore]):
+class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
     """An `AsyncRedisStore` in front of any store.
 
     Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresStore` is bound to its loop, and
@@ -18,3 +19,7 @@ class AsyncTieredStore(TwoTierStore[AsyncRedisStore]):
 
     _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, NotProvided, Op, Result, TTLConfig
 
@@ -18,23 +18,24 @@ from redis_saver._store.store import context_of
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import TieredDriver
-from redis_saver._tiered.requests import Tiered, TieredRequest
+from redis_saver._tiered.requests import Tiered, TieredRequest, setup
 from redis_saver._tiered.saver import with_own_errors
 from redis_saver._tiered_store import operations, searching
 from redis_saver._tiered_store.context import StoreTiers
 from redis_saver._tiered_store.stats import TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
-_INSTEAD: Mapping[str, str] = {
-    "count": "count what cold has, as by len(store.search(namespace_prefix, limit=1_000_000))",
-    "delete_namespace": "delete what store.search() finds by store.delete(), or all of a user by `redis-saver forget`",
-    "setup": "call hot.setup(), and cold.setup() where cold has one",
-    "sweep_ttl": "call cold.sweep_ttl() where cold has one; copies expire by themselves",
+_ONLY_REDIS = "only a RedisStore has it, because hot holds copies of a part of what cold has. Over two tiers "
+_ELSEWHERE: Mapping[str, str] = {
+    "count": _ONLY_REDIS + "count what cold has, as by len(store.search(namespace_prefix, limit=1_000_000))",
+    "delete_namespace": _ONLY_REDIS
+    + "delete what store.search() finds by store.delete(), or all of a user by `redis-saver forget`",
+    "sweep_ttl": _ONLY_REDIS + "call cold.sweep_ttl() where cold has one; copies expire by themselves",
 }
-"""What to write for methods of a `RedisStore` that tiers do not have."""
+"""The remedy for a method of `RedisStore` that tiers do not have."""
 
 
-class TwoTierStore(BaseStore, Generic[Hot]):
+class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
     """What both flavours share.
 
     Writes go to `cold`, and return when it has them. `hot` has copies of what was read or written lately, and answers reads of these. `docs/tiered-store.md`
@@ -44,8 +45,11 @@ class TwoTierStore(BaseStore, Generic[Hot]):
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
+    _takes = "the store in front, and the one behind it: (hot, cold)"
+    _elsewhere = _ELSEWHERE
     ttl_config: TTLConfig | None
 
+    @keywords.checked
     def __init__(
         self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise", fill_on_write: bool = True
     ) -> None:
@@ -90,19 +94,12 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__})"
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
+        self._driver.check_open()
         return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
+        self._driver.check_open()
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
-
-    if not TYPE_CHECKING:  # a type checker knows that these are not there
-
-        def __getattr__(self, name):  # noqa: ANN001, ANN204
-            """Say what to write in place of a method that only a `RedisStore` has."""
-            said = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if instead := _INSTEAD.get(name) or _INSTEAD.get(name.removeprefix("a")):
-                said += f", which only a RedisStore has: hot holds copies of a part of what cold has. Over two tiers {instead}"
-            raise AttributeError(said, name=name, obj=self)
 
     @keywords.checked
     def put(
@@ -182,6 +179,17 @@ class TwoTierStore(BaseStore, Generic[Hot]):
     async def awarm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """`warm` for asyncio."""
         return await self._arun(searching.warm(self._tiers, namespace_prefix))
+
+    async def asetup(self) -> None:
+        """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
+
+        Call it when you deploy rather than in each worker: it may need more rights than a worker has.
+
+        Raises:
+            UnsupportedServer: Hot's server is too old.
+        """
+        await self.hot.asetup()
+        await self._arun(setup(self.cold))
 
     def stats(self) -> TieredStoreStats:
         """A copy of what was counted so far, in this process."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from redis_saver._client.blocks import Block
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.drivers import SyncTieredDriver
-from redis_saver._tiered.requests import TieredRequest
+from redis_saver._tiered.requests import TieredRequest, setup
 from redis_saver._tiered_store.store import TwoTierStore
 
 
-class TieredStore(TwoTierStore[RedisStore]):
+class TieredStore(TwoTierStore[RedisStore], Block):
     """A `RedisStore` in front of any store. Its `a...` methods run in worker threads.
 
     It works before and after a fork, if `cold` does. A `PostgresStore` does: the child makes connections of its own, with the same settings.
@@ -17,3 +18,8 @@ class TieredStore(TwoTierStore[RedisStore]):
 
     _hot_class, _driver_class = RedisStore, SyncTieredDriver
     _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+
+    def setup(self) -> None:
+        """Set up both, as `asetup`."""
+        self.hot.setup()
+        self._run(setup(self.cold))

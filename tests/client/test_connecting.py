@@ -136,9 +136,38 @@ async def test_no_password_in_a_message() -> None:
 
 def test_tls_urls_make_tls_clients() -> None:
     client = clients.connect("rediss://host", asynchronous=False)
-    assert client.connection_pool.connection_class is redis.SSLConnection
+    assert issubclass(client.connection_pool.connection_class, redis.SSLConnection)
     client = clients.connect("rediss+sentinel://host/s", asynchronous=False)
     assert client.connection_pool.connection_class is SSLPrimaryConnection
+
+
+@pytest.mark.skipif(not hasattr(redis, "DriverInfo"), reason="this redis-py looks its version up once, at import")
+async def test_new_connections_look_no_package_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [
+        (url, is_async, clients.connect(url, asynchronous=is_async))
+        for url in ("redis://h", "rediss://h", "redis+sentinel://h/s", url_of("cluster"))
+        for is_async in (False, True)
+    ]
+
+    def looks_up() -> str:
+        raise AssertionError("a connection looks up the version of redis-py")
+
+    monkeypatch.setattr("redis.utils.get_lib_version", looks_up)
+    for url, is_async, client in made:
+        if "cluster" not in url:
+            for pool in clients._pools(client):
+                assert pool.make_connection().driver_info.lib_version == redis.__version__
+        elif is_async:
+            await client.initialize()
+            node = client.get_default_node()
+            assert node.connection_class(**node.connection_kwargs).driver_info.lib_version == redis.__version__
+            await client.aclose()
+        else:
+            pool = client.get_redis_connection(client.get_default_node()).connection_pool
+            assert pool.make_connection().driver_info.lib_version == redis.__version__
+            client.close()
+    given = clients.connect("redis://h", asynchronous=False, driver_info=None)
+    assert given.connection_pool.connection_kwargs["driver_info"] is None
 
 
 def test_memory_urls() -> None:
@@ -229,7 +258,6 @@ async def roundtrip_sync(saver: Any) -> None:
 
 
 def sync_calls(saver: Any) -> None:
-    saver.setup()
     saver.put(
         config("t"),
         {"v": 1, "id": "1", "ts": "", "channel_values": {}, "channel_versions": {}, "versions_seen": {}},
@@ -248,7 +276,6 @@ async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: 
         for call in (
             lambda: saver.get_tuple(config("t")),
             lambda: list(saver.list(None)),
-            saver.setup,
             lambda: saver.delete_thread("t"),
         ):
             with pytest.raises(CalledOnEventLoop, match="ainvoke"):

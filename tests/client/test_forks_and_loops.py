@@ -35,7 +35,7 @@ from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSav
 from redis_saver._common import forks
 from redis_saver._client import connections, loops, twins
 from redis_saver._client.clients import connect
-from redis_saver.errors import LoopEnded
+from redis_saver.errors import Closed, LoopEnded
 
 PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"
 DEADLINE = 20
@@ -406,29 +406,29 @@ async def test_no_connection_is_left_by_loops_that_end_or_by_savers_that_are_for
     assert sum(one["name"] == prefix for one in raw.client_list()) >= 2
     await saver._driver.aclose()
     assert await connected(raw, prefix) == 0
-    await asyncio.to_thread(saver.get_tuple, config())  # whoever goes on connects anew
+    with pytest.raises(Closed):
+        await asyncio.to_thread(saver.get_tuple, config())
     del saver, asks
     assert await connected(raw, prefix) == 0
     raw.close()
 
 
 async def test_close_takes_nothing_from_other_loops(prefix: str) -> None:
-    """One loop leaves its `async with` while others are in calls."""
-    stop, failed = threading.Event(), list[BaseException]()
+    """One loop leaves its `async with` while others are in calls: these get their answers, and later ones `Closed`."""
+    failed = list[BaseException]()
     async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         await awrite(saver)
 
         def others(run: Callable[[], Any]) -> None:
             try:
-                while not stop.is_set():
+                while True:
                     assert value(run()) == 1
             except BaseException as error:
                 failed.append(error)
 
         async def lasts() -> Any:
-            while not stop.is_set():
-                found = await saver.aget_tuple(config())
-            return found
+            while True:
+                await saver.aget_tuple(config())
 
         asking = [
             threading.Thread(target=others, args=(run,))
@@ -441,11 +441,9 @@ async def test_close_takes_nothing_from_other_loops(prefix: str) -> None:
         for each in asking:
             each.start()
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0.2)
-    stop.set()
     for each in asking:
         await asyncio.to_thread(each.join, DEADLINE)
-    assert failed == []
+    assert [type(error) for error in failed] == [Closed] * 3
 
 
 async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(prefix: str) -> None:
@@ -495,7 +493,13 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
     write(saver, "u")
     close()
     assert cold.get_tuple(config("u")) is not None
-    in_child(lambda: (saver.get_tuple(config()), running() and 1 / 0))  # it was stopped, and stays so
+
+    def closed_child() -> None:
+        with pytest.raises(Closed):
+            saver.get_tuple(config())
+        assert not running()
+
+    in_child(closed_child)
 
 
 @pytest.mark.parametrize("kind", ["tiered", "atiered"])

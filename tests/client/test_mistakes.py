@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
+import pydoc
 from contextlib import redirect_stderr
 from datetime import timedelta
 from typing import Any
@@ -15,12 +17,29 @@ import redis.asyncio
 import redis.sentinel
 import valkey
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
 
 import redis_saver
-from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, RedisSaverError, TieredSaver, errors
+from redis_saver import (
+    AsyncRedisCache,
+    AsyncRedisSaver,
+    AsyncRedisStore,
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    RedisCache,
+    RedisSaver,
+    RedisSaverError,
+    RedisStore,
+    TieredSaver,
+    TieredStore,
+    errors,
+)
+from redis_saver._cache.cache import Cache, CacheSettings
+from redis_saver._checkpoint.saver import Saver, SaverSettings
 from redis_saver._common import times
 from redis_saver._client.servers import described
 from redis_saver._cli.main import main
+from redis_saver._store.store import Store, StoreSettings
 from redis_saver.migrate import migrate
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
@@ -78,6 +97,73 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "enter its `with` first",
     ),
+    "no client": (
+        lambda: RedisSaver(),
+        TypeError,
+        "RedisSaver: missing a required argument: 'client'. It takes a blocking client, such as redis.Redis or "
+        "redis.RedisCluster; for a URL write from_conn_string(url)",
+    ),
+    "no client, asyncio": (
+        lambda: AsyncRedisCache(ttl="1h"),
+        TypeError,
+        "AsyncRedisCache: missing a required argument: 'client'. It takes an asyncio client, such as redis.asyncio.Redis",
+    ),
+    "no cold": (
+        lambda: TieredStore(RedisStore(redis.Redis())),
+        TypeError,
+        "TieredStore: missing a required argument: 'cold'. It takes the store in front, and the one behind it: (hot, cold)",
+    ),
+    "too many arguments": (
+        lambda: AsyncRedisSaver(redis.asyncio.Redis(), None, None),
+        TypeError,
+        "AsyncRedisSaver: too many positional arguments. It takes an asyncio client",
+    ),
+    "no url": (
+        lambda: RedisStore.from_conn_string(prefix="a"),
+        TypeError,
+        "RedisStore.from_conn_string: missing a required argument: 'url'",
+    ),
+    "a client by URL": (
+        lambda: RedisSaver.from_conn_string(redis.Redis(password="secret")),
+        TypeError,
+        "RedisSaver.from_conn_string takes a URL, such as 'redis://localhost:6379'. For a client write RedisSaver(client)",
+    ),
+    "not entered": (
+        lambda: RedisSaver.from_conn_string("redis://:secret@h").setup(),
+        AttributeError,
+        "RedisSaver.from_conn_string(url) has no attribute 'setup': nothing is open before its block begins. Write `with "
+        "RedisSaver.from_conn_string(url) as opened:`, and use `opened.setup` in the block",
+    ),
+    "not entered, asyncio": (
+        lambda: AsyncRedisStore.from_conn_string("redis://:secret@h").aget,
+        AttributeError,
+        "Write `async with AsyncRedisStore.from_conn_string(url) as opened:`",
+    ),
+    "misspelled, of a cache by URL": (
+        lambda: RedisCache.from_conn_string("memory://", on_eror="raise"),
+        TypeError,
+        "RedisCache.from_conn_string has no argument 'on_eror'; did you mean 'on_error'?",
+    ),
+    "option of a URL": (
+        lambda: RedisSaver.from_conn_string("redis://:secret@h?socket_timout=2").__enter__(),
+        ValueError,
+        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+    ),
+    "option of a cluster's URL": (
+        lambda: RedisSaver.from_conn_string("redis+cluster://:secret@h?socket_timout=2").__enter__(),
+        ValueError,
+        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+    ),
+    "option of a sentinel's URL": (
+        lambda: RedisSaver.from_conn_string("redis+sentinel://:secret@h/s?socket_timout=2").__enter__(),
+        ValueError,
+        "no option 'socket_timout'; did you mean 'socket_timeout'?",
+    ),
+    "option of a client": (
+        lambda: RedisSaver.from_conn_string("redis://h", client_options={"max_conections": 2}).__enter__(),
+        ValueError,
+        "no option 'max_conections'; did you mean 'max_connections'?",
+    ),
     "compression": (
         lambda: RedisSaver(redis.Redis(), compression="gzip"),
         ValueError,
@@ -115,6 +201,25 @@ def test_a_mistake_is_named_with_what_to_write(mistake: str) -> None:
     assert said in str(caught.value) and "secret" not in str(caught.value)
 
 
+async def test_an_asyncio_option_is_named_too() -> None:
+    for kind in ("redis", "redis+cluster", "redis+sentinel"):
+        url = f"{kind}://:secret@h/{'s' if kind == 'redis+sentinel' else ''}?socket_timout=2"
+        with pytest.raises(ValueError, match="no option 'socket_timout'; did you mean 'socket_timeout'?") as caught:
+            await AsyncRedisSaver.from_conn_string(url).__aenter__()
+        assert "secret" not in str(caught.value)
+
+
+def test_what_was_not_entered_offers_one_kind_of_block() -> None:
+    """Frameworks look which one there is, and prefer `async with`. The names of the classes show in their errors."""
+    unopened, aunopened = RedisSaver.from_conn_string("redis://h"), AsyncRedisSaver.from_conn_string("redis://h")
+    assert hasattr(unopened, "__enter__") and not hasattr(unopened, "__aenter__")
+    assert hasattr(aunopened, "__aenter__") and not hasattr(aunopened, "__enter__")
+    for checkpointer, name in ((unopened, "NeedsWith"), (aunopened, "NeedsAsyncWith")):
+        with pytest.raises(TypeError, match=f"Received {name}"):
+            StateGraph(dict).add_node("a", lambda state: state).set_entry_point("a").compile(checkpointer=checkpointer)
+        assert isinstance(copy.copy(checkpointer), type(checkpointer))
+
+
 async def test_a_coroutine_stays_one_that_names_what_to_write() -> None:
     assert inspect.iscoroutinefunction(RedisSaver.aprune) and inspect.iscoroutinefunction(AsyncTieredSaver.aprune)
     with pytest.raises(TypeError, match="AsyncRedisSaver.aprune has no argument 'keep': write keep_last="):
@@ -130,26 +235,27 @@ def test_a_subclass_with_settings_of_its_own_is_made(  # which `__new__` must no
     assert "redis://mine:6379/0" in repr(Mine(host="mine"))
 
 
-def test_the_ways_to_make_a_saver_have_the_same_settings() -> None:
-    made = [
-        inspect.signature(of)
-        for of in (RedisSaver.__init__, RedisSaver.from_conn_string, AsyncRedisSaver.from_conn_string)
-    ]
-    settings = [
-        {
-            name: (one.default, one.annotation)
-            for name, one in each.parameters.items()
-            if name not in ("self", "client", "url", "client_options")
-        }
-        for each in made
-    ]
-    assert settings[0] == settings[1] == settings[2] and len(settings[0]) > 10
+@pytest.mark.parametrize(("kind", "settings"), [(Saver, SaverSettings), (Store, StoreSettings), (Cache, CacheSettings)])
+def test_from_conn_string_has_the_settings_of_the_constructor(kind: Any, settings: Any) -> None:
+    of_constructor = {
+        name: one.annotation
+        for name, one in inspect.signature(kind.__init__).parameters.items()
+        if name not in ("self", "client")
+    }
+    assert {name: one.__forward_arg__ for name, one in settings.__annotations__.items()} == of_constructor
+    assert len(of_constructor) > 8
+
+
+def test_help_and_notebooks_show_the_constructor() -> None:
     shown = inspect.signature(RedisSaver).parameters
-    assert list(shown) == [name for name in made[0].parameters if name != "self"], "what help() and notebooks show"
+    assert ["self", *shown] == list(inspect.signature(RedisSaver.__init__).parameters) and "history" in shown
     assert inspect.signature(AsyncTieredSaver.__init__) == inspect.signature(TieredSaver.__init__)
     assert not any(
-        one.kind is inspect.Parameter.VAR_KEYWORD for one in inspect.signature(TieredSaver.__init__).parameters.values()
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in inspect.signature(TieredSaver).parameters.values()
     )
+    for kind in (RedisSaver, RedisStore, RedisCache):
+        said = pydoc.render_doc(kind.from_conn_string, renderer=pydoc.plaintext)
+        assert f"with {kind.__name__}.from_conn_string(" in said and "closes both" in said
 
 
 def test_a_saver_shows_its_server_prefix_and_ttl_and_no_secret() -> None:

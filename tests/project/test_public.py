@@ -37,8 +37,8 @@ QUERIES = {"writes", "awrites", "channel_history", "achannel_history", "latest_v
 OWN = {
     RedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES,
     AsyncRedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES,
-    TieredSaver: {"stats", "flush", "aflush", "close"},
-    AsyncTieredSaver: {"stats", "aflush", "aclose"},
+    TieredSaver: {"setup", "asetup", "stats", "flush", "aflush", "close"},
+    AsyncTieredSaver: {"setup", "asetup", "stats", "aflush", "aclose"},
 }
 TRAFFIC = {"operations", "round_trips", "retries", "script_loads", "bytes_sent", "bytes_received"}
 VALUES = {

@@ -7,7 +7,9 @@ Each mistake has a comment that silences it. Where a checker does not find the m
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from datetime import datetime, timedelta
+from typing import Any
 
 import fakeredis
 import redis
@@ -88,6 +90,18 @@ RedisSaver.from_conn_string("redis://localhost", history=limit)
 RedisSaver.from_conn_string("redis://localhost", history="all")
 RedisSaver.from_conn_string("redis://localhost", history={"keep": 10})  # type: ignore[arg-type]
 RedisSaver.from_conn_string("redis://localhost", history=10)  # type: ignore[arg-type]
+
+# -- blocks
+
+with RedisSaver.from_conn_string("redis://localhost") as opened, RedisSaver(blocking) as entered:
+    savers: list[RedisSaver] = [opened, entered]
+setting_up: Coroutine[Any, Any, None] = async_saver.setup()
+setting_up_tiers: Coroutine[Any, Any, None] = AsyncTieredSaver(async_saver, InMemorySaver()).setup()
+
+RedisSaver.from_conn_string("redis://localhost").setup()  # type: ignore[attr-defined]
+with AsyncRedisSaver(asyncio):  # type: ignore[attr-defined]
+    pass
+saver.get_channel_values("a")  # type: ignore[attr-defined]
 
 # -- two tiers
 

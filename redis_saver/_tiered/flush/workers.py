@@ -37,7 +37,7 @@ _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """Seconds between two tries of a drain; the pause grows from the first to the second."""
 
 
-_TO_END = 1.0
+TO_END = 1.0
 """Seconds for which a call that has begun may go on when the time is up."""
 _SCANS = 3
 """How many scans in a row may fail before a drain gives up."""
@@ -90,35 +90,11 @@ def _pauses() -> Iterator[float]:
         pause = min(_MAX_PAUSE, 2 * pause)
 
 
-class _Entered:
-    """The `with` blocks over a saver that are open in this process."""
-
-    def __init__(self) -> None:
-        self._count, self._lock = 0, threading.Lock()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, begin with none: the parent's blocks are the parent's."""
-        self._count, self._lock = 0, threading.Lock()
-
-    def enter(self) -> None:
-        """Count one more."""
-        with self._lock:
-            self._count += 1
-
-    def leave(self) -> bool:
-        """Count one less. Returns whether it was the last, so that the flusher has to stop."""
-        with self._lock:
-            self._count = max(0, self._count - 1)
-            return not self._count
-
-
 class Flusher:
     """A flusher whose workers are OS threads of the process."""
 
     def __init__(self, saver: TieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
-        self.entered: _Entered = _Entered()
         self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = threading.Event()
         self.after_fork()
@@ -159,7 +135,7 @@ class Flusher:
         left = _left_of(timeout)
         self._stopped.set()
         for thread in self._threads:
-            thread.join(left() + _TO_END)
+            thread.join(left() + TO_END)
 
     def _work(self, stopped: threading.Event) -> None:
         while not stopped.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
@@ -215,7 +191,7 @@ class Flusher:
             work()
         for helper in helpers:
             if helper.ident is not None:
-                helper.join(None if math.isinf(left()) else left() + _TO_END)
+                helper.join(None if math.isinf(left()) else left() + TO_END)
         return sum(brought)
 
 
@@ -224,7 +200,6 @@ class AsyncFlusher:
 
     def __init__(self, saver: AsyncTieredSaver, queue: FlushQueue | None, workers: int) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
-        self.entered: _Entered = _Entered()
         self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = False
         self.after_fork()
@@ -276,7 +251,7 @@ class AsyncFlusher:
     async def _stop(self, timeout: float) -> None:
         if self._stopping is not None and self._tasks:
             self._stopping.set()
-            await _in_time(self._tasks, timeout + _TO_END)
+            await _in_time(self._tasks, timeout + TO_END)
 
     def again(self) -> None:
         """Let it start after it was stopped, too."""
@@ -330,7 +305,7 @@ class AsyncFlusher:
 
         workers = [asyncio.ensure_future(work()) for _ in range(min(self._workers, len(threads)))]
         try:
-            await _in_time(workers, None if math.isinf(left()) else left() + _TO_END)
+            await _in_time(workers, None if math.isinf(left()) else left() + TO_END)
         finally:
             threads.clear()  # where the caller is cancelled, what is under way ends by itself, and nothing more is claimed
         return sum(brought)

@@ -1,0 +1,195 @@
+"""Each public method of the async savers that people come from: ours takes the same call, or names what to write."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import pytest
+import redis.asyncio
+import valkey.asyncio
+from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from redis_saver import (
+    AsyncRedisCache,
+    AsyncRedisSaver,
+    AsyncRedisStore,
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    CalledOnEventLoop,
+    RedisSaver,
+)
+
+
+class BlockingCold(InMemoryStore):
+    """A store whose `setup` blocks, as that of `PostgresStore`."""
+
+    made = 0
+
+    def setup(self) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        BlockingCold.made += 1
+
+
+OTHERS = [
+    ("langgraph.checkpoint.postgres.aio", "AsyncPostgresSaver"),
+    ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"),
+    ("langgraph.checkpoint.redis.aio", "AsyncRedisSaver"),
+    ("langgraph_checkpoint_aws", "AsyncValkeySaver"),
+]
+SAME = "the same call"
+IN_A_THREAD = "a blocking call: refused on the event loop"
+GIVEN = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
+AT = config("t", "", GIVEN["id"])
+
+CALLS: dict[str, tuple[Any, str]] = {
+    "aget": (lambda saver: saver.aget(config("t")), SAME),
+    "aget_tuple": (lambda saver: saver.aget_tuple(config("t")), SAME),
+    "alist": (lambda saver: drained(saver.alist(config("t"), filter={"step": 1}, before=AT, limit=1)), SAME),
+    "aput": (lambda saver: saver.aput(config("t"), GIVEN, {"step": 1}, GIVEN["channel_versions"]), SAME),
+    "aput_writes": (lambda saver: saver.aput_writes(AT, [("n", 2)], "task", "path"), SAME),
+    "adelete_thread": (lambda saver: saver.adelete_thread("u"), SAME),
+    "adelete_for_runs": (lambda saver: saver.adelete_for_runs(["run"]), SAME),
+    "acopy_thread": (lambda saver: saver.acopy_thread("t", "u"), SAME),
+    "aprune": (lambda saver: saver.aprune(["t"], strategy="keep_latest"), SAME),
+    "aget_delta_channel_history": (
+        lambda saver: saver.aget_delta_channel_history(config=config("t"), channels=["n"]),
+        SAME,
+    ),
+    "setup": (lambda saver: saver.setup(), SAME),
+    "asetup": (lambda saver: saver.asetup(), SAME),
+    "get_next_version": (lambda saver: at_once(saver.get_next_version(None, None)), SAME),
+    "with_allowlist": (lambda saver: at_once(saver.with_allowlist([("os", "path")])), SAME),
+    "get": (lambda saver: saver.get(config("t")), IN_A_THREAD),
+    "get_tuple": (lambda saver: saver.get_tuple(config("t")), IN_A_THREAD),
+    "list": (lambda saver: list(saver.list(config("t"))), IN_A_THREAD),
+    "put": (lambda saver: saver.put(config("t"), GIVEN, {}, {}), IN_A_THREAD),
+    "put_writes": (lambda saver: saver.put_writes(AT, [("n", 2)], "task"), IN_A_THREAD),
+    "delete_thread": (lambda saver: saver.delete_thread("u"), IN_A_THREAD),
+    "delete_for_runs": (lambda saver: saver.delete_for_runs(["run"]), IN_A_THREAD),
+    "copy_thread": (lambda saver: saver.copy_thread("t", "u"), IN_A_THREAD),
+    "prune": (lambda saver: saver.prune(["t"]), IN_A_THREAD),
+    "get_delta_channel_history": (
+        lambda saver: saver.get_delta_channel_history(config=config("t"), channels=["n"]),
+        IN_A_THREAD,
+    ),
+    "aget_channel_values": (lambda saver: saver.aget_channel_values("t"), "write get_tuple(config).checkpoint["),
+    "get_channel_values": (lambda saver: saver.get_channel_values("t"), "write get_tuple(config).checkpoint["),
+    "aset_client_info": (lambda saver: saver.aset_client_info(), "client_options={'driver_info': ...}"),
+    "set_client_info": (lambda saver: saver.set_client_info(), "client_options={'driver_info': ...}"),
+    "configure_client": (lambda saver: saver.configure_client(), "or write AsyncRedisSaver.from_conn_string(url)"),
+    "create_indexes": (lambda saver: saver.create_indexes(), "setup() checks the server's version"),
+    "from_pool": (lambda saver: type(saver).from_pool(None), "write AsyncRedisSaver(client), where the client is made with"),
+    "from_conn_string": (lambda saver: at_once(type(saver).from_conn_string("redis://localhost")), SAME),
+}  # fmt: skip
+"""A call as users of the others write it, and what becomes of it here."""
+
+
+async def drained(stream: Any) -> list[Any]:
+    return [one async for one in stream]
+
+
+async def at_once(answer: Any) -> Any:
+    return answer
+
+
+def public(kind: type[Any]) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
+
+
+@pytest.mark.parametrize(("module", "name"), OTHERS)
+def test_the_table_has_each_method(module: str, name: str) -> None:
+    kind = getattr(pytest.importorskip(module), name)
+    assert public(kind) <= set(CALLS)
+    for method in public(kind) & public(AsyncRedisSaver):
+        theirs, ours = getattr(kind, method), getattr(AsyncRedisSaver, method)
+        assert inspect.iscoroutinefunction(theirs) <= inspect.iscoroutinefunction(ours), method
+
+
+@pytest.mark.parametrize("method", CALLS)
+async def test_a_call_of_theirs_works_or_is_answered_with_ours(method: str) -> None:
+    call, expected = CALLS[method]
+    async with AsyncRedisSaver.from_conn_string("memory://") as saver:
+        await saver.aput(config("t"), GIVEN, {"step": 1}, GIVEN["channel_versions"])
+        if expected == SAME:
+            await call(saver)
+        elif expected == IN_A_THREAD:
+            with pytest.raises(CalledOnEventLoop):
+                call(saver)
+        else:
+            with pytest.raises(AttributeError) as caught:
+                call(saver)
+            assert f"'AsyncRedisSaver' has no attribute '{method}': " in str(caught.value)
+            assert expected in str(caught.value)
+
+
+SETTINGS: dict[str, tuple[Any, str]] = {
+    "Postgres": (
+        lambda: AsyncRedisSaver.from_conn_string("redis://h", pipeline=True),
+        "has no argument 'pipeline': leave it out",
+    ),
+    "Postgres, pipe": (
+        lambda: AsyncRedisSaver(redis.asyncio.Redis(), pipe=None),
+        "has no argument 'pipe': leave it out",
+    ),
+    "Postgres, conn": (lambda: AsyncRedisSaver(conn=1), "has no argument 'conn': write AsyncRedisSaver(client)"),
+    "Redis": (
+        lambda: AsyncRedisSaver.from_conn_string("redis://h", checkpoint_prefix="a"),
+        "AsyncRedisSaver.from_conn_string has no argument 'checkpoint_prefix': write prefix=",
+    ),
+    "Redis, client": (
+        lambda: AsyncRedisSaver.from_conn_string(redis_client=1),
+        "has no argument 'redis_client': write AsyncRedisSaver(client)",
+    ),
+    "Valkey, seconds": (
+        lambda: AsyncRedisSaver.from_conn_string("valkey://h", ttl_seconds=60),
+        "has no argument 'ttl_seconds': write ttl=timedelta(seconds=n)",
+    ),
+    "Valkey, pool": (
+        lambda: AsyncRedisSaver.from_conn_string("valkey://h", pool_size=10),
+        "has no argument 'pool_size': write client_options={'max_connections': n}",
+    ),
+    "Valkey, ttl": (lambda: AsyncRedisSaver(valkey.asyncio.Valkey(), ttl=60.0), "ttl=60.0: a bare float"),
+    "Redis, max_results": (
+        lambda: AsyncRedisSaver(redis.asyncio.Redis()).aprune(["t"], keep_last=2, max_results=10),
+        "AsyncRedisSaver.aprune has no argument 'max_results': leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", SETTINGS)
+async def test_an_argument_of_theirs_is_answered_with_ours(call: str) -> None:
+    make, expected = SETTINGS[call]
+    with pytest.raises(TypeError) as caught:
+        await make()
+    assert expected in str(caught.value)
+
+
+async def test_settings_that_ours_takes_too() -> None:
+    async with AsyncRedisSaver.from_conn_string("memory://", ttl={"default_ttl": 60, "refresh_on_read": True}) as saver:
+        assert repr(saver).endswith("ttl=1h)")
+        async with saver as entered:  # as `AsyncRedisSaver` of langgraph-checkpoint-redis
+            assert entered is saver
+
+
+async def test_setup_is_awaitable_with_each_async_class_and_sets_up_cold() -> None:
+    class Cold(InMemorySaver):
+        made = 0
+
+        async def setup(self) -> None:
+            Cold.made += 1
+
+    async with (
+        AsyncRedisSaver.from_conn_string("memory://") as saver,
+        AsyncRedisStore.from_conn_string("memory://") as store,
+        AsyncRedisCache.from_conn_string("memory://") as cache,
+    ):
+        tiers: list[Any] = [AsyncTieredSaver(saver, Cold()), AsyncTieredStore(store, BlockingCold())]
+        for each in (saver, store, cache, *tiers):
+            assert await each.setup() is None and await each.asetup() is None
+    assert Cold.made == BlockingCold.made == 2
+    with RedisSaver.from_conn_string("memory://") as blocking:
+        assert blocking.setup() is None  # type: ignore[func-returns-value]
