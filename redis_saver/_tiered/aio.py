@@ -13,7 +13,7 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import AsyncTieredDriver
-from redis_saver._tiered.flush.workers import TO_END, AsyncFlusher
+from redis_saver._tiered.flush.workers import BETWEEN_FLUSHES, AsyncFlusher
 from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream
 from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
@@ -56,13 +56,13 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         return self._closed(await self._flush_last(deadline) if self._flushes else 0)
 
     async def _flush_last(self, deadline: float) -> int:
-        """Flush, and once more if a call was under way, which may have written meanwhile."""
-        is_busy = self._lifetime.calls > 0
-        left = await self._drain(max(0.0, deadline - time.monotonic()))
-        if is_busy:
-            await self._driver.arun(self._lifetime.until_idle(TO_END))
+        """Flush until no call is under way, which may write more, or the time is up."""
+        while True:
+            is_busy = self._lifetime.calls > 0
             left = await self._drain(max(0.0, deadline - time.monotonic()))
-        return left
+            if not is_busy or time.monotonic() >= deadline:
+                return left
+            await self._driver.arun(self._lifetime.until_idle(BETWEEN_FLUSHES))
 
     async def __aenter__(self) -> Self:
         """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""

@@ -14,7 +14,7 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.drivers import SyncTieredDriver
-from redis_saver._tiered.flush.workers import TO_END, Flusher
+from redis_saver._tiered.flush.workers import BETWEEN_FLUSHES, Flusher
 from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup
 from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
 
@@ -76,13 +76,13 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return self._closed(self._flush_last(deadline) if self._flushes else 0)
 
     def _flush_last(self, deadline: float) -> int:
-        """Flush, and once more if a call was under way, which may have written meanwhile."""
-        is_busy = self._lifetime.calls > 0
-        left = self._flusher.drain(self, max(0.0, deadline - time.monotonic()))
-        if is_busy:
-            self._driver.run(self._lifetime.until_idle(TO_END))
+        """Flush until no call is under way, which may write more, or the time is up."""
+        while True:
+            is_busy = self._lifetime.calls > 0
             left = self._flusher.drain(self, max(0.0, deadline - time.monotonic()))
-        return left
+            if not is_busy or time.monotonic() >= deadline:
+                return left
+            self._driver.run(self._lifetime.until_idle(BETWEEN_FLUSHES))
 
     def __enter__(self) -> Self:
         """Return the saver itself. After `close` it is open again."""
@@ -110,10 +110,12 @@ class TieredSaver(TwoTiers[RedisSaver]):
             return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+        if self._flush_queue and name in ("put", "put_writes"):  # here a wait keeps no worker thread, and no close()
+            self._lifetime.check_open()
+            self._begin()
+            await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
         with self._lifetime:
             self._begin()
-            if self._flush_queue and name in ("put", "put_writes"):  # waits here, where that keeps no worker thread
-                await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
             return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:

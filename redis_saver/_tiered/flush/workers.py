@@ -39,6 +39,8 @@ _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 
 TO_END = 1.0
 """Seconds for which a call that has begun may go on when the time is up."""
+BETWEEN_FLUSHES = 0.1
+"""Seconds between the flushes of a saver that closes while calls are under way."""
 _SCANS = 3
 """How many scans in a row may fail before a drain gives up."""
 
