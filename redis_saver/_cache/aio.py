@@ -12,8 +12,7 @@ from typing_extensions import Self
 
 from redis_saver._cache.cache import CLUSTER_TIMEOUT, Cache, ValueT
 from redis_saver._cache.health import OnError
-from redis_saver._cache.sync import SOCKET_TIMEOUT
-from redis_saver._client import clients
+from redis_saver._cache.sync import connect
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.protocols import AsyncClient
 from redis_saver._common.limits import Limits
@@ -52,9 +51,8 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT]):
 
         The arguments are those of `RedisCache.from_conn_string`.
         """
-        options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
         cache = cls(
-            clients.connect(url, asynchronous=True, **options),
+            connect(url, client_options, asynchronous=True),
             serde=serde,
             prefix=prefix,
             ttl=ttl,

@@ -20,7 +20,13 @@ from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
 
 SOCKET_TIMEOUT = 1.0
-"""Seconds that the client of a cache waits for its server, unless its URL or its options say otherwise. A cache that is slower than that is none."""
+"""Seconds that the client of a cache waits for its server by default. A slower cache is no use."""
+
+
+def connect(url: str, options: Mapping[str, Any] | None, *, asynchronous: bool) -> Any:
+    """Make the client of a cache from a URL. By default it sends each request once."""
+    defaults = {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.no_retry(asynchronous=asynchronous)}
+    return clients.connect(url, asynchronous=asynchronous, **{**defaults, **(options or {})})
 
 
 class RedisCache(Cache[SyncClient, ValueT]):
@@ -50,7 +56,9 @@ class RedisCache(Cache[SyncClient, ValueT]):
         cluster_timeout: float = CLUSTER_TIMEOUT,
         client_options: Mapping[str, Any] | None = None,
     ) -> Iterator[Self]:
-        """A cache with a client of its own, which is closed at the end of the `with`. It waits a second for the server, not five as a saver's.
+        """Make a cache with a client of its own, and close that at the end of the `with`.
+
+        The client waits a second for the server, not five as a saver's, and sends each request once.
 
         Args:
             url: As savers take it (`docs/connections.md`).
@@ -65,9 +73,8 @@ class RedisCache(Cache[SyncClient, ValueT]):
             cluster_timeout: As in the constructor.
             client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`; they may also stand behind the `?` of the URL.
         """
-        options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
         cache = cls(
-            clients.connect(url, asynchronous=False, **options),
+            connect(url, client_options, asynchronous=False),
             serde=serde,
             prefix=prefix,
             ttl=ttl,

@@ -30,6 +30,7 @@ class RedisDriver(Driver[Request]):
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
         taker: str = "Saver",
+        repeats_late: bool = True,
     ) -> None:
         """Use a client. The caller closes it.
 
@@ -41,6 +42,7 @@ class RedisDriver(Driver[Request]):
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
             taker: Who holds the driver, for messages: a `Saver`, a `Store` or a `Cache`.
+            repeats_late: Whether requests of a pipeline that timed out are sent again, each alone. If not, all of them fail.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.
@@ -53,7 +55,7 @@ class RedisDriver(Driver[Request]):
         """The server as a URL without login and options, for messages."""
         self.traffic: Traffic = Traffic()
         """What it sent and received in this process."""
-        self._cluster_timeout = cluster_timeout
+        self._cluster_timeout, self._repeats_late = cluster_timeout, repeats_late
         self._min_replicas, self._replica_timeout = min_replicas, replica_timeout
         require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
         self._guard = wire.guard(prefix) if require_primary else None
