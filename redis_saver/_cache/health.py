@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from redis_saver._common import forks
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Traffic, TrafficStats
 from redis_saver.errors import KeyConflict, ThreadDamaged, UnsupportedFormat
 
-LOG = logging.getLogger("redis_saver.cache")
+LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
 """What `get` and `set` do if the server fails: answer as if the cache were empty, or raise."""
 UNREADABLE_INTERVAL = 60.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -19,12 +18,13 @@ from redis_saver._client import loops
 from redis_saver._common import times
 from redis_saver._common.config import OWNER_KEY
 from redis_saver._common.display import error_text, shown
+from redis_saver._common.logs import Log
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
 from redis_saver.errors import NotOwner, RedisSaverError
 
-_LOG = logging.getLogger("redis_saver.checkpoint")
+_LOG = Log("redis_saver.checkpoint")
 Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
 
 

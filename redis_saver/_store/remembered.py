@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -10,8 +9,9 @@ from typing import Any, ClassVar
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
+from redis_saver._common.logs import Log
 
-_LOG = logging.getLogger("redis_saver.store")
+_LOG = Log("redis_saver.store")
 
 
 class Remembered:

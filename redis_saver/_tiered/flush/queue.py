@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import re
 import threading
@@ -16,7 +15,7 @@ from uuid import uuid4
 
 from redis_saver._common import forks, names
 from redis_saver._common.display import shown
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._tiered.context import MAX_NOTED, ColdHistory, Tiers
@@ -189,7 +188,7 @@ _MAX_BYTES = 32 * 2**20
 """About how many bytes of memory the remembered channel versions may take."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _ASK_AGAIN = 0.05
-_LOG = logging.getLogger("redis_saver.tiered")
+_LOG = Log("redis_saver.tiered")
 
 
 def what_is_left(stats: Stats) -> str:
