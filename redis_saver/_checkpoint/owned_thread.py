@@ -110,7 +110,7 @@ class Ownership:
         terms = self._terms
         self._token = self._held.token = record.token
         self._pid = os.getpid()
-        self._renewing = loops.start(self._renew())
+        self._start_renewing()
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
             _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
@@ -118,6 +118,15 @@ class Ownership:
         if terms.run_id is not None:
             config["metadata"] = {"run_id": terms.run_id}
         return config
+
+    def _start_renewing(self) -> None:
+        self._renewing = loops.start(self._renew())
+        self._renewing.add_done_callback(self._renewed)
+
+    def _renewed(self, renewing: Future[None]) -> None:
+        """Start anew if anything but the end of the block or of the process ended the renewals."""
+        if not renewing.cancelled() and renewing.exception() is not None:
+            self._start_renewing()
 
     def _not_begun(self, error: BaseException) -> None:
         """The block does not begin. The server may have given the thread to it all the same: then it is given back, and nobody waits for that."""

@@ -166,6 +166,12 @@ TIER = (
         {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
     ),
     Instrument(
+        "redis_saver.tier.flush.worker_errors",
+        "{error}",
+        "Times that a worker of the flusher failed outside of a flush, or ended and was replaced.",
+        {"worker_errors": ""},
+    ),
+    Instrument(
         "redis_saver.tier.flush.claims",
         "{claim}",
         "Times that a flusher worked on a thread.",

@@ -67,7 +67,7 @@ class FlushQueue:
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
         self._refused: set[str] = set()
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a log handler may write by this saver
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str, records: int) -> None:
