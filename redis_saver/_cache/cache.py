@@ -72,8 +72,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
                 no deadline.
             on_error: `"skip"`: if the server fails, `get` finds nothing and `set` stores nothing, which is counted (`stats()`) and logged once
                 an outage (`redis_saver.cache`). `"raise"`: they raise the client's error. `clear` always raises it.
-            single_flight: Time that a caller has to compute an entry that it missed. Until it is over, other callers of this cache in
-                this process that miss the entry wait until it is stored (`docs/cache.md`). None: each computes.
+            single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
+                cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
             limits: The longest labels and keys, and the largest values: `name_bytes` and `value_bytes`. More raises `LimitExceeded`.
             require_encryption: Refuse values that are not encrypted: reading one counts as an error, before it is decoded. None: yes, where `serde`
                 is an `EncryptedSerializer`.
@@ -135,7 +135,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.
 
-        Cost: one round trip (a cluster's node), and none for no keys; with `single_flight`, up to one more for each time that it waits.
+        Cost: one round trip (a cluster's node), and none for no keys. With `single_flight` a caller that waits takes
+        up to one more for each look.
 
         Args:
             keys: Pairs of a namespace (a tuple of str) and a key. Any characters are fine.
@@ -155,7 +156,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         asked = contexts.names(self._context, keys)
         if not asked:
             return {}
-        # With single flight it waits, and sets a context variable of this task. So it runs here, not in a worker thread.
+        # With single flight it waits, and sets a context variable of this task: so not in a worker thread.
         run = self._driver.arun if self._flights is None else self._driver.arun_sleeping
         return await run(self._counting.call(self._get(asked)))
 

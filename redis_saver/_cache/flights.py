@@ -1,10 +1,12 @@
 """Single flight within a process: one caller computes a missing entry, and other callers of the same cache wait for it.
 
-A caller that misses entries takes all of them or none. So a caller that waits computes nothing that others wait for, and nobody waits in a circle.
-`set` ends the flight of an entry. If the caller never stores it, the flight expires, and one of those that wait takes over.
+A caller that misses entries takes all of them or none. So a caller that waits computes nothing that others wait for,
+and nobody waits in a circle. `set` ends the flight of an entry. If the caller never stores it, the flight expires, and
+one of those that wait takes over.
 
-A run must not wait for itself. While a node computes, LangGraph asks again for all tasks of the step that have not written. A context variable names
-the caller, and nodes and tasks inherit it from their run. If a node asks first, LangGraph's config names the superstep that it belongs to.
+A run must not wait for itself. While a node computes, LangGraph asks again for all tasks of the step that have not
+written. A context variable names the caller, and nodes and tasks inherit it from their run. If a node asks first,
+LangGraph's config names the superstep that it belongs to.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class Flights:
             self._ended += 1
 
     def _caller(self) -> _Caller:
-        """Return the caller. One that computes nothing any more is replaced, so runs that it began side by side are told apart."""
+        """Return the caller. One that computes nothing is replaced, so that runs which it began side by side differ."""
         with _lock:
             self._expire(time.monotonic())
         caller = _current.get()
@@ -116,7 +118,7 @@ class Flights:
         return caller
 
     def _take(self, caller: _Caller, places: Sequence[Place]) -> bool:
-        """Let the caller compute these entries. Returns False, and takes none, if another caller computes one of them."""
+        """Let the caller compute these entries. Returns False, and takes none, if another one computes any of them."""
         now = time.monotonic()
         with _lock:
             self._expire(now)

@@ -42,7 +42,7 @@ class RedisDriver(Driver[Request]):
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
             taker: Who holds the driver, for messages: a `Saver`, a `Store` or a `Cache`.
-            repeats_late: Whether requests of a pipeline that timed out are sent again, each alone. If not, all of them fail.
+            repeats_late: Send the requests of a pipeline that timed out again, each alone. If false, all of them fail.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.

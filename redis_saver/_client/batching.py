@@ -8,7 +8,7 @@ if there were no queue.
 what it would have done without the queue, and the client retries by its own rules. That is right, as every request may be sent
 twice. (The requests of a `Batch` have one caller. They fail together if a single server cannot be reached, as one request
 does.) Only three outcomes are final at once: a reply; an error that one of our scripts raised; and NOSCRIPT, after which those
-requests go in one more pipeline, the first of each script with its text. In a cache a pipeline that timed out is final, too.
+requests go in one more pipeline, the first of each script with its text. For a cache a timeout is final, too.
 
 A caller that is cancelled leaves nothing behind but its future. A request that was not sent yet is not sent. The reply to one
 that was sent is read by the task of the pipeline, for the neighbours' sake. The last caller to leave stops that task.

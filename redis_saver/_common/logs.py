@@ -1,4 +1,7 @@
-"""Log lines, and the one place where errors of logging and telemetry end: neither changes the result of a call, or ends a worker."""
+"""Log lines, and the place where errors of logging and telemetry end.
+
+Neither changes the result of a call, or ends a worker.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ class _Throttle:
 class ignoring:  # noqa: N801 - used like a function
     """A context that ends errors of what the program plugged in, such as a log handler or a span processor.
 
-    `sys.unraisablehook` is told of the error, each kind once in `SECONDS`. By default it prints it to stderr. What stops the caller itself
-    (KeyboardInterrupt, a cancelled task) passes.
+    `sys.unraisablehook` gets the error, each kind once in `SECONDS`. By default it prints the error to stderr. Whatever
+    stops the caller itself (KeyboardInterrupt, a cancelled task) passes.
     """
 
     def __init__(self, source: str) -> None:
@@ -71,7 +74,7 @@ _ignored = _Throttle()
 
 
 class _IgnoredByRedisSaver:
-    """Raises an error where nobody can catch it, so Python hands it to `sys.unraisablehook`. The hook takes a class that only Python can make."""
+    """Raises an error where nobody can catch it. Only Python can make the argument of `sys.unraisablehook`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

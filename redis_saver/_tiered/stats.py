@@ -40,7 +40,7 @@ class Stats:
     refused: int = 0
     """Records that cold refused, each time."""
     worker_errors: int = 0
-    """Times that a worker of the flusher failed outside of a flush, or ended and was replaced. More than 0: look at stderr, and report it."""
+    """Times that a worker of the flusher failed outside of a flush, or ended and was replaced. stderr has the error."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
     backlog: int = 0

@@ -127,7 +127,7 @@ async def test_a_full_server(target: Target, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    """After a failure of the connection nothing is sent for ten times as long as it took, at least a second; then one call tries for all."""
+    """After a failure nothing is sent for ten times as long as it took, at least a second. Then one call tries."""
     now = [0.0]
     health = Health("redis://h", "skip", (redis.RedisError, OSError), redis.ResponseError, lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""Of many callers of a process that miss the same entry one computes it; nobody waits for ever, and nobody for itself."""
+"""Of many callers of a process that miss an entry one computes it. Nobody waits for ever, and nobody for itself."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ async def test_flights_that_expired_are_forgotten(target: Target) -> None:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_miss_costs_the_same_after_thousands_of_misses(target: Target) -> None:
-    """One caller computes them all, as a graph that maps a task over a long list. Each miss is one request, and as many function calls."""
+    """One caller computes them all, as a task mapped over a long list. Each miss is one request, and as many calls."""
     cache, requests, calls = cache_of(target, single_flight=LONG), list[Any](), [0]
 
     def around(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Nothing that a program plugs in changes the result of another call, or ends a worker: each of them raises here at each of its calls."""
+"""Nothing that a program plugs in changes another call's result, or ends a worker. Here each raises at each call."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Each worker takes a thread (a conversation) that is due, flushes it, and takes the next. So a thread that takes long does not keep the others. Now and then one
 of them also scans for what other processes left. No caller is waiting, so errors go to `Stats.last_error`, and the worker tries again.
 
-A worker survives any error. If it ends all the same (a cold saver raised SystemExit, a task was cancelled), another one takes its place: an OS thread at once,
-a task with the next call on the saver. `Stats.worker_errors` counts both.
+A worker survives any error. If it ends all the same (a cold saver raised SystemExit, a task was cancelled), another one
+takes its place: an OS thread at once, a task with the next call on the saver. `Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
